@@ -72,18 +72,21 @@ INLINE void quantize_block(const float *x, float scale, __m256 inv, const int sp
     q->scale = scale;
     q->half[0] = (int16_t)s0;
     q->half[1] = (int16_t)s1;
-    q->off8 = -8 * (s0 + s1);
-    q->off16 = -16 * (s0 + s1);
+    __m256i lanes = _mm256_maddubs_epi16(_mm256_set1_epi8(16), codes);
+    lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 8));
+    lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 4));  // of each half
     q->off128 = -128 * (s0 + s1);
     if (span > 32) {
+        lanes = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(lanes, lanes));
+        q->lanes32[0] = _mm256_extract_epi32(lanes, 0);
+        q->lanes32[1] = _mm256_extract_epi32(lanes, 4);
         q->off32[0] = -32 * s0;
         q->off32[1] = -32 * s1;
         return;
     }
+    q->off8 = -8 * (s0 + s1);
+    q->off16 = -16 * (s0 + s1);
     q->xsum = scale * (float)(s0 + s1);
-    __m256i lanes = _mm256_maddubs_epi16(_mm256_set1_epi8(16), codes);
-    lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 8));
-    lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 4));
     q->lanes = _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(),
         _mm_add_epi16(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1))));
 }

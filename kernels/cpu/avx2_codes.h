@@ -11,6 +11,15 @@ INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_ep
 INLINE __m256i i8_8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
 
+INLINE __m256i u8_16(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_load_si128((const __m128i *)p)); }
+
+// Codes by the lower four bits of each byte.
+INLINE __m256i nibbles(const int form, __m256i v) {
+    v = only(v, 15);
+    if (form == CURVE) return _mm256_shuffle_epi8(_mm256_setr_epi8(TK_IQ4, TK_IQ4), v);
+    return form == FLOATS ? _mm256_shuffle_epi8(_mm256_setr_epi8(E2M1, E2M1), v) : v;
+}
+
 // Codes of inputs [4j, 4j+4) of a block, unsigned; those of CURVE signed.
 INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     if (form == BYTES) return load(q + 64 * j);
@@ -39,9 +48,7 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
         return _mm256_or_si256(only(_mm256_srli_epi16(v, 6), 3), only(_mm256_srli_epi16(u, j > 4 ? 5 : 4), 4));
     }
     __m256i v = load(q + 64 * (j & 3));
-    v = only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
-    if (form == CURVE) return _mm256_shuffle_epi8(_mm256_setr_epi8(TK_IQ4, TK_IQ4), v);
-    return form == FLOATS ? _mm256_shuffle_epi8(_mm256_setr_epi8(E2M1, E2M1), v) : v;
+    return nibbles(form, j > 3 ? _mm256_srli_epi16(v, 4) : v);
 }
 
 // Scales of MXFP4 by their exponents: tk_power_bits. For e of 0 and 1 the second number is the larger one and right.
@@ -59,36 +66,47 @@ INLINE void powers16(const uint8_t *p, __m256 *d) {
     d[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, e));
 }
 
-// The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
-INLINE void open_super(const uint8_t *h, float (*scale)[16], __m256i *level) {
-    _Alignas(32) uint8_t sc[128], mn[128];
+// The bytes of 8 outputs as 16-bit numbers, each twice: in their lower bytes, or in their upper ones, signed and 256 times as large.
+INLINE __m256i twice(const uint8_t *p, const int upper) {
+    const int no = -128;
+#define TWICE(i) upper ? no : i, upper ? i : no, upper ? no : i, upper ? i : no
+    const __m256i pick = _mm256_setr_epi8(TWICE(0), TWICE(1), TWICE(2), TWICE(3), TWICE(4), TWICE(5), TWICE(6), TWICE(7));
+#undef TWICE
+    int64_t v;
+    memcpy(&v, p, 8);
+    return _mm256_shuffle_epi8(_mm256_set1_epi64x(v), pick);
+}
+
+// Two rows of 16 bytes as pairs, one for each output.
+INLINE __m256i pairs(__m256i rows) {
+#define PAIRS 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15
+    return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(rows, 0xd8), _mm256_setr_epi8(PAIRS, PAIRS));
+#undef PAIRS
+}
+
+// The eight 6-bit scales of 16 outputs, a byte each, and their minima in pairs, from 12 bytes each.
+enum { OPENED = 128 };  // bytes
+INLINE void open_super(const uint8_t *h, uint8_t *scale, uint8_t *min) {
     for (int i = 0; i < 64; i += 32) {
         __m256i a = load(h + 64 + i), b = load(h + 128 + i), c = load(h + 192 + i);
         __m256i at = only(_mm256_srli_epi16(a, 2), 0x30), bt = only(_mm256_srli_epi16(b, 2), 0x30);
-        _mm256_store_si256((__m256i *)(sc + i), only(a, 63));
-        _mm256_store_si256((__m256i *)(mn + i), only(b, 63));
-        _mm256_store_si256((__m256i *)(sc + 64 + i), _mm256_or_si256(only(c, 15), at));
-        _mm256_store_si256((__m256i *)(mn + 64 + i), _mm256_or_si256(only(_mm256_srli_epi16(c, 4), 15), bt));
-    }
-    for (int o = 0; o < 16; o += 8) {
-        __m256 d = half8(h + 2 * o);
-        for (int b = 0; b < 8; b++) _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
-        for (int i = 0; i < 4; i++)
-            level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
+        _mm256_store_si256((__m256i *)(scale + i), only(a, 63));
+        _mm256_store_si256((__m256i *)(min + i), pairs(only(b, 63)));
+        _mm256_store_si256((__m256i *)(scale + 64 + i), _mm256_or_si256(only(c, 15), at));
+        _mm256_store_si256((__m256i *)(min + 64 + i), pairs(_mm256_or_si256(only(_mm256_srli_epi16(c, 4), 15), bt)));
     }
 }
 
-// The eight 6-bit scales of 16 outputs of IQ4_XS: tk_scale4.
-INLINE void open_scales(const uint8_t *h, float (*scale)[16]) {
-    for (int o = 0; o < 16; o += 8) {
-        __m256 d = half8(h + 2 * o);
-        __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(h + 32 + 2 * o)));
-        for (int b = 0; b < 8; b++, high = _mm256_srli_epi32(high, 2)) {
-            __m256i low = _mm256_and_si256(_mm256_srli_epi32(u8_8(h + 64 + 16 * (b / 2) + o), b % 2 * 4), _mm256_set1_epi32(15));
-            low = _mm256_or_si256(low, _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
-            low = _mm256_sub_epi32(low, _mm256_set1_epi32(32));
-            _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(low)));
-        }
+// The eight 6-bit scales of 16 outputs of IQ4_XS, a signed byte each: tk_scale4.
+INLINE void open_scales(const uint8_t *h, uint8_t *scale) {
+    const __m256i two = _mm256_set1_epi16(3);
+    __m256i high = load(h + 32);
+    for (int b = 0; b < 8; b += 2, high = _mm256_srli_epi16(high, 4)) {
+        __m256i top = _mm256_packus_epi16(_mm256_and_si256(high, two), _mm256_and_si256(_mm256_srli_epi16(high, 2), two));
+        top = _mm256_slli_epi16(_mm256_permute4x64_epi64(top, 0xd8), 4);  // packus works within halves
+        __m128i low = _mm_loadu_si128((const __m128i *)(h + 64 + 8 * b));
+        __m256i both = only(_mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_srli_epi16(low, 4), 1), 15);
+        _mm256_store_si256((__m256i *)(scale + 16 * b), _mm256_sub_epi8(_mm256_or_si256(both, top), _mm256_set1_epi8(32)));
     }
 }
 

@@ -23,58 +23,54 @@ typedef struct {
     int blocks;
     const tk_qblock *x;    // (blocks, R)
     float (*total)[16];    // (groups, MAXROWS), from the first output on
-    const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment, 8·SPAN a group
-    const __m256i *factor;     // WHOLE and LEVELS: integer scales twice in 32 bits, 32 a segment: [half a block][half of the outputs]
-    const __m256i *level;      // pairs of minima, 16·SPAN a group: [block's halves, SUPER: pair of blocks][half of the outputs]
+    // WHOLE and LEVELS: integer scales twice in 32 bits, 32 a segment: [half a block][half of the outputs]; and pairs of minima, 16·SPAN a
+    // group: [block's halves][half of the outputs].
+    const __m256i *factor, *level;
 } span;
 
 // Keeps gcc from adding up in another order, which needs more registers than there are.
 #define AS_WRITTEN(x) __asm__("" : "+x"(x))
 
-// sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16 bits without overflow: 8 pairs
-// for b = 4, 4 for 5, 2 for 6. Those of FLOATS, up to 28, may overflow on the way. But sum is their start in 16 bits here, tk_qblock.lanes,
-// and what the codes stand for is at most 12 in magnitude, so that the end fits.
-INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x,
-                     const int R, const int C, const int from, const int to, __m256i *sum) {
-    const __m256i one = _mm256_set1_epi16(1);
-    const int most = form == NIBBLES || form == FLOATS ? 8 : form == FIVES ? 4 : 2;
-    _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
-        __m256i t[MAXR], v[8];
-        if (most == 8 || C > 1) {  // a word at a time: few codes and many sums in registers
-            _Pragma("GCC unroll 8") for (int m = 0; m < most; m++) {
-                for (int c = 0; c < C; c++) v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j + m);
-                _Pragma("GCC unroll 8") ROWS {
-                    __m256i b = bcast(x[r].q + 4 * (j + m));
-                    _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
-                        int i = r * C + c;
-                        __m256i p = _mm256_maddubs_epi16(v[c], b);
-                        t[i] = m ? _mm256_add_epi16(t[i], p) : form == FLOATS ? _mm256_add_epi16(sum[i], p) : p;
-                        AS_WRITTEN(t[i]);
-                    }
-                }
-            }
-            _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
-                t[i] = _mm256_madd_epi16(t[i], one);
-                sum[i] = form == FLOATS ? t[i] : _mm256_add_epi32(sum[i], t[i]);
-                AS_WRITTEN(sum[i]);
-            }
-            continue;
-        }
-        _Pragma("GCC unroll 4") for (int m = 0; m < most; m++) v[m] = code(form, q, j + m);
-        _Pragma("GCC unroll 8") ROWS {
-            t[0] = _mm256_maddubs_epi16(v[0], bcast(x[r].q + 4 * j));
-            _Pragma("GCC unroll 4")
-            for (int m = 1; m < most; m++)
-                t[0] = _mm256_add_epi16(t[0], _mm256_maddubs_epi16(v[m], bcast(x[r].q + 4 * (j + m))));
-            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(t[0], one));
-            AS_WRITTEN(sum[r]);
+// t += the products of a word of codes with R rows; t = them, if first.
+INLINE void add_word(const __m256i *v, const tk_qblock *x, const int at, const int R, const int C, const int first, __m256i *t) {
+    _Pragma("GCC unroll 8") ROWS {
+        __m256i b = bcast(x[r].q + at);
+        _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
+            __m256i p = _mm256_maddubs_epi16(v[c], b);
+            t[r * C + c] = first ? p : _mm256_add_epi16(t[r * C + c], p);
+            AS_WRITTEN(t[r * C + c]);
         }
     }
 }
 
-// sum = the products of a block of 8-bit codes, those of CURVE looked up. Unsigned codes would saturate maddubs, so it multiplies |code| ≤ 128 with
-// the activation, at most 127 in magnitude, given the code's sign.
-INLINE void byte_products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, __m256i *sum) {
+// t = the products of words [from, to) of a block, or, if started, t += them. They add up in 16 bits. Unsigned codes below 2^b do so
+// without overflow in 8 words for b = 4, and in 4 for b = 5. All others may overflow on the way, but t starts with what their offset takes
+// away (tk_qblock.lanes, lanes32), so that the end fits: 16 products of codes of at most 16 in magnitude, or 8 of at most 32.
+INLINE void add_words(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C,
+                      const int from, const int to, const int started, __m256i *t) {
+    __m256i v[4], high[4];
+    if (form == NIBBLES || form == FLOATS) {  // a vector of both nibbles is loaded once
+        _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
+            for (int c = 0; c < C; c++) {
+                __m256i both = load(q + c / 2 * gbytes + c % 2 * 32 + 64 * j);
+                v[c] = nibbles(form, both);
+                high[c] = nibbles(form, _mm256_srli_epi16(both, 4));
+            }
+            add_word(v, x, 4 * j, R, C, j == 0 && !started, t);
+            add_word(high, x, 4 * j + 16, R, C, 0, t);
+        }
+        return;
+    }
+    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
+        for (int c = 0; c < C; c++) v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j);
+        add_word(v, x, 4 * j, R, C, j == from && !started, t);
+    }
+}
+
+// sum = the products of a block of 8-bit codes, or of those that CURVE's nibbles stand for. Unsigned codes would saturate maddubs, so it
+// multiplies |code| ≤ 128 with the activation, at most 127 in magnitude, given the code's sign.
+INLINE void byte_products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C,
+                          __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
     _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
         _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
@@ -90,38 +86,96 @@ INLINE void byte_products(const int form, const uint8_t *q, size_t gbytes, const
         }
 }
 
-// Where in tk_qblock a block's sum starts.
-static inline size_t start_at(const int form, const int kind) {
-    if (kind == HALVES) return offsetof(tk_qblock, off32);
-    return form == FLOATS ? offsetof(tk_qblock, lanes) : form == FIVES ? offsetof(tk_qblock, off16) : offsetof(tk_qblock, off8);
-}
-
-// The scales of 8 outputs in block b of a segment at w, or in half of it; o is 8 for the upper outputs.
-INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16], int b, int half, int o) {
-    if (kind == SMALL) return half8(w + 32 * b + 2 * o);
-    if (kind == MINIMA) return half8(w + 64 * b + 2 * o);
-    if (kind == SUPER || kind == SCALES) return _mm256_load_ps(scale[b] + o);
-    return _mm256_mul_ps(half8(w + 2 * o), _mm256_cvtepi32_ps(i8_8(w + 64 + 16 * (2 * b + half) + o)));
-}
-
-// A segment's sums enter the totals.
-INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w,
-                        const __m256i *level, const tk_qblock *x, const __m256 *acc) {
-    _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
-        int r = i / C, c = i % C;
-        float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
-        __m256 t = _mm256_load_ps(total), a = acc[i];
-        if (by_block(kind)) {
-            _mm256_store_ps(total, _mm256_add_ps(t, a));
-            continue;
+// sum = or += t, widened to 32 bits and multiplied with the integer scales of 8 outputs at `scale`, if there are any.
+INLINE void widen(const int kind, const uint8_t *scale, size_t every, const int R, const int C, const int add,
+                  const __m256i *t, __m256i *sum) {
+    for (int c = 0; c < C; c++) {
+        __m256i f = _mm256_set1_epi16(1);
+        if (kind == SUPER || kind == HALVES) f = twice(scale + c / 2 * every + 8 * (c % 2), kind == HALVES);
+        _Pragma("GCC unroll 8") ROWS {
+            __m256i p = _mm256_madd_epi16(t[r * C + c], f);
+            sum[r * C + c] = add ? _mm256_add_epi32(sum[r * C + c], p) : p;
         }
+    }
+}
+
+// sum = the products of a block, or of half of it, times the integer scale: an integer that a float holds, 256 times as large for HALVES.
+INLINE void sums(const int form, const int kind, const uint8_t *q, const uint8_t *scale, const span *s, const tk_qblock *x,
+                 const int half, const int R, const int C, __m256i *sum) {
+    const size_t every = kind == SUPER ? OPENED : s->gbytes;
+    const int N = R * C;
+    __m256i t[MAXR];
+    if (form == BYTES || form == CURVE) {
+        byte_products(form, q, s->gbytes, x, R, C, sum);
+    } else if (kind == HALVES) {
+        for (int i = 0; i < N; i++) t[i] = bcast(&x[i / C].lanes32[half]);
+        add_words(form, q, s->gbytes, x, R, C, 4 * half, 4 * half + 4, 1, t);
+        widen(kind, scale, every, R, C, 0, t, sum);
+    } else if (kind != SMALL && form == FIVES) {  // without an offset
+        add_words(form, q, s->gbytes, x, R, C, 0, 4, 0, t);
+        widen(kind, scale, every, R, C, 0, t, sum);
+        add_words(form, q, s->gbytes, x, R, C, 4, 8, 0, t);
+        widen(kind, scale, every, R, C, 1, t, sum);
+    } else if (form == NIBBLES) {
+        add_words(form, q, s->gbytes, x, R, C, 0, 8, 0, t);
+        if (kind == SMALL) for (int i = 0; i < N; i++) sum[i] = bcast(&x[i / C].off8);
+        widen(kind, scale, every, R, C, kind == SMALL, t, sum);
+    } else {
+        for (int i = 0; i < N; i++) t[i] = bcast(&x[i / C].lanes);
+        add_words(form, q, s->gbytes, x, R, C, 0, 8, 1, t);
+        widen(kind, scale, every, R, C, 0, t, sum);
+    }
+}
+
+// The scales of block b in float, of types whose activations have a scale per block too; d: those of a segment.
+INLINE __m256 scale_of(const int kind, const int C, const uint8_t *w, const uint8_t *scale, const span *s, int b, int c, __m256 d) {
+    const int o = c % 2 + s->half;
+    const uint8_t *h = w + c / 2 * s->gbytes;
+    if (kind == SMALL) return half8(h + 32 * b + 16 * o);
+    if (kind == MINIMA) return half8(h + 64 * b + 16 * o);
+    if (kind == SCALES) return _mm256_mul_ps(d, _mm256_cvtepi32_ps(i8_8(scale + c / 2 * OPENED + 8 * (c % 2))));
+    if (C == 1) return powers8(h + 16 * b + 8 * o);
+    __m256 two[2];
+    powers16(h + 16 * b, two);
+    return two[c % 2];
+}
+
+// acc += the products of block b, or of half of it. scale: its integer scales; d: the scales of the segment.
+INLINE void block(const int form, const int kind, const uint8_t *q, const uint8_t *w, const uint8_t *scale, const span *s,
+                  const tk_qblock *x, int b, const int half, const int R, const int C, const __m256 *d, __m256 *acc) {
+    __m256i sum[MAXR];
+    sums(form, kind, q, scale, s, x, half, R, C, sum);
+    for (int c = 0; c < C; c++) {
+        __m256 f = by_block(kind) ? scale_of(kind, C, w, scale, s, b, c, d[c]) : d[c];
+        _Pragma("GCC unroll 8") ROWS {
+            __m256 e = by_block(kind) ? _mm256_mul_ps(f, _mm256_set1_ps(x[r].scale)) : f;
+            acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), e, acc[r * C + c]);
+        }
+        if (kind != MINIMA) continue;
+        __m256 m = half8(w + c / 2 * s->gbytes + 64 * b + 32 + 16 * (c % 2 + s->half));
+        _Pragma("GCC unroll 8") ROWS acc[r * C + c] = _mm256_fmadd_ps(m, _mm256_set1_ps(x[r].xsum), acc[r * C + c]);
+    }
+}
+
+// A segment's sums enter the totals. min: the pairs of minima; x: the segment's first block.
+INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w, const uint8_t *min, const tk_qblock *x,
+                        const __m256 *acc, __m256 *total) {
+    for (int c = 0; c < C; c++) {
+        __m256i level[4];
+        __m256 d;
         if (kind == SUPER) {
-            __m256i m = _mm256_setzero_si256();
-            for (int j = 0; j < 4; j++)
-                m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 16 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
-            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + c / 2 * s->gbytes + 32 + 16 * (c % 2 + s->half)), a);
+            d = half8(w + c / 2 * s->gbytes + 32 + 16 * (c % 2 + s->half));
+            for (int j = 0; j < 4; j++) level[j] = u8_16(min + c / 2 * OPENED + 32 * j + 16 * (c % 2 + s->half));
         }
-        _mm256_store_ps(total, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
+        _Pragma("GCC unroll 8") ROWS {
+            __m256 a = acc[r * C + c], *t = total + r * C + c;
+            if (kind == SUPER) {
+                __m256i m = _mm256_madd_epi16(level[0], bcast(x[r].pair));
+                for (int j = 1; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(level[j], bcast(x[2 * j * R + r].pair)));
+                a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), d, a);
+            }
+            *t = by_block(kind) ? _mm256_add_ps(*t, a) : _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), *t);
+        }
     }
 }
 
@@ -185,104 +239,94 @@ INLINE void run_whole(const int form, const int kind, const int R, const int C, 
     }
 }
 
+// The totals of output half c of row r: (groups, MAXROWS, 16) floats, of which `total` is the first.
+INLINE float *total_of(const span *s, int r, int c) { return s->total[c / 2 * MAXROWS + r] + c % 2 * 8; }
+
 INLINE void run(const int form, const int kind, const int R, const int C, const span *s) {
     if (kind == WHOLE || kind == LEVELS) {
         run_whole(form, kind, R, C, s);
         return;
     }
+    _Alignas(32) uint8_t scale[2 * OPENED], min[2 * OPENED];  // SUPER and SCALES: of up to two groups
     const uint8_t *w = s->w;
     const tk_qblock *x = s->x;
+    __m256 total[MAXR];
+    for (int i = 0; i < R * C; i++) total[i] = _mm256_load_ps(total_of(s, i / C, i % C));
     for (int k = 0; k < s->blocks; k += 8) {
-        __m256 acc[MAXR];
-        const int n = s->blocks - k < 8 ? s->blocks - k : 8, lines = lines_of(form, kind);
-        const uint8_t *q = w + header_of(kind, n) + 32 * s->half;
+        __m256 acc[MAXR], d[4];
+        const int full = kind == SUPER || kind == HALVES || kind == SCALES, n = full || s->blocks - k > 8 ? 8 : s->blocks - k;
+        const uint8_t *q = w + header_of(kind, n) + 32 * s->half, *at = kind == HALVES ? w + 64 : scale;
         for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_ps();
-        for (int b = 0; b < n; b++, x += R, q += piece(form)) {
-            if (s->fetch) fetch(s, w + AHEAD * (header_of(kind, 8) + 8 * piece(form)), lines, b, C);
-            for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
-                __m256i sum[MAXR];
-                for (int i = 0; i < R * C; i++)
-                    sum[i] = kind == SUPER || kind == MINIMA ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + start_at(form, kind) + 4 * half);
-                if (form == BYTES || form == CURVE) byte_products(form, q, s->gbytes, x, R, C, sum);
-                else if (kind != HALVES) products(form, q, s->gbytes, x, R, C, 0, 8, sum);
-                else if (half == 0) products(form, q, s->gbytes, x, R, C, 0, 4, sum);
-                else products(form, q, s->gbytes, x, R, C, 4, 8, sum);
-                __m256 d, two[2];
-                for (int c = 0; c < C; c++) {
-                    const uint8_t *h = w + c / 2 * s->gbytes;
-                    if (kind != POWERS) d = scale_of(kind, h, s->scale + c / 2 * 8 * SPAN + k, b, half, 8 * (c % 2 + s->half));
-                    else if (C == 1) d = powers8(h + 16 * b + 8 * s->half);
-                    else if (c % 2) d = two[1];
-                    else powers16(h + 16 * b, two), d = two[0];
-                    _Pragma("GCC unroll 8") ROWS {
-                        __m256 f = by_block(kind) ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
-                        acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
-                    }
-                    if (kind != MINIMA) continue;
-                    __m256 m = half8(h + 64 * b + 32 + 2 * (8 * (c % 2 + s->half)));
-                    _Pragma("GCC unroll 8") ROWS acc[r * C + c] = _mm256_fmadd_ps(m, _mm256_set1_ps(x[r].xsum), acc[r * C + c]);
-                }
-            }
+        for (int c = 0; kind == SUPER && c < C; c += 2) open_super(w + c / 2 * s->gbytes, scale + c / 2 * OPENED, min + c / 2 * OPENED);
+        for (int c = 0; kind == SCALES && c < C; c += 2) open_scales(w + c / 2 * s->gbytes, scale + c / 2 * OPENED);
+        for (int c = 0; full && c < C; c++) {
+            d[c] = half8(w + c / 2 * s->gbytes + 16 * (c % 2 + s->half));
+            if (kind == HALVES) d[c] = _mm256_mul_ps(d[c], _mm256_set1_ps(1.0f / 256));  // as sums are 256 times as large
         }
-        end_segment(kind, R, C, s, w, s->level + k + s->half, x - n * R, acc);
+        at += 8 * s->half;
+        for (int b = 0; b < n; b++, x += R, q += piece(form), at += kind == HALVES ? 32 : 16) {
+            if (s->fetch) fetch(s, w + AHEAD * (header_of(kind, 8) + 8 * piece(form)), lines_of(form, kind), b, C);
+            block(form, kind, q, w, at, s, x, b, 0, R, C, d, acc);
+            if (kind == HALVES) block(form, kind, q, w, at + 16, s, x, b, 1, R, C, d, acc);
+        }
+        end_segment(kind, R, C, s, w, min, x - n * R, acc, total);
         w += header_of(kind, n) + n * piece(form);
     }
+    for (int i = 0; i < R * C; i++) _mm256_store_ps(total_of(s, i / C, i % C), total[i]);
 }
 
 typedef void (*runner)(const span *);
-// Up to two rows take all 16 outputs at once, or 32 (name0, one row), more of them 8.
-#define RUN(name, form, kind)                                                   \
-    TARGET static void name##0(const span *s) { run(form, kind, 1, 4, s); }  \
-    TARGET static void name##1(const span *s) { run(form, kind, 1, 2, s); }  \
-    TARGET static void name##2(const span *s) { run(form, kind, 2, 2, s); }  \
-    TARGET static void name##3(const span *s) { run(form, kind, 3, 1, s); }  \
-    TARGET static void name##4(const span *s) { run(form, kind, 4, 1, s); }  \
-    TARGET static void name##5(const span *s) { run(form, kind, 5, 1, s); }  \
-    TARGET static void name##6(const span *s) { run(form, kind, 6, 1, s); }  \
-    TARGET static void name##7(const span *s) { run(form, kind, 7, 1, s); }  \
-    TARGET static void name##8(const span *s) { run(form, kind, 8, 1, s); }  \
-    static const runner name[MAXR + 1] = {name##0, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8};
-
-RUN(small_bytes, BYTES, SMALL)
-RUN(small_nibbles, NIBBLES, SMALL)
-RUN(small_fives, FIVES, SMALL)
-RUN(small_curve, CURVE, SMALL)
-RUN(scales_curve, CURVE, SCALES)
-RUN(minima_nibbles, NIBBLES, MINIMA)
-RUN(minima_fives, FIVES, MINIMA)
-RUN(powers_floats, FLOATS, POWERS)
-RUN(super_nibbles, NIBBLES, SUPER)
-RUN(super_fives, FIVES, SUPER)
-RUN(halves_sixes, SIXES, HALVES)
-RUN(levels_twos, TWOS, LEVELS)
-RUN(whole_threes, THREES, WHOLE)
-
 typedef struct {
-    const runner *run;
-    int kind;
+    runner run[MAXR + 1];
+    int kind, both;
 } recipe;
+// Up to `wide` rows take all 16 outputs at once, or 32 (name0, one row), more of them 8.
+#define RUN(name, form, kind, wide)                                                      \
+    TARGET static void name##0(const span *s) { run(form, kind, 1, 4, s); }              \
+    TARGET static void name##1(const span *s) { run(form, kind, 1, 2, s); }              \
+    TARGET static void name##2(const span *s) { run(form, kind, 2, 2, s); }              \
+    TARGET static void name##3(const span *s) { run(form, kind, 3, wide > 2 ? 2 : 1, s); }  \
+    TARGET static void name##4(const span *s) { run(form, kind, 4, wide > 2 ? 2 : 1, s); }  \
+    TARGET static void name##5(const span *s) { run(form, kind, 5, 1, s); }              \
+    TARGET static void name##6(const span *s) { run(form, kind, 6, 1, s); }              \
+    TARGET static void name##7(const span *s) { run(form, kind, 7, 1, s); }              \
+    TARGET static void name##8(const span *s) { run(form, kind, 8, 1, s); }              \
+    static const recipe name = {{name##0, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8}, kind, wide};
 
-static recipe recipe_of(int type) {
+RUN(small_bytes, BYTES, SMALL, 4)
+RUN(small_nibbles, NIBBLES, SMALL, 4)
+RUN(small_fives, FIVES, SMALL, 4)
+RUN(small_curve, CURVE, SMALL, 4)
+RUN(scales_curve, CURVE, SCALES, 4)
+RUN(minima_nibbles, NIBBLES, MINIMA, 4)
+RUN(minima_fives, FIVES, MINIMA, 4)
+RUN(powers_floats, FLOATS, POWERS, 4)
+RUN(super_nibbles, NIBBLES, SUPER, 4)
+RUN(super_fives, FIVES, SUPER, 4)
+RUN(halves_sixes, SIXES, HALVES, 4)
+RUN(levels_twos, TWOS, LEVELS, 2)
+RUN(whole_threes, THREES, WHOLE, 2)
+
+static const recipe *recipe_of(int type) {
     switch (type) {
-    case TK_Q4_0: return (recipe){small_nibbles, SMALL};
-    case TK_Q4_1: return (recipe){minima_nibbles, MINIMA};
-    case TK_Q5_0: return (recipe){small_fives, SMALL};
-    case TK_Q5_1: return (recipe){minima_fives, MINIMA};
-    case TK_IQ4_NL: return (recipe){small_curve, SMALL};
-    case TK_IQ4_XS: return (recipe){scales_curve, SCALES};
-    case TK_MXFP4: return (recipe){powers_floats, POWERS};
-    case TK_Q4_K: return (recipe){super_nibbles, SUPER};
-    case TK_Q5_K: return (recipe){super_fives, SUPER};
-    case TK_Q6_K: return (recipe){halves_sixes, HALVES};
-    case TK_Q2_K: return (recipe){levels_twos, LEVELS};
-    case TK_Q3_K: return (recipe){whole_threes, WHOLE};
+    case TK_Q4_0: return &small_nibbles;
+    case TK_Q4_1: return &minima_nibbles;
+    case TK_Q5_0: return &small_fives;
+    case TK_Q5_1: return &minima_fives;
+    case TK_IQ4_NL: return &small_curve;
+    case TK_IQ4_XS: return &scales_curve;
+    case TK_MXFP4: return &powers_floats;
+    case TK_Q4_K: return &super_nibbles;
+    case TK_Q5_K: return &super_fives;
+    case TK_Q6_K: return &halves_sixes;
+    case TK_Q2_K: return &levels_twos;
+    case TK_Q3_K: return &whole_threes;
     }
-    return (recipe){small_bytes, SMALL};
+    return &small_bytes;
 }
 
 typedef struct {
-    _Alignas(64) float scale[2][8 * SPAN][16];  // of a group, 8 a segment
-    float total[2][MAXROWS][16];
+    _Alignas(64) float total[2][MAXROWS][16];
     __m256i factor[2][32 * SPAN], level[2][16 * SPAN];
     row_panels rows;
 } scratch;
@@ -306,7 +350,7 @@ TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, in
         tk_panel panel = t->rows.panel[p];
         s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
         s.fetch = fetch && p == 0;
-        for (s.half = 0; s.half < (panel.h < 3 ? 1 : 2); s.half++) {
+        for (s.half = 0; s.half < (panel.h <= rc->both ? 1 : 2); s.half++) {
             s.total = (float (*)[16])(t->total[0][panel.r0 - t->rows.first] + 8 * s.half);
             rc->run[count == 2 ? 0 : panel.h](&s);
         }
@@ -319,21 +363,17 @@ TARGET static void groups(const tk_mm *a, int type, const recipe *rc, int g, int
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(type, TK_SEG);
     for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
-    const int fetch = tk_reading == TK_AHEAD ? NEAR : rows > 2 || tk_reading == TK_STREAMS ? FAR : 0;
-    const int segments = fetch ? SPAN : 1;  // headers read ahead of their codes would break a single stream
+    const int fetch = tk_reading == TK_AHEAD ? NEAR : FAR, opened = rc->kind == LEVELS || rc->kind == WHOLE;
+    const int segments = opened || t->rows.panels > 1 ? SPAN : (a->k + TK_SEG - 1) / TK_SEG;
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);
         for (int c = 0; c < count; c++)
-            for (int i = 0; i * TK_SEG < n; i++) {
+            for (int i = 0; opened && i * TK_SEG < n; i++) {
                 const uint8_t *h = w + c * a->gbytes + i * full;
-                if (rc->kind == SUPER) open_super(h, t->scale[c] + 8 * i, t->level[c] + 8 * i);
-                if (rc->kind == SCALES) open_scales(h, t->scale[c] + 8 * i);
                 if (rc->kind == LEVELS) open_levels(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
                 if (rc->kind == WHOLE) open_whole(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
             }
-        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .fetch = fetch,
-                  .scale = (const float (*)[16])t->scale, .factor = t->factor[0],
-                  .level = t->level[0]};
+        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .fetch = fetch, .factor = t->factor[0], .level = t->level[0]};
         span_rows(a, rc, s, k, count, t);
     }
     for (int i = 0; i < 2 * count * rows; i++) {
@@ -413,11 +453,11 @@ void tk_avx2_mm(int type, const tk_mm *a) {
     case TK_F16: f16(a); return;
     case TK_BF16: bf16(a); return;
     }
-    recipe rc = recipe_of(type);
+    const recipe *rc = recipe_of(type);
     scratch t;
     t.rows = panels_of(a);
     int g = 0;
-    for (; tk_reading == TK_STREAMS && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, type, &rc, g, 2, &t);
-    for (; g < a->ng; g++) groups(a, type, &rc, g, 1, &t);
+    for (; tk_reading == TK_STREAMS && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, type, rc, g, 2, &t);
+    for (; g < a->ng; g++) groups(a, type, rc, g, 1, &t);
 }
 #endif

@@ -52,7 +52,7 @@ static inline size_t start_of(int type) {
     return offsetof(tk_qblock, off128);
 }
 
-// Whether AVX-512 fetches weights ahead for one or two rows. (AVX2, which computes longer, fetches all types then, or none.)
+// Whether AVX-512 fetches weights ahead for one or two rows. (AVX2, which computes longer, fetches all types.)
 static inline int fetched_for_few(int type) {
     const int slow = tk_code_bytes(type) == 256 || tk_is_super(type);  // to unpack: nibbles and K-quants
     return tk_reading == TK_AHEAD ? slow : tk_reading == TK_STREAMS;

@@ -24,7 +24,10 @@ typedef struct {
     int8_t q[32];
     float scale;
     int16_t half[2];       // the sums of each half of q
-    int32_t off8, off16;   // -8 * sum, -16 * sum
+    union {
+        struct { int32_t off8, off16; };  // -8 * sum, -16 * sum
+        int32_t lanes32[2];  // AVX2, of a scale per 256: as lanes below, but of each half and -32 *
+    };
     int32_t off128;        // -128 * sum
     union {                // of a scale per 32, or of one per 256:
         struct {
