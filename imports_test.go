@@ -36,6 +36,7 @@ var rooms = map[string][]string{
 	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
 	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},
 	"kernels/cpu/peers":     {},
+	"kernels/cpu/emulated":  {}, // an instruction
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
@@ -173,7 +174,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"gateway":   slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile": {"engine", "text"}, "bench/system": {"text"},
 	"bench/devices": {"kernels", "kernels/cuda/emulated"},
-	"kernels/cpu":   {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
+	"kernels/cpu":   {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split", "kernels/stream"},
 	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},

@@ -46,6 +46,6 @@ type Prefixes struct {
 // Processor says what computes.
 type Processor struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0" group:"Devices"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto" group:"Devices"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto" group:"Devices"`
 	Device  string `help:"cpu, cuda, cores:LIST, two of them as in cuda+cpu, or auto. cuda is an NVIDIA GPU, cuda:1 the second; cores:0-3,6 is a group of cores; two processors divide each pass; auto is where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE" group:"Devices"`
 }

@@ -12,7 +12,7 @@ import (
 // deviceFlags say what computes.
 type deviceFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Device  string `help:"Where to compute: cpu, cuda, cuda:N, cores:LIST, or two of them that divide each pass (cuda+cpu)." default:"cpu" placeholder:"DEVICE"`
 }
 

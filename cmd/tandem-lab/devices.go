@@ -28,7 +28,7 @@ type devicesCmd struct {
 	Draft     string   `help:"GGUF file of the draft (default: the shipped one for everything)." placeholder:"FILE"`
 	KVType    string   `name:"kv-type" help:"Type of keys and values in the cache: f16 or q8_0." default:"f16"`
 	Threads   int      `help:"Threads of the processor, to compare bits and for the draft's step; 0 = all cores." default:"0"`
-	ISA       string   `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	ISA       string   `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	requestFlags
 	tandemFlags
 	output

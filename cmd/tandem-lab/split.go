@@ -27,7 +27,7 @@ type splitCmd struct {
 	Slower       int    `help:"The right group does every product and block of attention this many times, like a slower processor." default:"1"`
 	Width        []int  `help:"Rows of a pass." default:"1,8,16,64" placeholder:"N,…"`
 	Rounds       int    `help:"Passes of each kind, in turn; the median counts." default:"12"`
-	ISA          string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	ISA          string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	KVType       string `name:"kv-type" help:"Type of keys and values in the cache: f16 or q8_0." default:"f16"`
 	output
 }

@@ -23,7 +23,7 @@ type profileCmd struct {
 	Device []string `help:"Where to measure, as elsewhere; may be repeated, and of a pair each part is measured too (cuda+cpu). With several the plan also says where the target and its drafts are best computed: see --explain." default:"cpu" placeholder:"DEVICE" sep:"none"`
 	settings.GPULayers
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock    bool   `help:"Lock the model in memory (mlock)."`
 	settings.KV
 	cacheFlags

@@ -232,7 +232,7 @@ TARGET static void read_all(const uint8_t *p, size_t n) {
     for (int i = 0; i < 8; i++) __asm__ volatile("" : : "x"(s[i]));
 }
 
-TARGET static double int_macs(int rounds) {
+TARGET double tk_avx2_int_macs(int rounds) {
     const __m256i u = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1);
     __m256i s[10];
     for (int i = 0; i < 10; i++) s[i] = _mm256_set1_epi32(i);
@@ -252,13 +252,19 @@ TARGET static double float_macs(int rounds) {
     return 12.0 * 8 * rounds;
 }
 
-const tk_kernels tk_avx2 = {
-    .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
-    .blend = blend, .soft_cap = soft_cap, .rope = rope,
-    .narrow = narrow,
-    .gate = tk_avx2_gate, .delta_inputs = tk_avx2_delta_inputs, .delta_walk = tk_avx2_delta_walk, .delta_blocks = 1,
-    .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
-    .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
-};
+// AVX-VNNI differs in the products with quantised weights alone.
+#define TABLE(isa)                                                                                                       \
+    const tk_kernels isa = {                                                                                             \
+        .mm = isa##_mm, .quantize = quantize, .quantize256 = quantize256,                                                \
+        .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,                      \
+        .blend = blend, .soft_cap = soft_cap, .rope = rope,                                                              \
+        .narrow = narrow,                                                                                                \
+        .gate = tk_avx2_gate, .delta_inputs = tk_avx2_delta_inputs, .delta_walk = tk_avx2_delta_walk, .delta_blocks = 1, \
+        .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,               \
+        .read = read_all, .int_macs = isa##_int_macs, .float_macs = float_macs,                                          \
+    }
+TABLE(tk_avx2);
+#if TK_HAS_AVXVNNI
+TABLE(tk_avxvnni);
+#endif
 #endif

@@ -7,7 +7,8 @@
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-void tk_avx2_mm(int type, const tk_mm *);
+void tk_avx2_mm(int type, const tk_mm *), tk_avxvnni_mm(int type, const tk_mm *);
+double tk_avx2_int_macs(int rounds), tk_avxvnni_int_macs(int rounds);
 
 INLINE __m256 exp8(__m256 x) {
     const __m256 magic = _mm256_set1_ps(0x1.8p23f);

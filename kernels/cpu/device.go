@@ -28,7 +28,7 @@ import (
 // Supported returns the instruction sets of this machine, worst first.
 func Supported() []ISA {
 	var all []ISA
-	for _, i := range []ISA{Generic, AVX2, AVX512, NEON, NEONDot, NEONI8MM} {
+	for _, i := range []ISA{Generic, AVX2, AVXVNNI, AVX512, NEON, NEONDot, NEONI8MM} {
 		if C.tk_kernels_of(C.int(i)) != nil {
 			all = append(all, i)
 		}

@@ -6,6 +6,9 @@ var SetReading = setReading
 // SetPermutes says whether kernels use vpermb where the processor has it.
 var SetPermutes = setPermutes
 
+// AssumeVNNI says whether there is AVX-VNNI even where the processor lacks it.
+var AssumeVNNI = assumeVNNI
+
 var (
 	MeasureReading = measureReading
 	JudgeReading   = judgeReading

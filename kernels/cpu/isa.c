@@ -9,6 +9,7 @@
 
 int tk_reading = TK_ALONE;
 int tk_no_permutes;
+int tk_assume_avxvnni;
 
 // Intel's prefetchers follow a single stream too slowly to keep the memory busy: one thread of a Sapphire Rapids reads 9.7 GB/s
 // from one stream, 13 to 15 from four that are fetched ahead. On AMD up to Zen 4 (families 23 and 25) one stream left alone is the
@@ -36,12 +37,23 @@ int tk_permutes(void) {
 #endif
 }
 
+#if TK_HAS_AVXVNNI
+// Dot products of 256 bits without AVX-512: leaf 7, subleaf 1, EAX bit 4. Whoever has them has AVX2.
+static int has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return tk_assume_avxvnni || (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1));
+}
+#endif
+
 const tk_kernels *tk_kernels_of(int isa) {
     if (isa == TK_GENERIC) return &tk_generic;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (isa == TK_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        return &tk_avx2;
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (isa == TK_AVX2 && avx2) return &tk_avx2;
+#if TK_HAS_AVXVNNI
+    if (isa == TK_AVXVNNI && avx2 && has_avxvnni()) return &tk_avxvnni;
+#endif
     if (isa == TK_AVX512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         return &tk_avx512;

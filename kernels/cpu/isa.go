@@ -12,13 +12,14 @@ const (
 	Auto ISA = iota // the best of this machine
 	Generic
 	AVX2
+	AVXVNNI // AVX2 with dot products
 	AVX512
 	NEON     // any ARMv8
 	NEONDot  // with sdot
 	NEONI8MM // with sdot and smmla
 )
 
-var isaNames = [...]string{"auto", "generic", "avx2", "avx512", "neon", "neon-dot", "neon-i8mm"}
+var isaNames = [...]string{"auto", "generic", "avx2", "avxvnni", "avx512", "neon", "neon-dot", "neon-i8mm"}
 
 // ParseISA reads "auto" or the name of an instruction set, "avx512".
 func ParseISA(s string) (ISA, error) {

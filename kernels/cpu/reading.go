@@ -57,6 +57,16 @@ func setPermutes(on bool) {
 	}
 }
 
+// assumeVNNI is for tests, which emulate AVX-VNNI where the processor lacks it. It returns what was assumed.
+func assumeVNNI(on bool) (was bool) {
+	was = C.tk_assume_avxvnni != 0
+	C.tk_assume_avxvnni = 0
+	if on {
+		C.tk_assume_avxvnni = 1
+	}
+	return was
+}
+
 const (
 	readingFactor = 1.3 // by how much another Reading must be faster than Alone to be chosen, so that noise does not decide
 	readingInputs = 2048

@@ -15,7 +15,13 @@ enum {
     TK_F32 = 0, TK_F16 = 1, TK_Q4_0 = 2, TK_Q4_1 = 3, TK_Q5_0 = 6, TK_Q5_1 = 7, TK_Q8_0 = 8, TK_Q2_K = 10, TK_Q3_K = 11,
     TK_Q4_K = 12, TK_Q5_K = 13, TK_Q6_K = 14, TK_IQ4_NL = 20, TK_IQ4_XS = 23, TK_BF16 = 30, TK_MXFP4 = 39
 };
-enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVX512 = 3, TK_NEON = 4, TK_NEON_DOT = 5, TK_NEON_I8MM = 6 };
+enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVXVNNI = 3, TK_AVX512 = 4, TK_NEON = 5, TK_NEON_DOT = 6, TK_NEON_I8MM = 7 };
+// Compilers before gcc 11 and clang 12 cannot make these kernels.
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ > 11 : __GNUC__ > 10)
+#define TK_HAS_AVXVNNI 1
+#else
+#define TK_HAS_AVXVNNI 0
+#endif
 enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64, TK_PANELS = 8 };
 
 // One block of 32 quantised activations of one row, with what every weight type needs beside it. The
@@ -196,9 +202,10 @@ static inline void tk_pair(tk_qblock *q, size_t stride) {  // of block q and the
 void tk_generic_mm(int type, const tk_mm *);
 double tk_generic_int_macs(int rounds);
 const tk_kernels *tk_kernels_of(int isa);  // NULL where this machine lacks it
+extern int tk_assume_avxvnni;  // for tests: AVX-VNNI is there, by emulation
 extern const tk_kernels tk_generic;
 #if defined(__x86_64__)
-extern const tk_kernels tk_avx2, tk_avx512;
+extern const tk_kernels tk_avx2, tk_avxvnni, tk_avx512;
 #elif defined(__aarch64__)
 extern const tk_kernels tk_neon, tk_neon_dot, tk_neon_i8mm;
 #endif

@@ -41,8 +41,9 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 	}
 }
 
-// MatMul runs the tests of products alone.
-func MatMul(t *testing.T, devices ...kernels.Device) { matMul(t, devices) }
+// MatMul runs the tests of products alone, Extremes those of the largest sums.
+func MatMul(t *testing.T, devices ...kernels.Device)   { matMul(t, devices) }
+func Extremes(t *testing.T, devices ...kernels.Device) { matMulExtremes(t, devices) }
 
 // States runs the tests of recurrent layers alone.
 func States(t *testing.T, devices ...kernels.Device) { states(t, devices) }
