@@ -54,6 +54,22 @@ func (w *Weigher) Measured(draft string) float64 {
 	return 0
 }
 
+// Brings returns what says in a line, by the plan in a file, what a draft brings a target on this machine; "" if the plan says nothing of
+// them.
+func Brings(file, version string) func(target, draft string) string {
+	plan, err := profile.Read(file)
+	return func(target, draft string) string {
+		if err != nil {
+			return ""
+		}
+		p, stale := plan.PairOf(profile.ThisBox(), version, tandem.Identity(target), tandem.Identity(draft))
+		if stale != nil {
+			return ""
+		}
+		return p.String()
+	}
+}
+
 // Weigh implements pair.Weigher. Times of passes and how often drafts are right come from the plan if it has this pair, else from what
 // passes must read and multiply, at rates that are measured now, and from a draft that is right in 0.7 of its tokens. Of several drafts the
 // best counts. Errors: those of reading the files and of the measurements.

@@ -9,7 +9,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/placement"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"
@@ -37,7 +39,9 @@ func (c *psCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.show(a, status.Of(d))
+	s := status.Of(d)
+	s.Measured(placement.Brings(planFile(settings.PassCosts{}), buildVersion().Version))
+	return c.show(a, s)
 }
 
 // Run prints a line for each interval with the activity of a gateway and its processes.

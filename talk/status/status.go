@@ -41,6 +41,22 @@ type Process struct {
 	Ways     []string         `json:"ways,omitempty"` // the target's self-drafts
 	Protocol uint32           `json:"protocol,omitempty"`
 	Counters map[string]int64 `json:"counters,omitempty"`
+	Brings   string           `json:"brings,omitempty"` // what a profile says that a draft brings
+}
+
+// Measured adds to each draft what brings says of it and the verifier's model, by their identities: "" if that is nothing.
+func (r Status) Measured(brings func(target, draft string) string) {
+	target := ""
+	for _, p := range r.Processes {
+		if p.Role == "verifier" {
+			target = p.Identity
+		}
+	}
+	for i := range r.Processes {
+		if p := &r.Processes[i]; p.Role == "drafter" && p.Identity != "" {
+			p.Brings = brings(target, p.Identity)
+		}
+	}
 }
 
 // Of returns what a gateway says of itself.
@@ -69,7 +85,11 @@ func (r Status) Print(to io.Writer) error {
 			cmp.Or(terminal.Shown(p.Identity), "-"))
 	}
 	err := w.Flush()
-	for _, line := range []string{poolLine(r.Processes), prefillLine(r.Processes)} {
+	lines := []string{poolLine(r.Processes), prefillLine(r.Processes)}
+	for _, p := range r.Processes {
+		lines = append(lines, terminal.Shown(p.Brings))
+	}
+	for _, line := range lines {
 		if line != "" {
 			_, more := fmt.Fprintln(to, line)
 			err = errors.Join(err, more)

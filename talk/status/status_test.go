@@ -1,6 +1,9 @@
 package status
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestPoolLine: ps says what waits in the pool, and whose it is.
 func TestPoolLine(t *testing.T) {
@@ -29,5 +32,21 @@ func TestPrefillLine(t *testing.T) {
 		if line := prefillLine(all); line != want {
 			t.Errorf("ps says %q: want %q", line, want)
 		}
+	}
+}
+
+// TestMeasured: what a profile says of a draft and this target stands below the table, and nothing where it says nothing.
+func TestMeasured(t *testing.T) {
+	s := Status{Processes: []Process{{Role: "gateway"}, {Role: "verifier", Identity: "t"}, {Role: "drafter", Identity: "a"},
+		{Role: "drafter", Identity: "b"}}}
+	s.Measured(func(target, draft string) string {
+		if target == "t" && draft == "a" {
+			return "draft a brings 1.20 x here"
+		}
+		return ""
+	})
+	var out strings.Builder
+	if err := s.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\ndraft a brings 1.20 x here\n") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
