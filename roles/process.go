@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -144,6 +145,7 @@ func (r *Process) Serve(ctx context.Context) error {
 	defer r.live()()
 	lost, stop := r.watch()
 	defer stop()
+	debug.FreeOSMemory() // what was read to start, such as a large vocabulary's strings, is of no more use: see gatewayBytes
 	r.Server.SetServing(true)
 	if err := supervise.Ready(r.ReadyFD); err != nil {
 		r.Server.Close()

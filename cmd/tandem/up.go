@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -105,6 +106,7 @@ func (c *upCmd) Run(a *app) error {
 		up.Memory = &l.room
 	}
 	err = c.print(a, up)
+	debug.FreeOSMemory() // from now on this process only waits
 	if err == nil {
 		select {
 		case err = <-p.Failed():

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ const exitTime = 4 * time.Second
 // Start starts all processes at the same time and returns when all serve. The caller must Stop them; after an error none is
 // left.
 func Start(ctx context.Context, c Config) (*Processes, error) {
+	debug.FreeOSMemory() // this process has looked into all models, and only waits from now on
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
