@@ -90,6 +90,50 @@ func TestBenchSuites(t *testing.T) {
 	}
 }
 
+// TestBenchPair: a server of the pair is started, a prompt is answered in all ways over HTTP, and many at once.
+func TestBenchPair(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts two groups of processes")
+	}
+	w := newWorld(t)
+	var r struct {
+		Ways    []string
+		Prompts []struct {
+			Prompt string
+			Cells  map[string][]struct {
+				TokS float64 `json:"tok_s"`
+			}
+		}
+		Crowds []struct {
+			AtOnce int `json:"at_once"`
+			Cells  map[string]struct{ Tokens int }
+		}
+	}
+	base := []string{"bench", "pair", "--json", "--raw", "--rounds", "1", "--max-tokens", "12", "--ctx", "512", "--draft",
+		"../models/gopher-draft-go-f16.gguf", "--prompts", "../testdata/chats.jsonl"}
+	e := w.ok(append(base, "--only", "edit-hints", "--chains", "2")...)
+	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
+		t.Fatalf("%v in %.300s", err, e.stdout)
+	}
+	if strings.Join(r.Ways, ", ") != "plain, planner, lookup, chain 2" || len(r.Prompts) != 1 || r.Prompts[0].Prompt != "edit-hints" {
+		t.Errorf("%+v", r)
+	}
+	for way, clocks := range r.Prompts[0].Cells {
+		if len(clocks) != 2 || clocks[0].TokS <= clocks[1].TokS || clocks[1].TokS <= 0 {
+			t.Errorf("%s: %+v: want the speed without the time to the first token above that with it", way, clocks)
+		}
+	}
+	e = w.ok(append(base, "--at-once", "3")...)
+	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
+		t.Fatalf("%v in %.300s", err, e.stdout)
+	}
+	if len(r.Crowds) != 1 || r.Crowds[0].AtOnce != 3 || r.Crowds[0].Cells["planner"].Tokens != r.Crowds[0].Cells["plain"].Tokens ||
+		r.Crowds[0].Cells["plain"].Tokens < 6 {
+		t.Errorf("three at once: %+v", r.Crowds)
+	}
+}
+
 // The command tells tokens a round of a draft, and refuses what is no side file.
 func TestBenchGuesses(t *testing.T) {
 	t.Parallel()
