@@ -234,6 +234,19 @@ func TestGrowthByLearnedChances(t *testing.T) {
 	}
 }
 
+// TestHopelessDraft: where no candidate is ever right, each round costs the one pass that makes them, and once that is known the target's
+// passes have one row.
+func TestHopelessDraft(t *testing.T) {
+	d := newDrafted(1, 300, 0.5, 1)
+	for i := range d.best {
+		d.best[i], d.text[i] = 0.03, 4
+	}
+	rate, spent := real05.grown(d, tandem.Bounds{Nodes: 32, Depth: 31, Width: 8})
+	if want := 1 / (real05.draft[0] + real05.verify[0] + real05.rest).Seconds(); spent != real05.draft[0] || rate < 0.99*want {
+		t.Errorf("%.2f tokens/s and %v of drafting a round: want %.2f and one pass of one row, %v", rate, spent, want, real05.draft[0])
+	}
+}
+
 // TestGrowthEndsWhereItNoLongerPays: a target that is read from a disk takes 300 ms for a pass of any width, the draft 12 ms and 1 ms for
 // each row. Trees have the best rate of all fixed trees, and do not grow to the bounds.
 func TestGrowthEndsWhereItNoLongerPays(t *testing.T) {
