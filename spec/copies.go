@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	copyPrior  = 8    // places that the usual chance counts for
+	copyPrior  = 4    // places that the usual chance counts for
 	copyMemory = 64   // places that a cell remembers, about
 	copyStates = 4    // places, longest first, that one token is compared with
 	copyShort  = 0.25 // usual chance of a shorter match once the longest was wrong

@@ -274,7 +274,9 @@ func TestProposalsThatAreRefused(t *testing.T) {
 
 // TestPlanOfAnOldGateway: a gateway of before the chances after a parent sends a table of cumulative ones, which is not taken for them.
 func TestPlanOfAnOldGateway(t *testing.T) {
-	got, err := ToProposal(&peerv1.ProposeRequest{Plan: &peerv1.Plan{VerifyNs: []int64{5}, Accept: slices.Repeat([]float32{0.5}, 24)}})
+	//lint:ignore SA1019 an old gateway sends it
+	old := &peerv1.Plan{VerifyNs: []int64{5}, Accept: slices.Repeat([]float32{0.5}, 24)}
+	got, err := ToProposal(&peerv1.ProposeRequest{Plan: old})
 	if err != nil || got.Plan.Accept != nil || len(got.Plan.Verify) != 1 {
 		t.Errorf("%+v, %v: want a plan without chances", got.Plan, err)
 	}
