@@ -38,9 +38,10 @@ type choice struct {
 	err error // it does not fit
 }
 
-// weigh chooses which drafts are loaded. A draft that was measured to bring next to nothing is not. All others are if the target then reads nothing from the disk. Else the memory of a draft makes
-// the target read more in every pass, and the drafts are loaded with which the most tokens per second are predicted: all of them, one, or
-// none. What was chosen, and why, is told in a line for each draft. Errors: those of roles.Streaming.Divide, if nothing fits.
+// weigh chooses which drafts are loaded. A draft that was measured to bring next to nothing is not. All others are if the target then reads
+// nothing from the disk. Else the memory of a draft makes the target read more in every pass, and the drafts are loaded with which the most
+// tokens per second are predicted: all of them, one, or none. What was chosen, and why, is told in a line for each draft. Errors: those of
+// roles.Streaming.Divide, if nothing fits.
 func (p *Pair) weigh(room *roles.Room, available engine.Available, say func(note string)) (choice, error) {
 	drafts := models(p.Drafts)
 	if p.Weigher != nil {
