@@ -37,8 +37,8 @@ type PairedText struct {
 
 // A draft whose output matrix has this many rows guesses nearly as well as with all of them: so much of how often it is right is left.
 const (
-	TrimmedTo    = 32768
-	trimmedRight = 0.97
+	TrimmedTo    = 49152 // by default, modelfile/trim
+	trimmedRight = 0.98
 )
 
 // Costs returns points as a planner takes them.
