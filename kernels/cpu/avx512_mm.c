@@ -104,12 +104,13 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     const tk_qblock *x = s->x;
     for (int g = 0; g < C; g++) q[g] = s->code[g];
     ROWS for (int g = 0; g < C; g++) acc[r * C + g] = _mm512_setzero_ps();
+    const int zero = kind == SUPER || kind == MINIMA;
     for (int b = 0; b < s->blocks; b++, x += R) {
         for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines, s->near);
         __m512i sum[TK_TILE * G];
         for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
             ROWS for (int g = 0; g < C; g++)
-                sum[r * C + g] = kind == SUPER || kind == MINIMA ? _mm512_setzero_si512() : bcast((const char *)&x[r] + s->start + 4 * half);
+                sum[r * C + g] = zero ? _mm512_setzero_si512() : bcast((const char *)&x[r] + s->start + 4 * half);
             if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
             else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
             else products(form, q, x, R, C, 4, 8, sum);

@@ -9,8 +9,9 @@
 // FLOATS: nibbles that stand for numbers, E2M1; SIXBIT: the same, looked up by six bits of a byte, of which four count. CURVE: nibbles
 // that stand for numbers of 8 bits, IQ4.
 enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, SIXBIT, CURVE, FIVES, SIXES };
-// SMALL: a scale per 32 in both; MINIMA: and a minimum; SCALES: as SMALL, but the weights' scales are integers times one per 256; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
-// segment; LEVELS: as WHOLE, with minima; POWERS: as SMALL, but the weights' scales are powers of two.
+// SMALL: a scale per 32 in both; MINIMA: and a minimum; SCALES: as SMALL, but with integer scales times one per 256; POWERS: as
+// SMALL, but the weights' scales are powers of two. SUPER: integer scales per 32; HALVES: per 16; WHOLE: these, and an integer sum over the
+// segment; LEVELS: as WHOLE, with minima.
 enum { SMALL, MINIMA, SCALES, SUPER, HALVES, WHOLE, LEVELS, POWERS };
 
 // What the nibbles of FLOATS stand for: twice their values, plus 16.
