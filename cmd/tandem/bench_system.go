@@ -145,7 +145,7 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 	if target, err := find.Target(c.Target); err != nil || g.Target != target {
 		l.Heads = nil // they are of the target
 	}
-	l.DraftAnyway = true // drafts are what is measured
+	l.DraftAnyway = true              // drafts are what is measured
 	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
 	if g.Batches > 0 {
 		l.Batches = g.Batches
