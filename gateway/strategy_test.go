@@ -409,7 +409,7 @@ func TestRestingDraftersFollow(t *testing.T) {
 			}
 			latest = p.Base
 		}
-		if followed < res.Stats.Rounds/10 || res.Stats.Choices["b"]+res.Stats.Choices["b in turn"] < res.Stats.Rounds/2 {
+		if followed < res.Stats.Rounds/10 || res.Stats.Choices["b"]+res.Stats.Choices["b ahead"] < res.Stats.Rounds/2 {
 			t.Errorf("told %d times in %d rounds: %v", followed, res.Stats.Rounds, res.Stats.Choices)
 		}
 		if err := g.Shutdown(context.Background()); err != nil {

@@ -40,20 +40,21 @@ func invented(class string, seed uint64, prompt, tokens int, right, copied float
 		}
 		return min(2*right*r.Float64(), 0.98)
 	}
+	two := func(p float64) []spec.Candidate {
+		return []spec.Candidate{{Token: fresh(), LogProb: float32(math.Log(p))}, {Token: fresh(), LogProb: float32(math.Log((1 - p) / 2))}}
+	}
 	var beside func(depth int) *trie
 	beside = func(depth int) *trie {
 		if depth == 0 {
 			return nil
 		}
 		p := sure()
-		return &trie{list: []spec.Candidate{{Token: fresh(), LogProb: float32(math.Log(p))}, {Token: fresh(), LogProb: float32(math.Log((1 - p) / 2))}},
-			next: []*trie{beside(depth - 1), nil}}
+		return &trie{list: two(p), next: []*trie{beside(depth - 1), nil}}
 	}
 	tries := make([]*trie, tokens)
 	for i := range tries {
 		p := sure()
-		list := []spec.Candidate{{Token: fresh(), LogProb: float32(math.Log(p))}, {Token: fresh(), LogProb: float32(math.Log((1 - p) / 2))}}
-		n := &trie{list: list, next: []*trie{beside(6), beside(1)}}
+		n := &trie{list: two(p), next: []*trie{beside(6), beside(1)}}
 		switch u := r.Float64(); {
 		case u < p:
 			n.list[0].Token = x.text[i]
@@ -75,6 +76,7 @@ func invented(class string, seed uint64, prompt, tokens int, right, copied float
 	return x
 }
 
+// texts returns n invented texts.
 func texts(class string, n int, right, copied float64) (list []*recorded) {
 	for i := range n {
 		list = append(list, invented(class, uint64(i), 60, 160, right, copied))
@@ -94,6 +96,7 @@ func inventedBox(share float64) *box {
 
 var inventedNames = []string{pairDraft, lookup}
 
+// chains returns the rate of the best fixed choice in each class: plain, chains of the draft, lookup.
 func (b *box) chains(t testing.TB, list []*recorded) (best map[string]float64, who map[string]string) {
 	best, who = map[string]float64{}, map[string]string{}
 	try := func(name string, names []string, shape tandem.Bounds) {
@@ -112,6 +115,8 @@ func (b *box) chains(t testing.TB, list []*recorded) (best map[string]float64, w
 	return best, who
 }
 
+// TestInventedPair: drafts of five costs and texts of four kinds: the planner beside plain decoding and the best chain, with what the draft
+// model reads first; and the same text fresh, after eight of prose and after eight edits.
 func TestInventedPair(t *testing.T) {
 	kinds := []struct {
 		class         string
@@ -124,20 +129,29 @@ func TestInventedPair(t *testing.T) {
 			best, who := b.chains(t, list)
 			plain := b.every(t, list, tandem.Request{Strategy: tandem.StrategyFixed}, nil)[k.class].rate()
 			sum := b.every(t, list, planned(), inventedNames)[k.class]
-			t.Logf("%.2f %-6s plain %.1f/s planner %.1f/s %.3f × plain, %.3f × %s (%.3f); %.2f tokens of %.1f nodes", share, k.class, plain, sum.rate(),
-				sum.rate()/plain, sum.rate()/best[k.class], who[k.class], best[k.class]/plain, float64(sum.tokens)/float64(sum.rounds),
+			if sum.rate() < 0.97*plain || sum.rate() < 0.95*best[k.class] {
+				t.Errorf("%.2f %s: %.1f/s, plain %.1f, %s %.1f: want 0.97 and 0.95", share, k.class, sum.rate(), plain, who[k.class],
+					best[k.class])
+			}
+			t.Logf("%.2f %-6s plain %.1f/s planner %.1f/s %.3f × plain, %.3f × %s (%.3f); %.2f tokens of %.1f nodes", share, k.class, plain,
+				sum.rate(), sum.rate()/plain, sum.rate()/best[k.class], who[k.class], best[k.class]/plain, float64(sum.tokens)/float64(sum.rounds),
 				float64(sum.nodes)/float64(sum.rounds))
 		}
 	}
 	// the same texts fresh and after others
 	b := inventedBox(0.45)
 	for _, k := range kinds {
-		list := texts(k.class, 1, k.right, k.copied)
+		list, fresh := texts(k.class, 1, k.right, k.copied), 0.0
 		for _, before := range [][]*recorded{nil, texts("prose", 8, 0.5, 0), texts("edit", 8, 0.7, 0.7)} {
 			for _, r := range before {
 				r.class = "before"
 			}
 			sum := b.every(t, slices.Concat(before, list), planned(), inventedNames)[k.class]
+			if fresh == 0 {
+				fresh = sum.rate()
+			} else if off := sum.rate() / fresh; off < 0.94 {
+				t.Errorf("%s: %.3f of the speed on a fresh gateway after other texts: want 0.94", k.class, off)
+			}
 			t.Logf("%-6s after %d: %.1f/s", k.class, len(before), sum.rate())
 		}
 	}

@@ -14,9 +14,9 @@ import (
 // it was used little, and what has disturbed one round does not stay in the price of a way. A session works on a copy; what it measures
 // goes into both. Shared's lock protects Shared's.
 type parts struct {
-	plain, drafted time.Duration        // the rest of a plain round, and of one with a draft: neither draft nor pass
-	drafters       map[string]*drafting // by drafter
-	sets           map[string]*shape    // by set of drafters
+	plain, drafted time.Duration         // the rest of a plain round, and of one with a draft: neither draft nor pass
+	drafters       map[string]*drafting  // by drafter
+	ahead          map[string]*aheadCost // by set of drafters
 }
 
 // drafting is what one drafter costs.
@@ -27,27 +27,23 @@ type drafting struct {
 	free  bool          // it costs next to nothing
 }
 
-// shape is what rounds of a set of drafters are like.
-type shape struct {
-	// draft and ahead are drafting in the round, in turn and after drafting ahead, as a multiple of the longest pass; 0: unknown. Trees
-	// of one text take more passes than those of another; what a pass takes depends on the machine.
-	draft, ahead float64
-	rows, depth  float64 // of its trees, root included
-	slow         float64 // time of a pass beside which it drafts ahead, over that of another pass; 0: unknown
-	tokens       float64 // accepted in those
+// aheadCost is what drafting ahead does to rounds of a set of drafters; 0: unknown.
+type aheadCost struct {
+	left float64 // the share of the drafting that remains in the round
+	slow float64 // time of a pass beside which drafters draft, over that of another pass
 }
 
 func newParts() *parts {
-	return &parts{drafters: map[string]*drafting{}, sets: map[string]*shape{}}
+	return &parts{drafters: map[string]*drafting{}, ahead: map[string]*aheadCost{}}
 }
 
 func (p *parts) clone() *parts {
-	out := &parts{plain: p.plain, drafted: p.drafted, drafters: maps.Clone(p.drafters), sets: maps.Clone(p.sets)}
+	out := &parts{plain: p.plain, drafted: p.drafted, drafters: maps.Clone(p.drafters), ahead: maps.Clone(p.ahead)}
 	for name, d := range out.drafters {
 		out.drafters[name] = new(*d)
 	}
-	for name, s := range out.sets {
-		out.sets[name] = new(*s)
+	for name, s := range out.ahead {
+		out.ahead[name] = new(*s)
 	}
 	return out
 }
@@ -64,14 +60,14 @@ func (p *parts) drafter(name string) *drafting {
 	return d
 }
 
-func (p *parts) set(name string) *shape {
-	s := p.sets[name]
+func (p *parts) beside(set string) *aheadCost {
+	s := p.ahead[set]
 	if s == nil {
-		if len(p.sets) > mostNames {
-			clear(p.sets)
+		if len(p.ahead) > mostNames {
+			clear(p.ahead)
 		}
-		s = &shape{}
-		p.sets[name] = s
+		s = &aheadCost{}
+		p.ahead[set] = s
 	}
 	return s
 }
@@ -100,6 +96,14 @@ func (p *parts) unit(drafters []string) (longest time.Duration) {
 		}
 	}
 	return longest
+}
+
+// passes returns a time of drafting as a multiple of the longest pass: as many as there were, if none was measured yet.
+func (p *parts) passes(drafters []string, busy time.Duration, seen int) float64 {
+	if unit := p.unit(drafters); unit > 1 && busy > 0 {
+		return float64(busy) / float64(unit)
+	}
+	return max(float64(seen), 0.01)
 }
 
 // each calls f for the parts of this session and, locked, for those that later sessions begin with.
@@ -148,7 +152,8 @@ func (p *planner) price(a *learn.Arm) {
 	if p.parts.drafted > 0 {
 		rest = p.parts.drafted
 	}
-	s, draft, unit := *p.parts.set(a.Set), time.Duration(0), p.parts.unit(a.Drafters)
+	s, draft, unit := p.choices.Shape(*a), time.Duration(0), p.parts.unit(a.Drafters)
+	depth := 1.0
 	for _, d := range a.Drafters {
 		one := p.parts.drafter(d).draft
 		if one == 0 {
@@ -159,53 +164,41 @@ func (p *planner) price(a *learn.Arm) {
 		} else {
 			draft = max(draft, one)
 		}
-		a.Once = max(a.Once, p.reads(d, p.lag(d), int(s.tokens+1)))
-		a.Depth = max(a.Depth, float64(p.depth(d)))
+		a.Once = max(a.Once, p.reads(d, p.lag(d), int(s.Accepted+1)))
+		depth = max(depth, float64(p.depth(d)))
 	}
-	if s.draft > 0 {
-		draft = time.Duration(s.draft * float64(unit))
-	}
-	if s.rows == 0 {
-		s.rows = 1 + a.Depth
+	if s.Rows > 0 {
+		draft = time.Duration(s.Draft * float64(unit))
 	} else {
-		a.Depth = s.depth + 1
+		s.Rows = 1 + depth
 	}
-	pass := p.shared.pass(int(p.rows + s.rows + 0.5))
+	pass := p.shared.pass(int(p.rows + s.Rows + 0.5))
 	if pass == 0 {
 		return
-	}
-	a.Least = rest + pass
-	if s.tokens > 0 && s.draft > 0 {
-		a.Usual = s.tokens
-		a.Vary = max(draft-unit, 0) + max(pass-p.shared.pass(int(p.rows+2.5)), 0)
 	}
 	once := time.Duration(float64(a.Once) / p.tuning.Planner.Stale)
 	if !a.Ahead {
 		a.Time = rest + draft + once + pass
-		a.Least = a.Time
 		return
 	}
 	// Unless it was seen, half of the drafting is assumed to be of use, and to keep the pass from as much of the time: no gain.
-	if s.ahead > 0 {
-		draft = time.Duration(s.ahead * float64(unit))
-		a.Least += draft
-	} else {
-		draft /= 2
+	x := *p.parts.beside(a.Set)
+	known := x.left > 0 && x.slow > 0
+	if x.left == 0 {
+		x.left = 0.5
 	}
-	if s.slow > 0 {
-		pass = time.Duration(s.slow * float64(pass))
-	} else {
-		pass += draft
+	if x.slow == 0 {
+		x.slow = 1 + float64(draft)/2/float64(pass)
 	}
-	a.Time = rest + draft + once + pass
-	if s.slow > 0 && s.ahead > 0 {
-		a.Least = a.Time
+	a.Time = rest + time.Duration(x.left*float64(draft)) + once + time.Duration(x.slow*float64(pass))
+	if !known {
+		a.Least = rest + pass
 	}
 }
 
 // learnParts learns from the times of a round. The first draft of a drafter in a session is left out: its model reads what is not in any
-// cache, which it will not do again.
-func (p *planner) learnParts(o *Outcome) {
+// cache, which it will not do again. It returns what the round was like.
+func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
 	v, set := o.Verdict, p.arm.Set
 	longest, passes, cold, late := time.Duration(0), 0, false, false
 	type one struct {
@@ -233,9 +226,8 @@ func (p *planner) learnParts(o *Outcome) {
 	for _, d := range o.Idle {
 		list = append(list, one{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter)})
 	}
-	good := p.good(o.Drafts)
 	ahead := p.before.Ahead && p.before.Set == set // what it drafts now was drafted ahead in part
-	usual := p.shared.pass(max(v.Rows, v.Nodes))
+	usual, usualDraft := p.shared.pass(max(v.Rows, v.Nodes)), p.choices.Shape(p.arm).Draft
 	p.each(func(x *parts) {
 		for _, d := range list {
 			of := x.drafter(d.name)
@@ -257,25 +249,24 @@ func (p *planner) learnParts(o *Outcome) {
 		default:
 			measure(&x.drafted, o.Rest)
 		}
-		if len(p.arm.Drafters) == 0 || cold || len(o.Drafts) == 0 || good {
-			return
-		}
-		s := x.set(set)
-		units := float64(passes)
-		if !late {
-			units = max(float64(longest)/float64(x.unit(p.arm.Drafters)), 0.01)
-		}
-		s.rows, s.depth = average(s.rows, float64(max(v.Nodes, 1))), average(s.depth, max(depthOf(o.Tree), 0.1))
-		s.tokens = average(s.tokens, max(float64(o.Tokens-1), 0.01))
-		if ahead {
-			s.ahead = average(s.ahead, units)
-		} else {
-			s.draft = average(s.draft, units)
-		}
 		if p.arm.Ahead && usual > 0 && v.Busy > 0 {
-			s.slow = average(s.slow, min(float64(v.Busy)/float64(usual), 2))
+			b := x.beside(set)
+			b.slow = average(b.slow, min(float64(v.Busy)/float64(usual), 2))
 		}
 	})
+	if late || cold {
+		longest = 0
+	}
+	s = learn.Shape{Accepted: float64(o.Tokens - 1), Draft: p.parts.passes(p.arm.Drafters, longest, passes),
+		Rows: float64(max(v.Nodes-o.Prompts, 1)), Depth: depthOf(o.Tree)}
+	if ahead && usualDraft > 0 {
+		p.each(func(x *parts) {
+			b := x.beside(set)
+			b.left = average(b.left, min(max(s.Draft/usualDraft, 0.01), 1))
+		})
+		s.Draft = usualDraft // what is remembered of a set is its drafting in turn
+	}
+	return s
 }
 
 func depthOf(t tandem.Tree) float64 {
@@ -286,8 +277,8 @@ func depthOf(t tandem.Tree) float64 {
 // depth returns how deep a drafter's trees are: as they were, or as a chain would be that brings the most tokens per time, by what
 // its passes cost and how often it was right of late.
 func (p *planner) depth(drafter string) int {
-	if s := p.parts.sets[drafter]; s != nil && s.depth > 0 {
-		return max(int(s.depth+0.5), 1)
+	if s := p.choices.Shape(learn.Arm{Set: drafter}); s.Depth > 0 {
+		return max(int(s.Depth+0.5), 1)
 	}
 	h, right := p.hindsights.of[drafter].hindsight, 0.5
 	if h.Tokens > 0 {

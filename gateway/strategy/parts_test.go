@@ -28,7 +28,8 @@ func newTestShared(t *testing.T) *Shared {
 func (l *Shared) seen(drafter string, tokens float64) {
 	p := learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, nil)
 	for i := range 100 {
-		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, int(tokens*float64(i+1))-int(tokens*float64(i)), false)
+		accepted := float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1
+		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, learn.Shape{Accepted: accepted, Draft: 2, Rows: 3, Depth: 2}, false)
 	}
 	p.Merge(l.planner)
 }
@@ -75,7 +76,7 @@ func TestOpens(t *testing.T) {
 func TestPriceByParts(t *testing.T) {
 	l := newTestShared(t)
 	l.parts.plain, l.parts.drafted = time.Millisecond, 2*time.Millisecond
-	*l.parts.set("dear") = shape{draft: 2, rows: 3, depth: 2, tokens: 1.5}
+	l.seen("dear", 2.5)
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
 	way := func(ahead bool, drafters ...string) float64 {
@@ -99,8 +100,7 @@ func TestPriceByParts(t *testing.T) {
 			t.Errorf("%s: %.2f ms, want %.2f", tc.name, tc.got, tc.want)
 		}
 	}
-	s := p.parts.set("dear")
-	s.ahead, s.slow = 0.5, 1.25
+	*p.parts.beside("dear") = aheadCost{left: 0.25, slow: 1.25}
 	if got, want := way(true, "dear"), 2+4+1.25*pass3; got < want-0.1 || got > want+0.1 {
 		t.Errorf("ahead: %.2f ms, want %.2f", got, want)
 	}
@@ -162,12 +162,11 @@ func TestWanted(t *testing.T) {
 	*l.parts.drafter("lookup") = drafting{draft: 30e3, free: true}
 	l.seen("dear", 2.2)
 	l.seen("lookup", 0.5)
-	*l.parts.set("dear") = shape{draft: 2, rows: 3, depth: 2, tokens: 1.2}
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
 	ready := []string{"dear", "lookup"}
 	d := p.Decide(ready, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
 	if len(d.Asks) != 2 || d.Later != 1 || d.Asks[0].Drafter != "lookup" {
-		t.Fatalf("asks %+v, %d of them later: want lookup first, the slow drafter later", d.Asks, d.Later)
+		t.Fatalf("%s: %d asked, %d of them later: want lookup first, the slow drafter later", p.Explain(d), len(d.Asks), d.Later)
 	}
 	chain := func(n int) []Draft {
 		tree := tandem.Tree{Tokens: []tandem.Token{1}, Parents: []int32{-1}, LogProbs: []float32{0}}

@@ -103,7 +103,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 		if slices.Contains(p.arm.Drafters, d) {
 			own := costs
 			own.Accept = p.accept(d)
-			p.late[d] = p.reads(d, p.lag(d), int(p.parts.set(p.arm.Set).tokens+1))
+			p.late[d] = p.reads(d, p.lag(d), int(p.choices.Shape(p.arm).Accepted+1))
 			k := Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}}
 			if p.later(d) {
 				last, p.slow = append(last, k), append(p.slow, d)
@@ -153,7 +153,7 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	if p.ahead {
 		for _, a := range arms[1:] {
 			models := func(d string) bool { return p.parts.drafter(d).model }
-			if s := p.parts.sets[a.Set]; s != nil && (a.Set == p.base || s.ahead > 0) && slices.ContainsFunc(a.Drafters, models) {
+			if (a.Set == p.base || p.parts.beside(a.Set).left > 0) && slices.ContainsFunc(a.Drafters, models) {
 				a.Name, a.Ahead = a.Name+ahead, true
 				arms = append(arms, a)
 			}
@@ -188,7 +188,7 @@ func (p *planner) suffices(arms []learn.Arm) (tokens float64) {
 			continue
 		}
 		if e := p.choices.Estimate(a); e.Rate > most {
-			theirs, draft := e.Tokens-1, p.parts.set(a.Set).draft*p.parts.unit(a.Drafters).Seconds()
+			theirs, draft := e.Tokens-1, p.choices.Shape(a).Draft*p.parts.unit(a.Drafters).Seconds()
 			most, tokens = e.Rate, max(theirs-p.choices.Best().Rate*draft, theirs/2, 0.1)
 		}
 	}
@@ -280,14 +280,14 @@ func (p *planner) Learn(o *Outcome) {
 	for _, d := range o.Drafts {
 		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
 	}
-	p.learnParts(o)
+	shape := p.learnParts(o)
 	measure(&p.round, wall)
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
 	good := p.good(o.Drafts)
-	p.choices.Observe(p.arm, o.Tokens, o.AtEnd || good)
+	p.choices.Observe(p.arm, shape, o.AtEnd || good)
 	if good || p.arm.Set == p.apart+others {
-		p.witness(p.apart, o.Tokens, o.AtEnd)
+		p.witness(p.apart, shape, o.AtEnd)
 	}
 	for _, d := range o.Idle {
 		p.record(d.Drafter, d.Got.Tree, v.Tokens)
@@ -329,17 +329,21 @@ func (p *planner) merged(o *Outcome) {
 
 // alone learns what a drafter's own way would have brought in a round of another.
 func (p *planner) alone(d Draft, o *Outcome) {
-	held := spec.Held(d.Got.Tree, o.Verdict.Tokens) + 1
-	if d.Drafter == p.apart {
-		p.witness(p.apart+others, held, o.AtEnd)
+	x := learn.Shape{Accepted: float64(spec.Held(d.Got.Tree, o.Verdict.Tokens)), Depth: depthOf(d.Got.Tree),
+		Draft: p.parts.passes([]string{d.Drafter}, 0, d.Got.Passes), Rows: float64(max(d.Got.Tree.Len(), 1))}
+	if d.Got.Passes == 0 {
+		x.Draft = p.parts.passes([]string{d.Drafter}, d.Got.Busy, 0)
 	}
-	p.witness(d.Drafter, held, o.AtEnd)
+	if d.Drafter == p.apart {
+		p.witness(p.apart+others, x, o.AtEnd)
+	}
+	p.witness(d.Drafter, x, o.AtEnd)
 }
 
 // witness learns what a way other than that of the round would have brought.
-func (p *planner) witness(set string, tokens int, atEnd bool) {
+func (p *planner) witness(set string, x learn.Shape, atEnd bool) {
 	if !atEnd && set != p.arm.Set {
-		p.choices.Witness(learn.Arm{Set: set, Drafters: []string{set}, Idle: set == p.apart+others}, tokens)
+		p.choices.Witness(learn.Arm{Set: set, Drafters: []string{set}, Idle: set == p.apart+others}, x)
 	}
 }
 

@@ -24,22 +24,22 @@ func (p *Planner) Estimate(arm Arm) Estimate {
 			s = p.unknown(arm)
 		}
 		e.Known = s.n > 0 || s.told || s.recalled > 0
-		fresh := s.n * math.Exp2(-float64(p.rounds-s.last)/p.t.Stale)
-		sum, n := fresh*s.accepted+s.guessN*s.guess*p.text(), fresh+s.guessN
+		fresh := p.fresh(s)
+		sum, n := fresh*s.mean.Accepted+s.guessN*s.guess.Accepted*p.ease(s), fresh+s.guessN
 		if s.recalled > 0 {
 			sum, n = sum+s.recalled*s.hindsight*p.scale(s), n+s.recalled
 		}
 		mu := sum / n
 		// Accepted tokens of its own rounds were between 0 and the depth. What other texts have shown is as doubtful as what nobody knows.
 		v, far := spread(mu), spread(max(mu, p.t.Guess))
-		if arm.Depth > 0 {
-			v = min(v, max(mu, 0.05)*max(arm.Depth-mu, 0.25))
+		if s.idle {
+			far = v
+		}
+		if s.mean.Depth > 0 {
+			v = min(v, max(mu, 0.05)*max(s.mean.Depth+1-mu, 0.25))
 		}
 		v += (far - v) * s.guessN / n
-		e.Tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(v/(n+min(p.expected/4, p.t.Prior)))
-	}
-	if arm.Usual > 0 && e.Seconds > 0 {
-		e.Seconds += arm.Vary.Seconds() * (min(max((e.Tokens-1)/arm.Usual, 0), 2) - 1)
+		e.Tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(v/(n+min(p.text.foretold/4, p.t.Prior)))
 	}
 	if e.Seconds <= 0 {
 		e.Seconds = 1 // nothing is known of any time
@@ -55,10 +55,13 @@ func (p *Planner) Estimate(arm Arm) Estimate {
 // spread is the variance of the accepted tokens of a round with that mean.
 func spread(mu float64) float64 { return max(mu, 0.05) * (1 + max(mu, 0.05)) }
 
-// text returns how well the text can be guessed relative to what was expected; it returns to 1 in rounds without a draft.
-func (p *Planner) text() float64 {
+// ease returns how well the text can be guessed relative to what was expected, by the rounds of other sets than s; it returns to 1 in
+// rounds without a draft.
+func (p *Planner) ease(s *setState) float64 {
 	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * p.t.Stale))
-	return (p.accepted*fresh + p.t.Common) / (p.expected*fresh + p.t.Common)
+	mine := math.Pow(p.t.TextFade, float64(p.texts-s.texts))
+	came, expected := max(p.text.came-mine*s.text.came, 0), max(p.text.foretold-mine*s.text.foretold, 0)
+	return (came*fresh + 0.5) / (expected*fresh + 0.5)
 }
 
 // scale compares accepted tokens with what hindsight foretold: decayed sums of both.

@@ -22,11 +22,28 @@ type Arm struct {
 	// unknown.
 	Time, Least time.Duration
 	Once        time.Duration // what the next round would take besides, and those after it not
-	// Vary is the part of Time that grows with the accepted tokens: a drafter that is unsure stops early. Usual are the accepted tokens at
-	// which Time was measured; 0: unknown.
-	Vary  time.Duration
-	Usual float64
-	Depth float64 // mean depth of its trees, which bounds the spread of accepted tokens; 0: unknown
+}
+
+// several reports whether its drafts are of several drafters, beside those that are free.
+func (a Arm) several() bool {
+	return a.Set == "" && len(a.Drafters) > 1 || strings.Contains(a.Set, ", ")
+}
+
+// Shape is what rounds with the drafts of a set of drafters are like, in the mean. A text that is easy to guess has deeper trees and takes
+// longer drafts than another one: so tokens and what they cost have the same memory.
+type Shape struct {
+	Accepted float64 // tokens
+	Draft    float64 // drafting, in passes of the drafter whose take longest
+	Rows     float64 // of the trees, root included
+	Depth    float64
+}
+
+// add moves a mean towards x by that share.
+func (s *Shape) add(x Shape, share float64) {
+	s.Accepted += (x.Accepted - s.Accepted) * share
+	s.Draft += (x.Draft - s.Draft) * share
+	s.Rows += (x.Rows - s.Rows) * share
+	s.Depth += (x.Depth - s.Depth) * share
 }
 
 func (a Arm) set() string {
@@ -45,7 +62,7 @@ type PlannerRule struct {
 	Explore    float64 // share of the time that probes may cost, beside a credit at the start
 }
 
-// DefaultPlannerRule keeps what probes cost near 1 % of the time: a text that no drafter can guess must
+// DefaultPlannerRule keeps what probes cost between 1 and 2 % of the time: a text that no drafter can guess must
 // still be written at 0.97 of the speed of plain decoding.
 var DefaultPlannerRule = PlannerRule{Decay: 0.04, Hysteresis: 0.03, ProbeFirst: 3, ProbeMost: 64, Explore: 0.015}
 
@@ -93,28 +110,34 @@ type Planner struct {
 	waits map[string]*waiting // by arm
 	inUse Arm                 // the best arm when last chosen
 
-	rounds, drafted    int // rounds so far, and the latest with a draft
-	held               int // rounds for which a probe goes on
-	surveyed           bool
-	choice             choice  // the latest
-	others             float64 // tokens of others in a round
-	credit             float64 // what probes may still cost, in rounds of the arm in use
-	accepted, expected float64 // decayed sums over rounds with a draft
-	all                scale   // of all arms
+	rounds, drafted int // rounds so far, and the latest with a draft
+	held            int // rounds for which a probe goes on
+	surveyed        bool
+	choice          choice  // the latest
+	others          float64 // tokens of others in a round
+	credit          float64 // what probes may still cost, in rounds of the arm in use
+	text            scale   // of rounds with a draft, to what was expected before the session
+	texts           int     // rounds in it
+	all             scale   // of all arms, to hindsight
 }
 
 // setState is what is known of the tokens that a set of drafters brings.
 type setState struct {
-	n, accepted    float64 // rounds that count, mean accepted tokens of a round
-	lately         float64 // mean accepted tokens of the latest few rounds
-	guessN, guess  float64 // as n and accepted, from experience before the session
-	idle           bool    // Arm.Idle
-	told           bool    // guess is what other sessions have seen
-	recalled       float64 // rounds behind the hindsight, and their accepted tokens
-	hindsight      float64
-	own            scale // of this set
-	last           int   // round in which it was observed last; rounds are counted from 1
-	rounds, tokens int   // since the session began or was merged
+	n         float64 // rounds that count, and
+	mean      Shape   // their mean
+	lately    float64 // mean accepted tokens of the latest few rounds
+	guessN    float64 // as n and mean, from experience before the session
+	guess     Shape
+	idle      bool    // Arm.Idle
+	told      bool    // guess is what other sessions have seen
+	recalled  float64 // rounds behind the hindsight, and their accepted tokens
+	hindsight float64
+	own       scale   // of this set, to hindsight
+	text      scale   // its share of the planner's
+	texts     int     // the planner's when that was last added to
+	last      int     // round in which it was observed last; rounds are counted from 1
+	rounds    float64 // since the session began or was merged, and
+	all       Shape   // their mean
 }
 
 // waiting is an arm's back-off.
@@ -137,7 +160,8 @@ func NewPlanner(r PlannerRule, t PlannerTuning, prior *Planner) *Planner {
 				if s.idle {
 					least = 0
 				}
-				p.sets[name] = &setState{idle: s.idle, guessN: min(s.n, t.Prior), guess: max(s.accepted, least), told: true}
+				p.sets[name] = &setState{idle: s.idle, guessN: min(s.n, t.Prior), guess: s.mean, told: true}
+				p.sets[name].guess.Accepted = max(s.mean.Accepted, least)
 			}
 		}
 		p.all = prior.all.atMost(t.Prior)
@@ -304,9 +328,9 @@ func (p *Planner) due(a Arm, bestRate float64) bool {
 	return w == nil || p.rounds >= w.due || bestRate < 0.75*w.against
 }
 
-// Observe takes a round of that arm: tokens committed, the target's own included. atEnd: the text or its budget ended within the round,
-// which says nothing about the arm.
-func (p *Planner) Observe(arm Arm, tokens int, atEnd bool) {
+// Observe takes a round of that arm. atEnd: the text or its budget ended within the round, or it says nothing about the arm for another
+// reason.
+func (p *Planner) Observe(arm Arm, x Shape, atEnd bool) {
 	p.rounds++
 	if arm.Drafters != nil {
 		s := p.state(arm)
@@ -315,18 +339,24 @@ func (p *Planner) Observe(arm Arm, tokens int, atEnd bool) {
 			fresh = math.Exp2(-float64(p.rounds-1-s.last) / p.t.Stale)
 		}
 		if s.last = p.rounds; !atEnd {
-			x := max(float64(tokens-1), 0)
+			x.Accepted = max(x.Accepted, 0)
 			if !arm.Idle {
 				p.drafted = p.rounds
-				p.accepted, p.expected = p.accepted*p.t.TextFade+x, p.expected*p.t.TextFade+s.guess
+				p.text.take(x.Accepted, s.guess.Accepted, p.t.TextFade)
+				p.texts++
+				if !arm.several() {
+					s.text.take(x.Accepted, s.guess.Accepted, math.Pow(p.t.TextFade, float64(p.texts-s.texts)))
+					s.texts = p.texts
+				}
 			}
 			if s.recalled > 0 {
-				s.own.take(x, s.hindsight, p.t.TextFade)
-				p.all.take(x, s.hindsight, p.t.TextFade)
+				s.own.take(x.Accepted, s.hindsight, p.t.TextFade)
+				p.all.take(x.Accepted, s.hindsight, p.t.TextFade)
 			}
 			s.n *= fresh
 			s.take(x, p.rule.Decay)
-			s.rounds, s.tokens = s.rounds+1, s.tokens+tokens-1
+			s.rounds++
+			s.all.add(x, 1/s.rounds)
 		}
 	}
 	p.settle(arm)
@@ -341,14 +371,34 @@ func (p *Planner) Recall(arm Arm, accepted, rounds float64) {
 	p.surveyed = p.surveyed || rounds > 0 // this tests all drafters
 }
 
-// Witness takes the tokens that an arm would have brought in the last round, in which another arm was used: its
-// drafter had drafted too, for a vote perhaps, and its tree held all of them but the last (see spec.Held).
-func (p *Planner) Witness(arm Arm, tokens int) {
+// Witness takes what a round of an arm would have been like in place of the last one, in which another arm was used: its
+// drafter had drafted too, for a vote perhaps, and its tree held so many of the tokens (see spec.Held).
+func (p *Planner) Witness(arm Arm, x Shape) {
 	if arm.Drafters != nil {
 		s := p.state(arm)
 		s.last = max(p.rounds, 1)
-		s.take(float64(tokens-1), p.rule.Decay)
+		s.take(x, p.rule.Decay)
 	}
+}
+
+// Shape returns what rounds of an arm are expected to be like; zero: nothing is known.
+func (p *Planner) Shape(arm Arm) (x Shape) {
+	s := p.sets[arm.set()]
+	if s == nil {
+		return x
+	}
+	if fresh := p.fresh(s); s.told && s.guess.Rows > 0 {
+		x = s.guess
+		x.add(s.mean, fresh/(fresh+s.guessN))
+	} else if s.n > 0 {
+		x = s.mean
+	}
+	return x
+}
+
+// fresh returns the rounds that count of those of this session.
+func (p *Planner) fresh(s *setState) float64 {
+	return s.n * math.Exp2(-float64(p.rounds-s.last)/p.t.Stale)
 }
 
 // state returns what is known of the arm's tokens.
@@ -366,19 +416,19 @@ func (p *Planner) unknown(arm Arm) *setState {
 	if arm.Idle {
 		return &setState{guessN: 1, idle: true, told: true}
 	}
-	return &setState{guessN: 1, guess: p.t.Guess}
+	return &setState{guessN: 1, guess: Shape{Accepted: p.t.Guess}}
 }
 
-// take adds a round's accepted tokens to the running mean. If the latest rounds differ from the mean by two standard
+// take adds a round to the running means. If the latest rounds differ from the mean by two standard
 // errors, the text has changed: earlier rounds then hardly count any more.
-func (s *setState) take(x, decay float64) {
+func (s *setState) take(x Shape, decay float64) {
 	const quick = 0.2 // weight of a round among the latest
 	s.n = min(s.n+1, 1/decay)
-	s.accepted += (x - s.accepted) / s.n
-	s.lately += (x - s.lately) * max(quick, 1/s.n)
-	mu := max(s.accepted, 0.05)
+	s.mean.add(x, 1/s.n)
+	s.lately += (x.Accepted - s.lately) * max(quick, 1/s.n)
+	mu := max(s.mean.Accepted, 0.05)
 	if math.Abs(s.lately-mu) > 2*math.Sqrt(mu*(1+mu)*quick/(2-quick)) {
-		s.n, s.accepted = min(s.n, 1/quick), s.lately
+		s.n, s.mean.Accepted = min(s.n, 1/quick), s.lately
 	}
 }
 
@@ -414,9 +464,9 @@ func (p *Planner) Merge(into *Planner) {
 		if s.rounds == 0 {
 			continue
 		}
-		to, n := into.state(Arm{Name: name, Idle: s.idle}), float64(s.rounds)
-		to.n = min(to.n+n, most)
-		to.accepted += (float64(s.tokens)/n - to.accepted) * min(n/to.n, 1)
-		s.rounds, s.tokens = 0, 0
+		to := into.state(Arm{Name: name, Idle: s.idle})
+		to.n = min(to.n+s.rounds, most)
+		to.mean.add(s.all, min(s.rounds/to.n, 1))
+		s.rounds, s.all = 0, Shape{}
 	}
 }

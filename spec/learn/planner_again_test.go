@@ -63,9 +63,9 @@ func TestPlannerAfterAColdStart(t *testing.T) {
 			}
 			if arm.Drafters == nil {
 				used++
-				p.Observe(plain, 1, false)
+				p.Observe(plain, tokensOf(1), false)
 			} else {
-				p.Observe(drafts, tc.tokens, false)
+				p.Observe(drafts, tokensOf(tc.tokens), false)
 			}
 		}
 		if got := float64(used) / rounds; got < tc.low || got > tc.high {
