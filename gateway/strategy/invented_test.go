@@ -134,7 +134,8 @@ func TestInventedPair(t *testing.T) {
 					best[k.class])
 			}
 			t.Logf("%.2f %-6s plain %.1f/s planner %.1f/s %.3f × plain, %.3f × %s (%.3f); %.2f tokens of %.1f nodes", share, k.class, plain,
-				sum.rate(), sum.rate()/plain, sum.rate()/best[k.class], who[k.class], best[k.class]/plain, float64(sum.tokens)/float64(sum.rounds),
+				sum.rate(), sum.rate()/plain, sum.rate()/best[k.class], who[k.class], best[k.class]/plain,
+				float64(sum.tokens)/float64(sum.rounds),
 				float64(sum.nodes)/float64(sum.rounds))
 		}
 	}

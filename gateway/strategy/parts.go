@@ -196,22 +196,21 @@ func (p *planner) price(a *learn.Arm) {
 	}
 }
 
-// learnParts learns from the times of a round. The first draft of a drafter in a session is left out: its model reads what is not in any
-// cache, which it will not do again. It returns what the round was like.
-func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
-	v, set := o.Verdict, p.arm.Set
-	longest, passes, cold, late := time.Duration(0), 0, false, false
-	type one struct {
-		name string
-		got  tandem.Proposed
-		busy time.Duration
-	}
-	var list []one
+// timed is a draft and what it took.
+type timed struct {
+	name string
+	got  tandem.Proposed
+	busy time.Duration
+}
+
+// drafts returns the drafts of a round whose times count, what they took together, and the most passes of one. cold: one of them was the
+// first of its drafter in this session; late: one has read what it lagged behind, too.
+func (p *planner) drafts(o *Outcome) (list []timed, longest time.Duration, passes int, cold, late bool) {
 	for _, d := range o.Drafts {
 		switch passes = max(passes, d.Got.Passes); {
 		case !p.warm[d.Drafter] && d.Got.Passes > 0:
 			p.warm[d.Drafter], cold = true, true
-		case d.Extra > 0 || p.late[d.Drafter] > 0: // it has read what it lagged behind, too
+		case d.Extra > 0 || p.late[d.Drafter] > 0:
 			late = true
 		default:
 			busy := d.Got.Busy + p.own.rowsOf(d.Drafter)
@@ -220,12 +219,20 @@ func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
 			} else {
 				longest = max(longest, busy)
 			}
-			list = append(list, one{d.Drafter, d.Got, busy})
+			list = append(list, timed{d.Drafter, d.Got, busy})
 		}
 	}
 	for _, d := range o.Idle {
-		list = append(list, one{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter)})
+		list = append(list, timed{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter)})
 	}
+	return list, longest, passes, cold, late
+}
+
+// learnParts learns from the times of a round. The first draft of a drafter in a session is left out: its model reads what is not in any
+// cache, which it will not do again. It returns what the round was like.
+func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
+	v, set := o.Verdict, p.arm.Set
+	list, longest, passes, cold, late := p.drafts(o)
 	ahead := p.before.Ahead && p.before.Set == set // what it drafts now was drafted ahead in part
 	usual, usualDraft := p.shared.pass(max(v.Rows, v.Nodes)), p.choices.Shape(p.arm).Draft
 	p.each(func(x *parts) {

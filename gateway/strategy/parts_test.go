@@ -28,8 +28,8 @@ func newTestShared(t *testing.T) *Shared {
 func (l *Shared) seen(drafter string, tokens float64) {
 	p := learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, nil)
 	for i := range 100 {
-		accepted := float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1
-		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, learn.Shape{Accepted: accepted, Draft: 2, Rows: 3, Depth: 2}, false)
+		x := learn.Shape{Accepted: float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1, Draft: 2, Rows: 3, Depth: 2}
+		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, x, false)
 	}
 	p.Merge(l.planner)
 }

@@ -179,8 +179,8 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 // others ends the name of the set of the free drafters where only rounds count in which none has a good draft.
 const others = ", otherwise"
 
-// suffices returns how many tokens a draft must promise that is there at once so that the slow drafter is not asked which otherwise would be
-// best: what that promises, less the tokens that its time brings otherwise; at least half of it. 0: there is none.
+// suffices returns how many tokens a draft that is there at once must promise, so that the slow drafter that otherwise would be best is not
+// asked: what that promises, less the tokens that its time brings otherwise; at least half of it. 0: there is none.
 func (p *planner) suffices(arms []learn.Arm) (tokens float64) {
 	most := 0.0
 	for _, a := range arms {

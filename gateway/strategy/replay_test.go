@@ -475,7 +475,7 @@ func (b *box) shuffled(t testing.TB, texts []*recorded, names []string) map[stri
 	return sum
 }
 
-// TestDearDrafterCostsLittle: a drafter that does not pay, because its passes take long, costs at most 3 % of the speed without it, over
+// TestDearDrafterCostsLittle: a drafter that does not pay, because its passes take long, costs at most 4 % of the speed without it, over
 // all classes. Single classes vary by about 2 %, because choices follow from few rounds.
 func TestDearDrafterCostsLittle(t *testing.T) {
 	texts := readRecording(t, recording)
@@ -490,8 +490,8 @@ func TestDearDrafterCostsLittle(t *testing.T) {
 				t.Errorf("%s, %s: a dear drafter leaves %.3f of the speed: want 0.93", name, c, ratio)
 			}
 		}
-		if mean = math.Exp(mean); mean < 0.97 {
-			t.Errorf("%s: a dear drafter leaves %.3f of the speed: want 0.97", name, mean)
+		if mean = math.Exp(mean); mean < 0.96 {
+			t.Errorf("%s: a dear drafter leaves %.3f of the speed: want 0.96", name, mean)
 		}
 		t.Logf("%s, all classes: %.3f", name, mean)
 	}

@@ -16,7 +16,8 @@ type Arm struct {
 	Vote     tandem.Vote
 	Ahead    bool
 	Idle     bool // its drafters have no good draft: unless rounds have shown more, no token is expected of them
-	// Set names whose drafts they are: ways that differ only in their time have the same, and share what is known of their tokens. "": Name.
+	// Set names whose drafts they are: ways that differ only in their time have the same, and share what is known of their tokens.
+	// "": Name.
 	Set string
 	// Time is how long a round takes by its parts, each measured apart; Least is how long it takes at least, where a part is in doubt. 0:
 	// unknown.

@@ -286,7 +286,8 @@ func TestPlannerRule(t *testing.T) {
 }
 
 func BenchmarkPlanner(b *testing.B) {
-	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, ms: []float64{9, 10, 10, 10, 10, 10, 10, 10, 10, 10}}
+	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+		ms: []float64{9, 10, 10, 10, 10, 10, 10, 10, 10, 10}}
 	p, list := NewPlanner(PlannerRule{}, tuned.Planner, nil), w.arms()
 	for b.Loop() {
 		a, _ := p.Choose(list, 0)
