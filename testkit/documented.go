@@ -38,6 +38,8 @@ func words(line string) (out []string) {
 		switch {
 		case r == '\'':
 			quoted, open = !quoted, true
+		case r == '>' && !quoted && !open: // the shell's: where the output goes
+			return out
 		case quoted || r != ' ':
 			word.WriteRune(r)
 			open = true
