@@ -60,7 +60,8 @@ func TestGrowthOnTheRealPair(t *testing.T) {
 			grown := run(tandem.DefaultBounds(tandem.StrategyPlanner), verify)
 			branch := run(tandem.Bounds{Nodes: 32, Depth: 31, Width: 1}, verify)
 			t.Logf("%s, %s: trees %.3f of plain, %.2f tokens of %.1f nodes a round; one branch %.3f, %.2f of %.1f; a chain of %d %.3f",
-				name, kind, grown.rate()/plain.rate(), float64(grown.tokens)/float64(grown.rounds), float64(grown.nodes)/float64(grown.rounds),
+				name, kind, grown.rate()/plain.rate(),
+				float64(grown.tokens)/float64(grown.rounds), float64(grown.nodes)/float64(grown.rounds),
 				branch.rate()/plain.rate(), float64(branch.tokens)/float64(branch.rounds), float64(branch.nodes)/float64(branch.rounds),
 				length, best/plain.rate())
 			if grown.rate() < best {
@@ -80,7 +81,10 @@ func TestLookupIsTrusted(t *testing.T) {
 		where string
 	}
 	tuning := learn.DefaultTuning()
-	for _, x := range []set{{readRecording(t, pairRecording), pairWide, "real pair"}, {readRecording(t, recording), zen4, "shipped models"}} {
+	for _, x := range []set{
+		{readRecording(t, pairRecording), pairWide, "real pair"},
+		{readRecording(t, recording), zen4, "shipped models"},
+	} {
 		var verify []time.Duration
 		for rows := range 32 {
 			verify = append(verify, x.b.verified.Time(rows+1))

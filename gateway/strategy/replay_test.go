@@ -180,8 +180,9 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 		if run > 0 && rows[0].Depth == 0 {
 			run = d.lacks(base)
 		}
-		if left := len(rows); run > 0 && rows[0].Depth > 0 && len(p.Plan.Verify) > 0 {
-			if left = known; known == 0 {
+		if run > 0 && rows[0].Depth > 0 && len(p.Plan.Verify) > 0 {
+			left := known
+			if known == 0 {
 				left = d.expect.Rows(g.Draft(), p.Plan, busy, func(rows int) time.Duration { return cost[rows] }, len(rows))
 			}
 			if left == 0 {
