@@ -96,7 +96,10 @@ INLINE void end_segment(const int kind, const segment *s, const tk_qblock *x, co
     }
     __m256i m = kind == WHOLE ? whole : _mm256_setzero_si256();
     if (kind == SUPER)
-        for (int j = 0; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(u8_16(open->min + 32 * j + 16 * i), bcast(x[2 * j * R].pair)));
+        for (int j = 0; j < 4; j++) {
+            __m256i min = u8_16(open->min + 32 * j + 16 * i);
+            m = _mm256_add_epi32(m, _mm256_madd_epi16(min, bcast(x[2 * j * R].pair)));
+        }
     if (kind == WHOLE || kind == LEVELS) {
         for (int b = 0; b < 8; b++) m = _mm256_add_epi32(m, _mm256_madd_epi16(open->level[b][i], bcast(x[b * R].half)));
         a = _mm256_mul_ps(_mm256_cvtepi32_ps(kind == WHOLE ? m : whole), half8(h + 16 * i));
