@@ -61,7 +61,7 @@ const (
 	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
 	foretoldFade = 64
 	// foretoldPrompt is the weight of a round in the prompt, against 1 for one in the output: the target did not write the prompt.
-	foretoldPrompt = 0.25
+	foretoldPrompt = 0.1
 )
 
 // Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It

@@ -120,14 +120,19 @@ func setOf(drafters []string) string {
 	return strings.Join(slices.Sorted(slices.Values(drafters)), ", ")
 }
 
-// reads returns how much longer a drafter's next pass takes because it lags behind by lag tokens, more than usual of them: as much as
-// the same rows do in a pass of the target, in proportion.
+// reads returns how much longer a drafter's next pass takes because it reads lag committed tokens and not usual ones: as much as the same
+// rows do in a pass of the target, in proportion.
 func (p *planner) reads(drafter string, lag, usual int) time.Duration {
+	return time.Duration(float64(p.parts.drafter(drafter).pass) * max(p.rowsCost(lag)-p.rowsCost(usual), 0))
+}
+
+// rowsCost returns what a pass of so many rows costs, as a multiple of one of a single row: as in the target, which is measured best.
+func (p *planner) rowsCost(rows int) float64 {
 	one := p.shared.pass(1)
-	if lag <= usual || one == 0 {
-		return 0
+	if one == 0 || rows < 2 {
+		return 1
 	}
-	return time.Duration(float64(p.parts.drafter(drafter).pass) * float64(p.shared.pass(1+lag)-p.shared.pass(1+usual)) / float64(one))
+	return max(float64(p.shared.pass(rows))/float64(one), 1)
 }
 
 // lag returns how many committed tokens a drafter was not told of.
@@ -153,7 +158,7 @@ func (p *planner) price(a *learn.Arm) {
 		rest = p.parts.drafted
 	}
 	s, draft, unit := p.choices.Shape(*a), time.Duration(0), p.parts.unit(a.Drafters)
-	depth := 1.0
+	depth, read := 1.0, time.Duration(0)
 	for _, d := range a.Drafters {
 		one := p.parts.drafter(d).draft
 		if one == 0 {
@@ -164,7 +169,8 @@ func (p *planner) price(a *learn.Arm) {
 		} else {
 			draft = max(draft, one)
 		}
-		a.Once = max(a.Once, p.reads(d, p.lag(d), int(s.Accepted+1)))
+		usual := int(s.Accepted + 1)
+		a.Once, read = max(a.Once, p.reads(d, p.lag(d), usual)), max(read, p.reads(d, usual, 1))
 		depth = max(depth, float64(p.depth(d)))
 	}
 	if s.Rows > 0 {
@@ -172,6 +178,7 @@ func (p *planner) price(a *learn.Arm) {
 	} else {
 		s.Rows = 1 + depth
 	}
+	draft += read
 	pass := p.shared.pass(int(p.rows + s.Rows + 0.5))
 	if pass == 0 {
 		return
@@ -203,17 +210,21 @@ type timed struct {
 	busy time.Duration
 }
 
-// drafts returns the drafts of a round whose times count, what they took together, and the most passes of one. cold: one of them was the
-// first of its drafter in this session; late: one has read what it lagged behind, too.
+// drafts returns the drafts of a round whose times count, what they took together, and the most passes of one. A time is that of passes
+// of a single row: what the drafter read of committed tokens is taken off. cold: one of them was the first of its drafter in this session;
+// late: one had to catch up.
 func (p *planner) drafts(o *Outcome) (list []timed, longest time.Duration, passes int, cold, late bool) {
 	for _, d := range o.Drafts {
 		switch passes = max(passes, d.Got.Passes); {
 		case !p.warm[d.Drafter] && d.Got.Passes > 0:
 			p.warm[d.Drafter], cold = true, true
-		case d.Extra > 0 || p.late[d.Drafter] > 0:
+		case d.Extra > 0:
 			late = true
 		default:
 			busy := d.Got.Busy + p.own.rowsOf(d.Drafter)
+			if n := float64(d.Got.Passes); n > 0 {
+				busy = time.Duration(float64(busy) * n / (n - 1 + p.rowsCost(p.lags[d.Drafter])))
+			}
 			if isSelfDraft(d.Drafter) {
 				longest += busy
 			} else {

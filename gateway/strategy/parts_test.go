@@ -85,7 +85,7 @@ func TestPriceByParts(t *testing.T) {
 		p.price(&a)
 		return ms(a.Time)
 	}
-	pass3 := ms(l.pass(3))
+	pass3, read := ms(l.pass(3)), ms(p.reads("dear", 2, 1)) // it reads the two tokens of each round
 	plain := learn.Arm{Name: Plain}
 	p.price(&plain)
 	for _, tc := range []struct {
@@ -93,8 +93,8 @@ func TestPriceByParts(t *testing.T) {
 		got, want float64
 	}{
 		{"plain", ms(plain.Time), 41},
-		{"in turn", way(false, "dear"), 2 + 16 + pass3},
-		{"ahead, not tried yet: no gain", way(true, "dear"), 2 + 8 + pass3 + 8},
+		{"in turn", way(false, "dear"), 2 + 16 + read + pass3},
+		{"ahead, not tried yet: no gain", way(true, "dear"), 2 + 8 + pass3 + 8 + read},
 	} {
 		if diff := tc.got - tc.want; diff > 0.1 || diff < -0.1 {
 			t.Errorf("%s: %.2f ms, want %.2f", tc.name, tc.got, tc.want)

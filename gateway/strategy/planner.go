@@ -29,20 +29,20 @@ type planner struct {
 	choices     *learn.Planner
 	chances     map[string]*learn.Calibration
 	parts       *parts
-	warm        map[string]bool          // drafters that have drafted in this session
-	late        map[string]time.Duration // by drafter asked: what it needs to read first
-	slow        []string                 // drafters that the round is to ask only once the others have answered
-	enough      float64                  // expected tokens of a draft that is there at once, from which on no slow drafter is asked
-	round       time.Duration            // running mean of the time of a round
-	arm, before learn.Arm                // of this round and of the one before
-	base        string                   // the set of drafters in use
-	apart       string                   // the set of the free drafters whose good drafts are no matter of choice; "": no drafter is slow
-	rows        float64                  // of others in the same pass, and
-	tickets     float64                  // their tickets, running means
-	drafted     int                      // rounds with a draft
-	prompt      int                      // tokens of the prompt
-	output      int                      // most tokens to come
-	expects     float64                  // mean tokens of earlier outputs
+	warm        map[string]bool // drafters that have drafted in this session
+	lags        map[string]int  // by drafter asked: committed tokens that it has to read first
+	slow        []string        // drafters that the round is to ask only once the others have answered
+	enough      float64         // expected tokens of a draft that is there at once, from which on no slow drafter is asked
+	round       time.Duration   // running mean of the time of a round
+	arm, before learn.Arm       // of this round and of the one before
+	base        string          // the set of drafters in use
+	apart       string          // the set of the free drafters whose good drafts are no matter of choice; "": no drafter is slow
+	rows        float64         // of others in the same pass, and
+	tickets     float64         // their tickets, running means
+	drafted     int             // rounds with a draft
+	prompt      int             // tokens of the prompt
+	output      int             // most tokens to come
+	expects     float64         // mean tokens of earlier outputs
 	hindsights  hindsights
 	own         own
 }
@@ -55,7 +55,7 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, outpu
 	defer l.mu.Unlock()
 	p := &planner{shared: l, tuning: &l.rules.Tuning, vote: vote, ahead: ahead, prompt: prompt, output: output,
 		choices: learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		parts: l.parts.clone(), round: l.round, expects: l.output, warm: map[string]bool{}, late: map[string]time.Duration{},
+		parts: l.parts.clone(), round: l.round, expects: l.output, warm: map[string]bool{}, lags: map[string]int{},
 		hindsights: newHindsights(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts)}
 	if adaptive {
 		p.mix = l.mix.Clone()
@@ -82,7 +82,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	}
 	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
 	p.slow = p.slow[:0]
-	clear(p.late)
+	clear(p.lags)
 	if len(ready) > 1 && !bounds.Plain() {
 		// One that takes long is not told: the pass would take longer, and a round with it says more.
 		quick := slices.DeleteFunc(slices.Clone(ready), p.later)
@@ -103,7 +103,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 		if slices.Contains(p.arm.Drafters, d) {
 			own := costs
 			own.Accept = p.accept(d)
-			p.late[d] = p.reads(d, p.lag(d), int(p.choices.Shape(p.arm).Accepted+1))
+			p.lags[d] = p.lag(d)
 			k := Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}}
 			if p.later(d) {
 				last, p.slow = append(last, k), append(p.slow, d)

@@ -106,7 +106,7 @@ type ChoiceTuning struct {
 // DefaultTuning returns the numbers in use.
 func DefaultTuning() Tuning {
 	return Tuning{
-		Planner: PlannerTuning{Guess: 1, Prior: 3, Least: 0.5, Stale: 40, Start: 0.6, Save: 3, Young: 6, AheadProbe: 3, Own: 60, Common: 5,
+		Planner: PlannerTuning{Guess: 1, Prior: 3, Least: 0.5, Stale: 40, Start: 1, Save: 3, Young: 6, AheadProbe: 3, Own: 60, Common: 5,
 			Low: 0.5, High: 3, TextFade: 0.95},
 		Costs:       CostTuning{Gain: 0.1, Trust: 1, Fade: 0.98, Outlier: 2, MostExperts: 0.95, SpreadGain: 0.05, SpreadTrust: 2},
 		Calibration: CalibrationTuning{Prior: 8, Shift: 1, Slope: 4, Forget: 0.99},
