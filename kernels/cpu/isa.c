@@ -12,9 +12,10 @@ int tk_no_permutes;
 int tk_assume_avxvnni;
 
 // Intel's prefetchers follow a single stream too slowly to keep the memory busy: one thread of a Sapphire Rapids reads 9.7 GB/s
-// from one stream, 13 to 15 from four that are fetched ahead. On AMD up to Zen 4 (families 23 and 25) one stream left alone is the
-// fastest. Zen 5 (family 26) computes so much between two reads of Q4_K that it no longer takes them for a stream: fetched ahead, a
-// 8192×2048 matrix takes 222 instead of 527 µs with one row (measured on a 2-core machine, November 2026).
+// from one stream, 13 to 15 from four that are fetched ahead. On AMD up to Zen 4 (families 23 and 25) one stream is the fastest;
+// AVX-512 leaves it to the prefetcher, AVX2, which computes longer between two reads, fetches quantised weights ahead. Zen 5
+// (family 26) computes so much between two reads of Q4_K that it no longer takes them for a stream: fetched ahead, a 8192×2048
+// matrix takes 222 instead of 527 µs with one row (measured on a 2-core machine, November 2026).
 int tk_reading_known(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

@@ -14,7 +14,7 @@ import (
 type Reading int
 
 const ( // as in tk.h
-	Alone   Reading = iota // as one stream, left to the processor's prefetcher
+	Alone   Reading = iota // as one stream, left to the processor's prefetcher; but AVX2 without VNNI fetches quantised weights ahead
 	Ahead                  // as one stream; types of few bits are fetched ahead
 	Streams                // as several streams, fetched ahead
 )

@@ -171,7 +171,7 @@ typedef struct {
 } tk_kernels;
 
 // How weights are read with one or two rows, when a pass waits for memory. Changes no result.
-//   TK_ALONE    as one stream, left to the processor's prefetcher
+//   TK_ALONE    as one stream, left to the processor's prefetcher; but AVX2 without VNNI fetches quantised weights ahead
 //   TK_AHEAD    as one stream; types whose codes take long to unpack (nibbles, Q2_K to Q6_K; with AVX2 all) are fetched ahead
 //   TK_STREAMS  as several streams, fetched ahead
 enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
