@@ -123,7 +123,7 @@ func TestStrangerAmongDrafters(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t)
-	generate := []string{"generate", "--json", "--prompt", "package main", "--max-tokens", "16"}
+	generate := []string{"generate", "--json", "--prompt", "package main", "--max-tokens", "16", "--strategy", "fixed"}
 	want := w.decode(w.ok(append(generate, "--no-draft")...).stdout).Text
 	for _, drafts := range [][]string{{stranger}, {draftModel, stranger}} {
 		args := slices.Clone(generate)
