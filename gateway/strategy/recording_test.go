@@ -158,6 +158,9 @@ func readRecorded(from *bytes.Reader) *recorded {
 // readRecording reads all texts of a file.
 func readRecording(t testing.TB, path string) (texts []*recorded) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short leaves replays out: they take long under the race detector, and have one goroutine")
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
