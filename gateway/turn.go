@@ -162,16 +162,16 @@ func (s *session) propose(ctx context.Context, t *turn) time.Duration {
 	}
 	s.out.flush()
 	begun, ended, calls := time.Now(), make(chan *source.Call, len(t.asks)), make([]*source.Call, 0, len(t.asks))
-	var usual []time.Duration
 	var late <-chan time.Time
 	ask := func(from, to int) {
+		var usual []time.Duration // of those asked together: one that was found worth the wait is waited for, however long the others took
 		for i, x := range t.asks[from:to] {
 			if pace, waits := x.Usual(); waits {
 				usual = append(usual, pace)
 			}
 			calls = append(calls, x.Begin(ctx, proposal(from+i), ended))
 		}
-		if late = nil; round.Patience(usual, s.pace) > 0 {
+		if late = nil; len(usual) > 1 && round.Patience(usual, s.pace) > 0 {
 			late = time.After(round.Patience(usual, s.pace))
 		}
 	}

@@ -193,7 +193,7 @@ func (p *profiler) open(kind, path string, at device.Spec, contexts []int) (m *e
 // figures whether it does; unless the threads were given.
 func (p *profiler) fewer(m *engine.Model, at device.Spec, f func() error) error {
 	all := m.About().Threads
-	forDrafter, _ := group.Split(all, true, 0, 0)
+	forDrafter, _ := group.Split(all, 1, 0, 0)
 	if enough := all - forDrafter; p.Threads == 0 && at.Shared() && enough > 0 {
 		return errors.Join(m.SetThreads(enough), f(), m.SetThreads(all))
 	}

@@ -117,7 +117,7 @@ func (c *hopsCmd) startEmpty(a *app, ctx context.Context, do func(context.Contex
 			if err != nil {
 				return nil, err
 			}
-			_, threads := group.Split(runtime.NumCPU(), true, 0, c.Threads)
+			_, threads := group.Split(runtime.NumCPU(), 1, 0, c.Threads)
 			for name, listen := range map[string]string{"drafter": drafter, "verifier": verifier} {
 				args := []string{"empty", name, "--listen", listen, "--pool", "file:" + pool, "--drafter", drafter, "--isa", "auto",
 					"--threads", strconv.Itoa(threads), "--ready-fd", strconv.Itoa(supervise.ReadyFD),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"os"
 	"runtime"
 	"slices"
 
@@ -51,6 +52,17 @@ func (a *app) startProcesses(l launch) (*group.Processes, error) {
 // files returns the files of the draft models.
 func (l launch) files() []string {
 	return slices.DeleteFunc(slices.Clone(l.drafts), func(d string) bool { return d == drafter.Lookup })
+}
+
+// largest returns the size of the largest draft's file in bytes, 0 without drafts.
+func (l launch) largest() (bytes int64) {
+	for _, f := range l.files() {
+		bytes = max(bytes, 1) // a file that cannot be read is told of when it is opened
+		if info, err := os.Stat(f); err == nil {
+			bytes = max(bytes, info.Size())
+		}
+	}
+	return bytes
 }
 
 // dial returns the options with which this process reaches the gateway at addr.
@@ -171,9 +183,12 @@ func (l launch) processors() (forDrafter, forVerifier settings.Processor, spare 
 	if err != nil {
 		return forDrafter, forVerifier, 0, 0, err
 	}
-	onCPU := len(l.files()) > 0 && draftsAt.Shared() // else the drafter leaves the cores to the verifier
-	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), onCPU, l.DrafterThreads, l.VerifierThreads)
-	if l.VerifierThreads == 0 && onCPU && at.Shared() {
+	draft := int64(0) // 0: the drafter leaves the cores to the verifier
+	if draftsAt.Shared() {
+		draft = l.largest()
+	}
+	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), draft, l.DrafterThreads, l.VerifierThreads)
+	if l.VerifierThreads == 0 && draft > 0 && at.Shared() && drafterThreads < verifierThreads {
 		spare = drafterThreads
 	}
 	if at.Grouped() {

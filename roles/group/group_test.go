@@ -8,18 +8,21 @@ import (
 func TestSplit(t *testing.T) {
 	for _, tc := range []struct {
 		cores, drafter, verifier int
-		draft                    string
+		draft                    int64
 		wantDrafter, wantVerify  int
 	}{
-		{cores: 1, draft: "d", wantDrafter: 1, wantVerify: 1},
-		{cores: 2, draft: "d", wantDrafter: 1, wantVerify: 2},
-		{cores: 4, draft: "d", wantDrafter: 1, wantVerify: 4},
-		{cores: 16, draft: "d", wantDrafter: 4, wantVerify: 16},
+		{cores: 1, draft: 5 << 20, wantDrafter: 1, wantVerify: 1},
+		{cores: 2, draft: 5 << 20, wantDrafter: 1, wantVerify: 2},
+		{cores: 4, draft: 5 << 20, wantDrafter: 1, wantVerify: 4},
+		{cores: 16, draft: 5 << 20, wantDrafter: 4, wantVerify: 16},
 		{cores: 16, wantDrafter: 0, wantVerify: 16},
-		{cores: 16, draft: "d", drafter: 2, wantDrafter: 2, wantVerify: 16},
-		{cores: 16, draft: "d", drafter: 2, verifier: 3, wantDrafter: 2, wantVerify: 3},
+		{cores: 2, draft: 400 << 20, wantDrafter: 2, wantVerify: 2},
+		{cores: 16, draft: 64 << 20, wantDrafter: 16, wantVerify: 16},
+		{cores: 16, draft: 400 << 20, drafter: 2, wantDrafter: 2, wantVerify: 16},
+		{cores: 16, draft: 5 << 20, drafter: 2, wantDrafter: 2, wantVerify: 16},
+		{cores: 16, draft: 5 << 20, drafter: 2, verifier: 3, wantDrafter: 2, wantVerify: 3},
 	} {
-		if d, v := Split(tc.cores, tc.draft != "", tc.drafter, tc.verifier); d != tc.wantDrafter || v != tc.wantVerify {
+		if d, v := Split(tc.cores, tc.draft, tc.drafter, tc.verifier); d != tc.wantDrafter || v != tc.wantVerify {
 			t.Errorf("%+v: %d and %d threads", tc, d, v)
 		}
 	}
