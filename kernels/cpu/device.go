@@ -6,7 +6,8 @@
 // the number of threads, or on how work was divided.
 package cpu
 
-// #cgo CFLAGS: -O3 -std=c11 -D_GNU_SOURCE -pthread -Wall -Wextra
+// #cgo CFLAGS: -std=c11 -D_GNU_SOURCE -pthread -Wall -Wextra
+// #cgo !sanitize CFLAGS: -O3 -g1
 // #cgo LDFLAGS: -pthread
 // #include <sched.h>
 // #include "tk.h"
