@@ -37,7 +37,7 @@ type Config struct {
 	TreeRows int // tree nodes per session to run at most; default DefaultTreeRows, or fewer if the model is recurrent
 	Ahead    int // tree nodes to run ahead of a proposal at most; default DefaultAhead
 	// AheadGain is how many later passes a pass ahead must be expected to save: about what it costs the
-	// verifier on shared cores; 0 if the drafter has its own processor.
+	// verifier on shared cores; 0 if the drafter has its own processor, 1: it never drafts ahead.
 	AheadGain float64
 	Chunk     int           // prompt tokens per pass; default 128
 	Idle      time.Duration // a session without a call for this long is dropped; default 10 minutes

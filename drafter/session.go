@@ -167,7 +167,7 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		j.reused = s.explored.Sent(j.tree, j.known)
 	}
 	d.sched.End(s, nil)
-	if p := j.proposal; p.Ahead && !p.Bounds.Plain() && s.grower.keeps() {
+	if p := j.proposal; p.Ahead && d.cfg.AheadGain < 1 && !p.Bounds.Plain() && s.grower.keeps() {
 		d.goAhead(s, p)
 	}
 }

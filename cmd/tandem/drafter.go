@@ -75,5 +75,5 @@ func (c *drafterCmd) gain(compute computeFlags, p device.Spec) (float64, func() 
 	}
 }
 
-// sharedGain is about what a pass ahead costs a verifier on the same cores.
+// sharedGain is about what a pass ahead costs a verifier on the same cores, if the draft leaves it some of them.
 const sharedGain = 0.7

@@ -88,12 +88,16 @@ func (l launch) places() (target, drafts device.Spec, err error) {
 	return target, drafts, err
 }
 
-// gain returns the setting of a drafter, which cannot know that the verifier is on the same processor.
+// gain returns the setting of a drafter, which cannot know that the verifier is on the same processor. A draft that takes all the cores of
+// the verifier drafts in turn with it: what it drafted ahead would take as long from the pass as it saves at best.
 func (l launch) gain(target, drafts device.Spec) float64 {
-	if l.AheadGain == drafter.Measured && !target.Auto && !drafts.Auto && target.Overlaps(drafts) {
-		return sharedGain
+	switch {
+	case l.AheadGain != drafter.Measured || target.Auto || drafts.Auto || !target.Overlaps(drafts):
+		return l.AheadGain
+	case l.DrafterThreads == 0 && drafts.Shared() && group.Large(l.largest()):
+		return 1
 	}
-	return l.AheadGain
+	return sharedGain
 }
 
 // specs writes the settings of the processes into files of dir and returns their command lines, the gateway's first: it is stopped first.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -132,6 +133,18 @@ func TestLaunchThreads(t *testing.T) {
 		}
 		if l.AheadGain = 0.2; l.gain(a, b) != 0.2 {
 			t.Errorf("%v: a gain that was given is not kept", places)
+		}
+	}
+
+	large := filepath.Join(t.TempDir(), "large.gguf")
+	if f, err := os.Create(large); err != nil || f.Truncate(1<<30) != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	for threads, want := range map[int]float64{0: 1, 1: sharedGain} {
+		l := launch{}
+		l.Device, l.DraftDevice, l.AheadGain, l.DrafterThreads, l.drafts = "cpu", "cpu", -1, threads, []string{large}
+		if a, b, err := l.places(); err != nil || l.gain(a, b) != want {
+			t.Errorf("a large draft with %d threads: %v, gain %v, want %v", threads, err, l.gain(a, b), want)
 		}
 	}
 }
