@@ -79,8 +79,8 @@ func (c *childCell) shift(out [maxRank]float64) [maxRank]float64 {
 }
 
 // Rows returns how many of the n pending rows of a tree the next draft pass should have, likeliest first: as many as raise the best rate
-// of Cut most, given the children that are to be expected of them. 0: no pass is worth its time. pass(k) is the time of a pass with the
-// first k of them. Without a plan all are worth it.
+// of Cut most, given the children that are to be expected of them, and bring at least p.Rate. 0: no pass is worth its time. pass(k) is
+// the time of a pass with the first k of them. Without a plan all are worth it.
 func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func(rows int) time.Duration, n int) (rows int) {
 	if len(p.Verify) == 0 {
 		return n
@@ -97,11 +97,12 @@ func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func
 	leaves = leaves[max(len(leaves)-n, 0):]
 	slices.SortFunc(chances, func(a, b float64) int { return cmp.Compare(b, a) })
 	_, most := best(chances, p, drafted)
+	now := gain(chances, p, drafted)
 	for k, leaf := range leaves {
 		for _, share := range c.expect(own(d.Tree, leaf)) {
 			chances = insert(chances, reach[leaf]*share)
 		}
-		if _, rate := best(chances, p, drafted+pass(k+1)); rate > most {
+		if _, rate := best(chances, p, drafted+pass(k+1)); rate > most && gain(chances, p, drafted+pass(k+1)) > now {
 			rows, most = k+1, rate
 		}
 	}

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -72,6 +73,19 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 		}
 	}
 	return w, rate
+}
+
+// gain returns the most that a round is worth: expected tokens less those that other rounds bring in its time, p.Rate.
+func gain(chances []float64, p tandem.Plan, draft time.Duration) (most float64) {
+	tokens := 1 + max(p.Others, 0)
+	most = math.Inf(-1)
+	for i := range min(len(chances)+1, len(p.Verify)) {
+		if i > 0 {
+			tokens += chances[i-1]
+		}
+		most = max(most, tokens-p.Rate*(draft+p.Round+p.Verify[i]).Seconds())
+	}
+	return most
 }
 
 // chances is an Accept table in which no bin is likelier than one before it.

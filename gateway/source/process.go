@@ -313,9 +313,10 @@ func (p *process) rest(reopen bool) {
 	p.pause = min(max(2*p.pause, firstPause), longPause)
 }
 
-// deadline is ten times the usual time of a Propose, within bounds, and at most mostLate more than usual, so that
-// the loss of a drafter is not felt. A session without figures of its own uses those of others.
-func (p *process) deadline() time.Duration {
+// deadline is ten times the usual time of a Propose, within bounds, and at most so much more than usual as mostLate and a node for each
+// token that it has to read first and may draft take, so that the loss of a drafter is not felt. A session without figures of its own uses
+// those of others.
+func (p *process) deadline(q tandem.Proposal) time.Duration {
 	pace := p.pace
 	if pace == 0 {
 		pace = time.Duration(p.entry.Record.Pace.Load())
@@ -323,15 +324,16 @@ func (p *process) deadline() time.Duration {
 	if pace == 0 {
 		return p.ProposeMax
 	}
-	return min(max(min(10*pace, pace+mostLate), p.ProposeMin), p.ProposeMax)
+	late := mostLate + time.Duration(len(q.Suffix)+q.Bounds.Depth)*p.node
+	return min(max(min(10*pace, pace+late), p.ProposeMin), p.ProposeMax)
 }
 
 // Propose implements Source.
 func (p *process) Propose(ctx context.Context, q tandem.Proposal) (round.Draft, error) {
-	limited, cancel := context.WithTimeout(ctx, p.deadline())
+	c := &Call{of: p, ask: p.complete(q), begun: time.Now()}
+	limited, cancel := context.WithTimeout(ctx, p.deadline(c.ask.Proposal))
 	defer cancel()
 	p.up = p.entry.Record.Up.Next()
-	c := &Call{of: p, ask: p.complete(q), begun: time.Now()}
 	c.got, c.err = p.entry.Drafter.Propose(limited, c.ask.Proposal)
 	c.took = time.Since(c.begun)
 	return p.judge(ctx, c)
@@ -345,16 +347,21 @@ func (p *process) complete(q tandem.Proposal) round.Ask {
 
 // Begin implements Source.
 func (p *process) Begin(ctx context.Context, q tandem.Proposal, ended chan<- *Call) *Call {
-	return p.begin(ctx, q, p.deadline(), ended)
+	return p.begin(ctx, q, 0, ended)
 }
 
+// begin asks in the background, for as long as limit says; 0: as long as a round waits.
 func (p *process) begin(ctx context.Context, q tandem.Proposal, limit time.Duration, ended chan<- *Call) *Call {
-	limited, cancel := context.WithTimeout(ctx, limit)
+	c := &Call{of: p, ask: p.complete(q), done: make(chan struct{})}
+	if limit == 0 {
+		limit = p.deadline(c.ask.Proposal)
+	}
+	var limited context.Context
+	limited, c.cancel = context.WithTimeout(ctx, limit)
 	p.up = p.entry.Record.Up.Next()
-	c := &Call{of: p, ask: p.complete(q), done: make(chan struct{}), cancel: cancel}
 	p.call, p.silent = c, false
 	p.Run(func() {
-		defer cancel()
+		defer c.cancel()
 		c.begun = time.Now()
 		c.err = peer.Guard(func() (err error) {
 			c.got, err = p.entry.Drafter.Propose(limited, c.ask.Proposal)
@@ -400,7 +407,7 @@ func (p *process) judge(ctx context.Context, c *Call) (round.Draft, error) {
 	}
 	p.entry.Record.Conduct.Good()
 	spent := time.Duration(0)
-	if c.trial {
+	if c.trial && c.got.Passes > 0 {
 		spent = c.got.Busy
 	}
 	p.session.hindsight(p.Name(), c.ask.Base, c.got.Hindsight, spent)

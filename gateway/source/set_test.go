@@ -157,3 +157,27 @@ func TestBothSources(t *testing.T) {
 		}
 	})
 }
+
+// TestDeadline: a drafter may be as late as its usual nodes take for what it has to read and may draft; the loss of a quick one is felt
+// no longer than mostLate.
+func TestDeadline(t *testing.T) {
+	p := &process{common: common{Shared: &Shared{ProposeMin: 20 * time.Millisecond, ProposeMax: 5 * time.Second}}}
+	long := tandem.Proposal{Suffix: make([]tandem.Token, 20), Bounds: tandem.Bounds{Depth: 30}}
+	for _, tc := range []struct {
+		pace, node time.Duration
+		ask        tandem.Proposal
+		want       time.Duration
+	}{
+		{time.Millisecond, 0, tandem.Proposal{}, 20 * time.Millisecond},
+		{80 * time.Millisecond, 0, long, 280 * time.Millisecond},
+		{80 * time.Millisecond, 10 * time.Millisecond, tandem.Proposal{}, 280 * time.Millisecond},
+		{80 * time.Millisecond, 10 * time.Millisecond, long, 780 * time.Millisecond},
+		{80 * time.Millisecond, 100 * time.Millisecond, long, 800 * time.Millisecond},
+	} {
+		p.pace, p.node = tc.pace, tc.node
+		if got := p.deadline(tc.ask); got != tc.want {
+			t.Errorf("usually %v, a node %v, %d tokens to read, %d deep: %v, want %v", tc.pace, tc.node, len(tc.ask.Suffix),
+				tc.ask.Bounds.Depth, got, tc.want)
+		}
+	}
+}

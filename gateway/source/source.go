@@ -93,8 +93,8 @@ func (s *Session) ask(p tandem.Proposal) round.Ask {
 	return round.Ask{Proposal: p, Root: s.Text.Root(), Nodes: s.Nodes}
 }
 
-// hindsight passes a source's hindsight on the session's first base tokens to the strategy. spent is the time that it took if nothing else
-// was asked for, else 0.
+// hindsight passes a source's hindsight on the session's first base tokens to the strategy. spent is the time of the pass that it took if
+// nothing else was asked for, else 0.
 func (s *Session) hindsight(name string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	if int(base) <= s.Text.Len() {
 		s.strategy.Hear(name, base, h, spent)

@@ -31,7 +31,14 @@ type drafting struct {
 type aheadCost struct {
 	left float64 // the share of the drafting that remains in the round
 	slow float64 // time of a pass beside which drafters draft, over that of another pass
+	idle int     // rounds in a row for which nobody had drafted ahead, though asked to
 }
+
+// never reports whether these drafters seem never to draft ahead, such as those that have the cores of the verifier.
+func (a *aheadCost) never() bool { return a.idle >= neverAhead }
+
+// neverAhead are the rounds without anything drafted ahead of them that show that nothing ever will be.
+const neverAhead = 8
 
 func newParts() *parts {
 	return &parts{drafters: map[string]*drafting{}, ahead: map[string]*aheadCost{}}
@@ -281,6 +288,9 @@ func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
 		p.each(func(x *parts) {
 			b := x.beside(set)
 			b.left = average(b.left, min(max(s.Draft/usualDraft, 0.01), 1))
+			if b.idle++; slices.ContainsFunc(o.Drafts, func(d Draft) bool { return d.Got.Ahead > 0 }) {
+				b.idle = 0
+			}
 		})
 		s.Draft = usualDraft // what is remembered of a set is its drafting in turn
 	}

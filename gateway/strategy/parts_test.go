@@ -236,3 +236,52 @@ func TestPromptRows(t *testing.T) {
 		}
 	}
 }
+
+// TestHearsPasses: what a drafter that was told of the text took for it says what a pass of its model takes, less what it read; an answer
+// without a pass says nothing.
+func TestHearsPasses(t *testing.T) {
+	l := newTestShared(t)
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	of := p.parts.drafter("dear")
+	of.draft, of.pass, of.model = 40*time.Millisecond, 20*time.Millisecond, true
+	p.Hear("dear", 10, tandem.Hindsight{}, 0)
+	if p.Hear("dear", 14, tandem.Hindsight{}, 0); of.pass != 20*time.Millisecond {
+		t.Errorf("after an answer without a pass, one takes %v: want 20 ms", of.pass)
+	}
+	long := time.Duration(p.rowsCost(16) * float64(20*time.Millisecond))
+	if long < 22*time.Millisecond {
+		t.Fatalf("16 rows take %v in this test: want more than one", long)
+	}
+	if p.Hear("dear", 30, tandem.Hindsight{}, long); of.pass < 19*time.Millisecond || of.pass > 21*time.Millisecond {
+		t.Errorf("after a pass that read 16 tokens in %v, one of a single row takes %v: want 20 ms", long, of.pass)
+	}
+}
+
+// TestNeverAhead: drafters that never draft ahead, though asked to, are asked to no more.
+func TestNeverAhead(t *testing.T) {
+	for _, does := range []time.Duration{0, time.Millisecond} {
+		l := newTestShared(t)
+		l.seen("dear", 2.5)
+		p := newPlanner(l, tandem.VoteTree, true, true, 0, 100)
+		*p.parts.drafter("dear") = drafting{draft: 16 * time.Millisecond, pass: 8 * time.Millisecond, model: true}
+		asked := 0
+		for range 200 {
+			dec := p.Decide([]string{"dear"}, tandem.DefaultBounds(tandem.StrategyPlanner))
+			o := Outcome{Decision: dec, Tree: tandem.Root(1), Tokens: 1, Wall: 40 * time.Millisecond, Rest: time.Millisecond,
+				Verdict: tandem.Verdict{Tokens: []tandem.Token{5}, Nodes: 1, Rows: 1, Busy: 30 * time.Millisecond}}
+			for _, a := range dec.Asks {
+				got := tandem.Proposed{Nodes: 2, Depth: 1, Passes: 2, Busy: 16 * time.Millisecond,
+					Tree: tandem.Tree{Tokens: []tandem.Token{1, 5}, Parents: []int32{-1, 0}, LogProbs: []float32{0, -0.1}}}
+				if a.Proposal.Ahead {
+					asked, got.Ahead = asked+1, does
+				}
+				o.Drafts, o.Tree, o.Tokens = append(o.Drafts, Draft{Drafter: a.Drafter, Got: got}), got.Tree, 2
+				o.Verdict.Nodes, o.Verdict.Rows, o.Verdict.Tokens, o.Judged = 2, 2, []tandem.Token{5, 6}, true
+			}
+			p.Learn(&o)
+		}
+		if never := p.parts.beside("dear").never(); never != (does == 0) || does == 0 && asked > 4*neverAhead {
+			t.Errorf("drafting %v ahead: asked to in %d of 200 rounds, seems never to: %v", does, asked, never)
+		}
+	}
+}

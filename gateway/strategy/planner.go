@@ -21,30 +21,31 @@ import (
 // Each way is there in turn, where nobody drafts while the target computes, and ahead, where drafters go on for the next round. On cores
 // that both share a pass then takes longer. So ahead must have shown its gain.
 type planner struct {
-	shared      *Shared
-	tuning      *learn.Tuning // the gateway's, never changed
-	vote        tandem.Vote   // of several; VoteNone: never
-	ahead       bool
-	mix         *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
-	choices     *learn.Planner
-	chances     map[string]*learn.Calibration
-	parts       *parts
-	warm        map[string]bool // drafters that have drafted in this session
-	lags        map[string]int  // by drafter asked: committed tokens that it has to read first
-	slow        []string        // drafters that the round is to ask only once the others have answered
-	enough      float64         // expected tokens of a draft that is there at once, from which on no slow drafter is asked
-	round       time.Duration   // running mean of the time of a round
-	arm, before learn.Arm       // of this round and of the one before
-	base        string          // the set of drafters in use
-	apart       string          // the set of the free drafters whose good drafts are no matter of choice; "": no drafter is slow
-	rows        float64         // of others in the same pass, and
-	tickets     float64         // their tickets, running means
-	drafted     int             // rounds with a draft
-	prompt      int             // tokens of the prompt
-	output      int             // most tokens to come
-	expects     float64         // mean tokens of earlier outputs
-	hindsights  hindsights
-	own         own
+	shared          *Shared
+	tuning          *learn.Tuning // the gateway's, never changed
+	vote            tandem.Vote   // of several; VoteNone: never
+	ahead           bool
+	mix             *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
+	choices         *learn.Planner
+	chances         map[string]*learn.Calibration
+	parts           *parts
+	warm            map[string]bool // drafters that have drafted in this session
+	lags            map[string]int  // by drafter asked: committed tokens that it has to read first
+	slow            []string        // drafters that the round is to ask only once the others have answered
+	enough          float64         // expected tokens of a draft that is there at once, from which on no slow drafter is asked
+	round           time.Duration   // running mean of the time of a round
+	brought, during float64         // tokens and seconds of the latest rounds: earlier ones count less
+	arm, before     learn.Arm       // of this round and of the one before
+	base            string          // the set of drafters in use
+	apart           string          // the free drafters whose good drafts are no matter of choice; "": no drafter is slow
+	rows            float64         // of others in the same pass, and
+	tickets         float64         // their tickets, running means
+	drafted         int             // rounds with a draft
+	prompt          int             // tokens of the prompt
+	output          int             // most tokens to come
+	expects         float64         // mean tokens of earlier outputs
+	hindsights      hindsights
+	own             own
 }
 
 // ahead ends the name of a way that drafts ahead.
@@ -91,7 +92,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	if len(p.arm.Drafters) == 0 {
 		return out
 	}
-	costs := tandem.Plan{Round: p.parts.drafted}
+	costs := tandem.Plan{Round: p.parts.drafted, Rate: p.rate()}
 	slope := 1.0
 	if p.drafted++; p.drafted%p.tuning.Choice.WideEvery == p.tuning.Choice.WideEvery/2 {
 		slope = p.tuning.Choice.WideSlope
@@ -153,7 +154,8 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	if p.ahead {
 		for _, a := range arms[1:] {
 			models := func(d string) bool { return p.parts.drafter(d).model }
-			if (a.Set == p.base || p.parts.beside(a.Set).left > 0) && slices.ContainsFunc(a.Drafters, models) {
+			beside := p.parts.beside(a.Set)
+			if (a.Set == p.base || beside.left > 0) && !beside.never() && slices.ContainsFunc(a.Drafters, models) {
 				a.Name, a.Ahead = a.Name+ahead, true
 				arms = append(arms, a)
 			}
@@ -282,6 +284,7 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	shape := p.learnParts(o)
 	measure(&p.round, wall)
+	p.brought, p.during = p.brought*0.9+float64(o.Tokens), p.during*0.9+wall.Seconds()
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
 	good := p.good(o.Drafts)
@@ -349,9 +352,11 @@ func (p *planner) witness(set string, x learn.Shape, atEnd bool) {
 
 // Hear implements Strategy.
 func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+	rows := int(base - p.hindsights.of[drafter].base)
 	p.hindsights.hear(drafter, base, h, spent)
 	if of := p.parts.drafter(drafter); spent > 0 && (of.model || of.draft == 0) {
-		p.each(func(x *parts) { measure(&x.drafter(drafter).pass, spent) })
+		one := time.Duration(float64(spent) / p.rowsCost(rows))
+		p.each(func(x *parts) { measure(&x.drafter(drafter).pass, one) })
 	}
 }
 
@@ -461,3 +466,12 @@ func (p *planner) Opens(drafter string, among []string) bool {
 
 // readRows are the rows of a pass that reads a prompt.
 const readRows = 64
+
+// rate returns the tokens per second that a further pass of a draft model must bring, about as many as the latest rounds; 0: there was
+// none.
+func (p *planner) rate() float64 {
+	if p.during == 0 {
+		return 0
+	}
+	return p.tuning.Choice.Floor * p.brought / p.during
+}

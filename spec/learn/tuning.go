@@ -94,6 +94,7 @@ type SelfDraftTuning struct {
 type ChoiceTuning struct {
 	WideEvery int     // one in so many rounds with a draft is wider than costs say that it pays, so that wrong costs show
 	WideSlope float64 // factor on the cost of more rows in such a round
+	Floor     float64 // share of the latest rounds' tokens per second that a further pass of a draft model must bring
 	Free      float64 // share of a round's time below which a drafter is asked whenever another one is
 	Dearer    float64 // how many times as much as the next cheaper one a drafter costs that votes are also held without
 	Felt      float64 // share of a round's time from which on a draft is felt
@@ -115,7 +116,7 @@ func DefaultTuning() Tuning {
 		Compare:     0.35,
 		Hindsight:   HindsightTuning{Every: 6, Share: 0.02, Start: 2 * time.Millisecond, Lag: 24, Least: 4},
 		SelfDrafts:  SelfDraftTuning{Share: 0.01, Start: 0.3, Lasting: 4},
-		Choice: ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Free: 0.01, Dearer: 3, Felt: 0.1, Inherited: 0.2,
+		Choice: ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Floor: 0.85, Free: 0.01, Dearer: 3, Felt: 0.1, Inherited: 0.2,
 			HandedOn: 0.25},
 	}
 }
