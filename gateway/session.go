@@ -101,6 +101,7 @@ func (s *session) adopt() {
 // when all of its output is read.
 func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	defer s.out.end()
+	defer s.g.shared.Enter()()
 	defer func() { s.g.gate.Leave(s.admission.slot) }()
 	defer s.close() // after the result: a failure leaves the peers nothing to forget
 	err = peer.Guard(func() error { return s.run(ctx) })

@@ -60,6 +60,16 @@ func TestOpens(t *testing.T) {
 			t.Errorf("%s with a prompt of %d tokens for %d: opened %v, want %v", tc.drafter, tc.prompt, tc.output, got, tc.want)
 		}
 	}
+	for range 15 {
+		defer l.Enter()()
+	}
+	if newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
+		t.Error("a dear drafter is opened beside 15 sessions that fill the passes")
+	}
+	if !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("cheap", []string{"dear", "cheap"}) {
+		t.Error("a drafter that costs nothing is not opened beside 15 sessions")
+	}
+	l.running = 0
 	for range 20 {
 		l.seen("dear", 1)
 	}

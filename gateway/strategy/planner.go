@@ -438,12 +438,16 @@ func (p *planner) HandOn() {
 }
 
 // Opens implements Strategy. A drafter must first read the prompt, and the text as it grows. Where that takes longer than what it
-// may save compared with the ways without it, the session does without: a long prompt with a short answer. That is a matter of this
-// session alone.
+// may save compared with the ways without it, the session does without: a long prompt with a short answer, or one of many sessions whose
+// passes are full without drafts. That is a matter of this session alone.
 func (p *planner) Opens(drafter string, among []string) bool {
 	one, wide := p.shared.pass(1), p.shared.pass(readRows)
 	if isSelfDraft(drafter) || p.output <= 0 || one == 0 {
 		return true
+	}
+	if n := float64(p.shared.beside()); p.during == 0 {
+		p.rows, p.tickets = n, n
+		p.choices.Beside(n * max(p.shared.usual(), 1))
 	}
 	with, without := 0.0, 0.0
 	for _, a := range p.arms(among, tandem.DefaultBounds(tandem.StrategyPlanner)) {
@@ -457,15 +461,15 @@ func (p *planner) Opens(drafter string, among []string) bool {
 		return true
 	}
 	read := p.parts.drafter(drafter).pass.Seconds() * float64(wide) / float64(one) / readRows // a token
+	if read == 0 || p.parts.drafter(drafter).free {
+		return true
+	}
 	tokens := float64(p.output)
 	if p.expects > 0 {
 		tokens = min(tokens, 2*p.expects)
 	}
 	return float64(p.prompt)*read <= tokens*(1/without-1/with)
 }
-
-// readRows are the rows of a pass that reads a prompt.
-const readRows = 64
 
 // rate returns the tokens per second that a further pass of a draft model must bring, about as many as the latest rounds; 0: there was
 // none.
@@ -475,3 +479,6 @@ func (p *planner) rate() float64 {
 	}
 	return p.tuning.Choice.Floor * p.brought / p.during
 }
+
+// readRows are the rows of a pass that reads a prompt.
+const readRows = 64

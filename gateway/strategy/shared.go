@@ -31,6 +31,7 @@ type Shared struct {
 	tokens  float64       // running mean of the tokens of a round; 0 before the first
 	rows    int           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration // of the same one
+	running int           // sessions
 }
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
@@ -51,6 +52,24 @@ func (l *Shared) Measured(costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.costs = learn.NewCosts(costs, l.rules.Tuning.Costs)
+}
+
+// Enter counts a session that runs from now on, until leave is called.
+func (l *Shared) Enter() (leave func()) {
+	count := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running += n
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// beside returns how many sessions run beside one.
+func (l *Shared) beside() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.running-1, 0)
 }
 
 // Costs tells what a draft of a drafter costs, as it was measured, unless its own rounds have shown it. 0: unknown.

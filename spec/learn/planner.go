@@ -190,6 +190,9 @@ type choice struct {
 	reason    Reason
 }
 
+// Beside says before the first choice how many tokens a pass is expected to bring others.
+func (p *Planner) Beside(others float64) { p.others = others }
+
 // Choose returns the arm for the next round and why; Explain gives the figures. others is how many tokens the same pass brings others. Of
 // equal arms it takes the earliest; with no arms it returns the zero Arm, which is plain decoding.
 func (p *Planner) Choose(arms []Arm, others float64) (arm Arm, why Reason) {
