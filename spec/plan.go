@@ -75,9 +75,10 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 	return w, rate
 }
 
-// gain returns the most that a round is worth: expected tokens less those that other rounds bring in its time, p.Rate.
+// gain returns the most that a round is worth, in tokens: those expected less what p.Rate brings in its time. What p.Others gain is left
+// out: it is the same for all drafts of a round.
 func gain(chances []float64, p tandem.Plan, draft time.Duration) (most float64) {
-	tokens := 1 + max(p.Others, 0)
+	tokens := 1.0
 	most = math.Inf(-1)
 	for i := range min(len(chances)+1, len(p.Verify)) {
 		if i > 0 {

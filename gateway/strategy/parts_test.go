@@ -60,8 +60,9 @@ func TestOpens(t *testing.T) {
 			t.Errorf("%s with a prompt of %d tokens for %d: opened %v, want %v", tc.drafter, tc.prompt, tc.output, got, tc.want)
 		}
 	}
+	var leave []func()
 	for range 15 {
-		defer l.Enter()()
+		leave = append(leave, l.Enter())
 	}
 	if newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
 		t.Error("a dear drafter is opened beside 15 sessions that fill the passes")
@@ -69,7 +70,12 @@ func TestOpens(t *testing.T) {
 	if !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("cheap", []string{"dear", "cheap"}) {
 		t.Error("a drafter that costs nothing is not opened beside 15 sessions")
 	}
-	l.running = 0
+	for _, f := range leave {
+		f()
+	}
+	if l.beside() != 0 || !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
+		t.Errorf("after they have left, %d sessions run beside one, or the dear drafter is not opened", l.beside())
+	}
 	for range 20 {
 		l.seen("dear", 1)
 	}

@@ -445,7 +445,7 @@ func (p *planner) Opens(drafter string, among []string) bool {
 	if isSelfDraft(drafter) || p.output <= 0 || one == 0 {
 		return true
 	}
-	if n := float64(p.shared.beside()); p.during == 0 {
+	if n := float64(p.shared.beside()); p.during == 0 { // no round has shown yet who shares the passes
 		p.rows, p.tickets = n, n
 		p.choices.Beside(n * max(p.shared.usual(), 1))
 	}
