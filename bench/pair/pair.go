@@ -97,8 +97,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		return nil, err
 	}
 	r := &runner{Config: &c, models: map[string]string{}, texts: map[string]string{}}
-	r.client.Transport = &http.Transport{MaxIdleConnsPerHost: 256}
-	defer r.client.CloseIdleConnections()
+	r.client.Transport = &http.Transport{DisableKeepAlives: true} // llama-server closes idle connections, and a POST on one of them is lost
 	var err error
 	switch {
 	case len(c.After) > 0:

@@ -76,7 +76,13 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 func serve(t *testing.T, s *scripted) string {
 	t.Helper()
 	s.t = t
-	web := httptest.NewServer(s)
+	var used sync.Map // addresses of connections
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if _, twice := used.LoadOrStore(q.RemoteAddr, true); twice && q.Method == http.MethodPost {
+			t.Errorf("%s on a connection that was used before: a server may have closed it", q.URL)
+		}
+		s.ServeHTTP(w, q)
+	}))
 	t.Cleanup(web.Close)
 	return web.URL
 }
