@@ -50,6 +50,8 @@ var rooms = map[string][]string{
 	// what text is without a model
 	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text"},
+	// what models write, taken apart: bytes in, pieces out
+	"text/calls": {},
 
 	"engine": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text",
 		"golang.org/x/sys"},
@@ -70,7 +72,8 @@ var rooms = map[string][]string{
 	"mempool":        {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
-	"services": {".", "proto", "services/rpc", "services/shm", "services/trees", traceparent,
+	// text/calls: answers hold calls and thoughts, which that leaf finds in what a model writes
+	"services": {".", "proto", "services/rpc", "services/shm", "services/trees", traceparent, "text/calls",
 		"google.golang.org/grpc", "google.golang.org/protobuf"},
 	// the one place that knows how errors travel in a status
 	"services/rpc": {".", "proto", traceparent, "google.golang.org/grpc", "google.golang.org/protobuf", statusDetails},
@@ -97,7 +100,7 @@ var rooms = map[string][]string{
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services", "services/discovery",
 		"services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
-	"roles/chats": {".", "roles", "modelfile", "text", "text/chat", "services"},
+	"roles/chats": {".", "roles", "modelfile", "text", "text/calls", "text/chat", "services"},
 	"roles/pair":  {".", "roles", "drafter", "engine", "kernels", "modelfile", "text"},
 	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it

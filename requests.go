@@ -100,6 +100,7 @@ type Request struct {
 	Without   Technique // parts of the strategy to leave out, for comparisons
 	Stop      []string  // the output ends before the first of these that appears; at most MostStops
 	IgnoreEOS bool
+	Written   bool // control tokens show in the text, by their written form
 	FullTrace bool // record spans for every round, not one in 32
 	Report    bool // each Delta of a round carries its Round
 	// Tenant names the owner of the request; "" is a tenant like any other. Requests of one tenant share memory of equal

@@ -18,8 +18,9 @@ type Vocab interface {
 	Encode(text string, special bool) []tandem.Token
 	// IsEnd reports whether t ends a text.
 	IsEnd(t tandem.Token) bool
-	// NewDecoder returns a decoder of the text that follows prev. A decoder has one user.
-	NewDecoder(prev ...tandem.Token) Decoder
+	// NewDecoder returns a decoder of the text that follows prev; written: control tokens show by their written form. A decoder has one
+	// user.
+	NewDecoder(written bool, prev ...tandem.Token) Decoder
 }
 
 // Decoder turns tokens into text, whole UTF-8 characters only.

@@ -10,6 +10,6 @@ func FromToken(v *token.Vocab) Vocab { return modelVocab{v} }
 
 type modelVocab struct{ *token.Vocab }
 
-func (v modelVocab) NewDecoder(prev ...tandem.Token) Decoder {
-	return token.NewDecoder(v.Vocab, prev...)
+func (v modelVocab) NewDecoder(written bool, prev ...tandem.Token) Decoder {
+	return token.NewDecoder(v.Vocab, written, prev...)
 }

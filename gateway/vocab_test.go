@@ -27,7 +27,7 @@ func (fakeVocab) Encode(s string, special bool) (out []tandem.Token) {
 	}
 	return out
 }
-func (fakeVocab) NewDecoder(...tandem.Token) Decoder { return new(fakeDecoder) }
+func (fakeVocab) NewDecoder(bool, ...tandem.Token) Decoder { return new(fakeDecoder) }
 
 type fakeDecoder struct{ pending []byte }
 

@@ -17,7 +17,7 @@ type writer struct {
 
 // newWriter returns a writer of what follows prompt.
 func newWriter(v Vocab, r tandem.Request, prompt []tandem.Token) writer {
-	return writer{vocab: v, decoder: v.NewDecoder(prompt...), stops: stop.New(r.Stop), ignoreEOS: r.IgnoreEOS}
+	return writer{vocab: v, decoder: v.NewDecoder(r.Written, prompt...), stops: stop.New(r.Stop), ignoreEOS: r.IgnoreEOS}
 }
 
 // write returns the text of tokens, up to the one that ends it, and how many it took.

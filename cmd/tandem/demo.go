@@ -136,7 +136,7 @@ func decoder(conn *client.Client, r tandem.Request, vocab *token.Vocab) demo.Dec
 		if r.MaxTokens = tokens; way == demo.Plain {
 			r.Bounds = tandem.Bounds{}
 		}
-		texts := token.NewDecoder(vocab, vocab.Encode(r.Prompt, true)...)
+		texts := token.NewDecoder(vocab, false, vocab.Encode(r.Prompt, true)...)
 		from := demo.FromTarget
 		run, err := talk.Generate(ctx, conn, r, func(d *client.Delta) error {
 			for i, id := range d.Tokens {

@@ -40,6 +40,6 @@ func (s sparing) Encode(text string, special bool) []tandem.Token {
 }
 
 // NewDecoder implements gateway.Vocab.
-func (s sparing) NewDecoder(prev ...tandem.Token) gateway.Decoder {
-	return token.NewDecoder(s.Vocab, prev...)
+func (s sparing) NewDecoder(written bool, prev ...tandem.Token) gateway.Decoder {
+	return token.NewDecoder(s.Vocab, written, prev...)
 }

@@ -47,7 +47,7 @@ func (v *Vocab) AppendWritten(dst []byte, t tandem.Token) []byte {
 
 // Texts returns the text of each token, as a decoder of the tokens behind prev prints it.
 func (v *Vocab) Texts(prev ...tandem.Token) func(tandem.Token) string {
-	return NewDecoder(v, prev...).Next
+	return NewDecoder(v, false, prev...).Next
 }
 
 // Decoder turns a stream of tokens into text, character by character: an incomplete character waits
@@ -55,19 +55,21 @@ func (v *Vocab) Texts(prev ...tandem.Token) func(tandem.Token) string {
 // for concurrent use.
 type Decoder struct {
 	v       *Vocab
+	written bool
 	begun   bool   // something was printed, so a leading space is no longer dropped
 	pending []byte // the first bytes of a character
 }
 
 // NewDecoder returns a decoder for the tokens that follow prev. If prev prints anything, the next token
-// keeps its leading space; a character that prev left incomplete comes out whole.
-func NewDecoder(v *Vocab, prev ...tandem.Token) *Decoder {
+// keeps its leading space; a character that prev left incomplete comes out whole. written: tokens that print nothing show by their name.
+func NewDecoder(v *Vocab, written bool, prev ...tandem.Token) *Decoder {
 	d := &Decoder{v: v, begun: !v.spacePrefix}
 	for _, t := range prev {
 		d.add(t)
 		d.pending = d.pending[whole(d.pending):]
 	}
 	d.pending = append([]byte(nil), d.pending...)
+	d.written = written
 	return d
 }
 
@@ -90,6 +92,10 @@ func (d *Decoder) Flush() string {
 func (d *Decoder) add(t tandem.Token) {
 	n := len(d.pending)
 	d.pending = d.v.AppendBytes(d.pending, t)
+	if d.written && len(d.pending) == n {
+		d.pending = d.v.AppendWritten(d.pending, t)
+		return
+	}
 	if !d.begun && len(d.pending) > n {
 		d.begun = true
 		if d.pending[0] == ' ' {

@@ -112,7 +112,7 @@ func BenchmarkEncode(b *testing.B) {
 		}
 		tokens := v.Encode(texts["code"], false)
 		perSecond(b, name+"/decode", len(texts["code"]), func() {
-			d := NewDecoder(v)
+			d := NewDecoder(v, false)
 			for _, t := range tokens {
 				d.Next(t)
 			}

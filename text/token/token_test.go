@@ -321,7 +321,7 @@ func checkRoundTrip(v *Vocab, text string, tokens []tandem.Token, next func(*Dec
 	if got := v.Decode(tokens); got != want {
 		return fmt.Errorf("%q became %q", want, got)
 	}
-	d := NewDecoder(v)
+	d := NewDecoder(v, false)
 	var out string
 	for _, id := range tokens {
 		piece := next(d, id)

@@ -38,7 +38,7 @@ func TestDecoder(t *testing.T) {
 		{"nothing printed", nil, []tandem.Token{0, 1, 2, -1, 9999}, []string{"", "", "", "", "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := NewDecoder(v, c.prev...)
+			d := NewDecoder(v, false, c.prev...)
 			for i, id := range c.tokens {
 				if got := d.Next(id); got != c.want[i] {
 					t.Errorf("token %d (%d) gives %q: want %q", i, id, got, c.want[i])
@@ -53,7 +53,7 @@ func TestDecoder(t *testing.T) {
 		})
 	}
 	plain := newDraft(space+"a").set("add_space_prefix", false).vocab(t)
-	if got := NewDecoder(plain).Next(259) + plain.Decode([]tandem.Token{259}); got != " a a" {
+	if got := NewDecoder(plain, false).Next(259) + plain.Decode([]tandem.Token{259}); got != " a a" {
 		t.Errorf("without an added space: %q", got)
 	}
 }
@@ -64,7 +64,7 @@ func TestDecoderOverAnyBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		some := rapid.SampledFrom([]byte("a\x80\x9f\xa0\xbf\xc3\xe0\xe2\xed\xf0\xf4\xff"))
 		all := append([]byte("a"), rapid.SliceOfN(some, 0, 12).Draw(t, "bytes")...)
-		d, got := NewDecoder(v, v.bytes['a']), "a"
+		d, got := NewDecoder(v, false, v.bytes['a']), "a"
 		for _, b := range all[1:] {
 			piece := d.Next(v.bytes[b])
 			if got += piece; !utf8.ValidString(piece) {

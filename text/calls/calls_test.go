@@ -1,0 +1,156 @@
+package calls
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const offered = `[{"type": "function", "function": {"name": "read_file", "description": "Reads a file", "parameters": {"type": "object",
+	"properties": {"path": {"type": "string"}, "lines": {"type": "integer"}, "all": {"type": ["boolean", "null"]},
+	"kind": {"enum": ["a", "b"]}}}}},
+	{"type": "function", "function": {"name": "list", "parameters": {}}}, {"name": "flat"}, {"type": "web_search"}]`
+
+// show writes pieces as one line each: the kind, and the text.
+func show(all []Piece) string {
+	var b strings.Builder
+	for _, p := range all {
+		fmt.Fprintf(&b, "%s%d %q\n", [...]string{"text", "thought", "call", "arguments"}[p.Kind], p.Call, p.Text)
+	}
+	return b.String()
+}
+
+// merge joins neighbours of the same kind.
+func merge(all []Piece) (out []Piece) {
+	for _, p := range all {
+		if n := len(out); n > 0 && p.Kind != Begin && out[n-1].Kind == p.Kind && out[n-1].Call == p.Call {
+			out[n-1].Text += p.Text
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// read returns what a reader makes of an output that comes in these parts.
+func read(f *Format, o Options, parts ...string) []Piece {
+	r := f.Reader(o)
+	var all []Piece
+	for _, p := range parts {
+		all = append(all, r.Read(p)...)
+	}
+	return merge(append(all, r.End()...))
+}
+
+// output is what a model of a family writes, by its published template, and what becomes of it.
+type output struct {
+	name, template, output string
+	thinking, single       bool
+	want                   string
+}
+
+// outputs reads testdata/outputs.txt: blocks with a name, the marks of a template, options, an output, and a line for each piece.
+func outputs(t testing.TB) (all []output) {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/outputs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range strings.Split(strings.TrimPrefix(string(raw), "== "), "\n== ") {
+		name, rest, _ := strings.Cut(block, "\n")
+		x := output{name: name}
+		for _, line := range strings.Split(strings.TrimSpace(rest), "\n") {
+			key, value, _ := strings.Cut(line, ": ")
+			switch key {
+			case "template":
+				x.template = value
+			case "options":
+				x.thinking, x.single = strings.Contains(value, "thinking"), strings.Contains(value, "single")
+			case "output":
+				if x.output, err = strconv.Unquote(value); err != nil {
+					t.Fatalf("%s: %s: %v", name, value, err)
+				}
+			default:
+				x.want += line + "\n"
+			}
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+func TestOutputs(t *testing.T) {
+	for _, x := range outputs(t) {
+		t.Run(x.name, func(t *testing.T) {
+			f, o := Find(x.template), Options{Tools: Parse(json.RawMessage(offered)), Thinking: x.thinking, Single: x.single}
+			if got := show(read(f, o, x.output)); got != x.want {
+				t.Fatalf("%s: %q gives\n%swant\n%s", f.Name, x.output, got, x.want)
+			}
+			bytes := make([]string, len(x.output))
+			for i := range x.output {
+				if got := show(read(f, o, x.output[:i], x.output[i:])); got != x.want {
+					t.Fatalf("cut at %d, before %q, it gives\n%swant\n%s", i, x.output[i:], got, x.want)
+				}
+			}
+			for i := range bytes {
+				bytes[i] = x.output[i : i+1]
+			}
+			if got := show(read(f, o, bytes...)); got != x.want {
+				t.Fatalf("byte by byte it gives\n%swant\n%s", got, x.want)
+			}
+		})
+	}
+}
+
+// TestWithoutTools: calls are not looked for where no tool is offered, thoughts are.
+func TestWithoutTools(t *testing.T) {
+	const call = "<tool_call>{\"name\": \"list\", \"arguments\": {}}</tool_call>"
+	want := fmt.Sprintf("thought0 \"x\"\ntext0 %q\n", call)
+	if got := show(read(Hermes, Options{}, "<think>x</think>"+call)); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// markers are those of all formats, which FuzzReader may put anywhere.
+func markers(f *Format) (out []string) {
+	for _, o := range f.openers {
+		out = append(out, o.mark, o.close)
+	}
+	return append(append(out, f.dropped...), f.think[0], f.think[1])
+}
+
+// FuzzReader: whatever comes, cut anywhere, the same is returned; all arguments of calls that ended well are JSON; nothing is lost of an
+// output without markers.
+func FuzzReader(f *testing.F) {
+	formats := []*Format{Hermes, qwenCoder, glm, llama, mistral, deepseek, granite, functionGemma, gemma4, harmony}
+	for _, x := range outputs(f) {
+		for i := range formats {
+			f.Add(x.output, uint8(i), uint16(len(x.output)/2), x.thinking)
+		}
+	}
+	tools := Parse(json.RawMessage(offered))
+	f.Fuzz(func(t *testing.T, output string, format uint8, at uint16, thinking bool) {
+		if len(output) > 1<<12 {
+			return
+		}
+		of := formats[int(format)%len(formats)]
+		o := Options{Tools: tools, Thinking: thinking}
+		whole := read(of, o, output)
+		cut := int(at) % (len(output) + 1)
+		if got, want := show(read(of, o, output[:cut], output[cut:])), show(whole); got != want {
+			t.Fatalf("%s: cut at %d, %q gives\n%swhole\n%s", of.Name, cut, output, got, want)
+		}
+		plain := !thinking && !of.channel
+		for _, m := range markers(of) {
+			plain = plain && (m == "" || !strings.Contains(output, m))
+		}
+		if begin := strings.TrimLeft(output, space); plain && !strings.HasPrefix(begin, "{") && !strings.HasPrefix(begin, "[") {
+			if got := show(whole); output != "" && got != fmt.Sprintf("text0 %q\n", output) {
+				t.Fatalf("%s: %q gives %s", of.Name, output, got)
+			}
+		}
+	})
+}
