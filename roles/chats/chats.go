@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/text/calls"
 	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -20,6 +21,7 @@ type room struct {
 	template *chat.Template
 	vocab    *token.Vocab
 	defaults oai.Variables // of the template, where a request has none
+	format   *calls.Format // of its answers
 }
 
 // Open returns the renderer of conversations with a model: by the template in file, else by the model's own, nil if there is neither. If
@@ -79,7 +81,7 @@ func Missing(file, model string) (string, error) {
 
 func newRoom(t *chat.Template, vocab *token.Vocab, defaults oai.Variables) (httpapi.Chat, *token.Vocab, error) {
 	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
-	return room{t, vocab, defaults}, vocab, nil
+	return room{t, vocab, defaults, calls.Find(t.Source())}, vocab, nil
 }
 
 // noChat refuses every conversation.
@@ -138,12 +140,18 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 // Prompt implements httpapi.Chat. Markers come only from the template; the begin-of-text marker is added if the
 // model wants it and the template has not written it.
 func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, error) {
+	if !c.template.Reads("tools") {
+		of = inWords(of)
+	}
+	if of.Must && len(of.Tools) > 0 {
+		of.Messages = told(of.Messages, mustCall(of))
+	}
 	turns := make([]chat.Message, len(of.Messages))
 	for i, m := range of.Messages {
 		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, Reasoning: m.Reasoning,
 			ToolCallID: m.ToolCallID, ToolCalls: m.ToolCalls}
 	}
-	o := chat.Options{AddGenerationPrompt: true, Tools: of.Tools, Extra: map[string]any{}}
+	o := chat.Options{AddGenerationPrompt: !of.Continue, Tools: of.Tools, Extra: map[string]any{}}
 	for _, all := range []oai.Variables{c.defaults, of.Variables} {
 		for name, v := range all {
 			o.Extra[name] = v
@@ -153,7 +161,24 @@ func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, 
 	if err != nil {
 		return httpapi.Prompt{}, err
 	}
-	return httpapi.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }}, nil
+	if of.Continue {
+		r = r.UpTo(of.Messages[len(of.Messages)-1].Content)
+	}
+	return httpapi.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }, Output: c.output(of, r.Text)}, nil
+}
+
+// output says how the answer behind a prompt is read.
+func (c room) output(of oai.Conversation, prompt string) httpapi.Output {
+	tools := len(of.Tools) > 0
+	if !c.format.Reads(c.Source(), tools) {
+		return httpapi.Output{}
+	}
+	o := calls.Options{Thinking: c.format.Thinks(prompt), Single: of.Single}
+	if tools {
+		o.Tools = calls.Parse(of.Tools)
+	}
+	return httpapi.Output{Reader: func() *calls.Reader { return c.format.Reader(o) }, Written: c.format.Written(tools),
+		ShortIDs: c.format.ShortIDs}
 }
 
 // Source returns the template.

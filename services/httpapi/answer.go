@@ -123,7 +123,7 @@ func (c *collected) Delta(d tandem.Delta) error {
 }
 
 // answer runs choices and answers with all of them.
-func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice) error {
+func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output Output) error {
 	weight := &weight{all: s.answers}
 	defer weight.release()
 	for _, x := range choices {
@@ -134,7 +134,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	}
 	a := oai.Answer{Head: s.head(o, false).By(identities(choices)), Usage: new(oai.Usage), Timings: new(oai.Timings)}
 	for _, x := range choices {
-		a.Choices = append(a.Choices, s.whole(o, x))
+		a.Choices = append(a.Choices, s.whole(o, x, output))
 		a.Usage.Add(x.result, x.first)
 		a.Timings.Add(x.result, x.first)
 	}
@@ -158,12 +158,14 @@ func identities(choices []*choice) string {
 }
 
 // whole returns a choice that is complete.
-func (s *Server) whole(o *oai.Call, x *choice) oai.Choice {
+func (s *Server) whole(o *oai.Call, x *choice, output Output) oai.Choice {
 	got := x.sink.(*collected)
 	text, finish := got.text.String(), string(x.result.Finish)
 	out := oai.Choice{Index: x.index, Finish: &finish}
 	if o.Chat {
-		out.Message = &oai.Turn{Role: "assistant", Content: &text}
+		turn := output.turn()
+		out.Message = turn.whole(text)
+		finish = turn.finish(x.result.Finish)
 	} else {
 		out.Text = &text
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // Config is what a server serves. Zero durations and sizes take the default named beside them.
@@ -41,13 +42,15 @@ type Config struct {
 	Keys        *access.Keys                             // nil: everybody is let in, as one tenant
 	Hosts       []string                                 // further names in Host headers, where not all are allowed: see checkHost
 	Origins     []string                                 // of pages that may use the server, "*" for all if there are keys: see checkOrigin
-	Strict      bool                                     // refuse fields that would be ignored, and names of models that are not served
-	Insecure    bool                                     // other machines may reach the address although there are no keys
-	Grace       time.Duration                            // for calls in progress when Run's context ends: 2 s
-	Ping        time.Duration                            // a stream that was silent for this long sends a comment: 5 s
-	Stall       time.Duration                            // a client that keeps its output waiting for this long is given up: 30 s
-	Body        time.Duration                            // longest time for a client to send a body: 30 s
-	MaxBody     int64                                    // bytes: 8 MiB
+	// KeepAttribution leaves in a system block by which Claude Code tells Anthropic who asks, and which changes with every request.
+	KeepAttribution bool
+	Strict          bool          // refuse fields that would be ignored, and names of models that are not served
+	Insecure        bool          // other machines may reach the address although there are no keys
+	Grace           time.Duration // for calls in progress when Run's context ends: 2 s
+	Ping            time.Duration // a stream that was silent for this long sends a comment: 5 s
+	Stall           time.Duration // a client that keeps its output waiting for this long is given up: 30 s
+	Body            time.Duration // longest time for a client to send a body: 30 s
+	MaxBody         int64         // bytes: 8 MiB
 	// connections at once, see limited: 1024, or half of the files that the process may have open
 	MaxConns int
 	Log      *slog.Logger                    // nil discards
@@ -98,6 +101,14 @@ type Chat interface {
 type Prompt struct {
 	Text   string
 	Tokens func() []tandem.Token // makes its tokens
+	Output Output
+}
+
+// Output says how the answer to a conversation is read.
+type Output struct {
+	Reader   func() *calls.Reader // of one answer; nil: it is text as it comes
+	Written  bool                 // the reader needs control tokens by their written form
+	ShortIDs bool                 // ids of calls are nine letters and digits
 }
 
 // Health is the state that load balancers ask for.

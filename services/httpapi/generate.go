@@ -34,13 +34,14 @@ func (s *Server) chat(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	defer b.done()
-	tokens, err := s.converse(c.Context(), o.Conversation())
+	tokens, output, err := s.converse(c.Context(), o.Conversation())
 	if err != nil {
 		return err
 	}
 	o.Messages = nil
+	o.Request.Written = output.Written
 	b.done()
-	return s.complete(w, c, o, []oai.Prompt{{Tokens: tokens}})
+	return s.complete(w, c, o, []oai.Prompt{{Tokens: tokens}}, output)
 }
 
 // completion answers /v1/completions.
@@ -63,7 +64,7 @@ func (s *Server) completion(w http.ResponseWriter, c *call) error {
 		o.Prompts[i].Text = ""
 	}
 	b.done()
-	return s.complete(w, c, o, o.Prompts)
+	return s.complete(w, c, o, o.Prompts, Output{})
 }
 
 // read decodes the body of a call that generates; done must be called once its texts are tokens.
@@ -129,21 +130,21 @@ func (s *Server) hopeless(field, text string) error {
 	return nil
 }
 
-// converse returns the tokens of a conversation.
-func (s *Server) converse(ctx context.Context, of oai.Conversation) ([]tandem.Token, error) {
-	giveBack, err := s.texts(ctx, oai.Size(of.Messages))
+// converse returns the tokens of a conversation, and how its answer is read.
+func (s *Server) converse(ctx context.Context, of oai.Conversation) ([]tandem.Token, Output, error) {
+	giveBack, err := s.texts(ctx, oai.Size(of.Messages)+len(of.Tools))
 	if err != nil {
-		return nil, err
+		return nil, Output{}, err
 	}
 	defer giveBack()
 	p, err := s.conversation(ctx, of)
 	if err != nil {
-		return nil, err
+		return nil, Output{}, err
 	}
 	if err := s.hopeless("messages", p.Text); err != nil {
-		return nil, err
+		return nil, Output{}, err
 	}
-	return p.Tokens(), nil
+	return p.Tokens(), p.Output, nil
 }
 
 // served refuses a model that is not this server's, if it is strict: there is one model, which answers under any name and says its own.
@@ -180,7 +181,7 @@ func (s *Server) conversation(ctx context.Context, of oai.Conversation) (Prompt,
 }
 
 // complete runs every choice of a call and answers it.
-func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt) error {
+func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output Output) error {
 	choices, err := s.choices(o, prompts)
 	if err != nil {
 		return err
@@ -193,9 +194,9 @@ func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts [
 		}
 	}()
 	if o.Stream {
-		return s.stream(w, c, o, choices)
+		return s.stream(w, c, o, choices, output)
 	}
-	return s.answer(w, c, o, choices)
+	return s.answer(w, c, o, choices, output)
 }
 
 // choices returns the generations of a call, all validated.

@@ -222,13 +222,14 @@ func TestOfficialClientOfLocalServers(t *testing.T) {
 	if err != nil || a.Model != "gopher" || a.Usage.TotalTokens != context1 || asked.Sampling.Seed != 1<<63 || asked.Sampling.TopK != 1 {
 		t.Fatalf("%+v, %v, asked for %+v", a, err, asked.Sampling)
 	}
-	for _, name := range []string{"store", "parallel_tool_calls", "user", "service_tier", "cache_prompt", "keep_alive"} {
+	for _, name := range []string{"store", "user", "service_tier", "cache_prompt", "keep_alive"} {
 		if !strings.Contains(answer.Header.Get("X-Tandem-Ignored"), name) {
 			t.Errorf("ignored %q: want %s among them", answer.Header.Get("X-Tandem-Ignored"), name)
 		}
 	}
-	for param, set := range map[string]option.RequestOption{"tools": option.WithJSONSet("tools", []any{map[string]any{"type": "function"}}),
-		"grammar": option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format",
+	for param, set := range map[string]option.RequestOption{
+		"tools[0].function": option.WithJSONSet("tools", []any{map[string]any{"type": "function"}}),
+		"grammar":           option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format",
 			map[string]any{"type": "json_object"})} {
 		var e *openai.Error
 		if _, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Messages: user}, set); !errors.As(err, &e) ||

@@ -15,6 +15,7 @@ type props struct {
 	Alias      string          `json:"model_alias"`
 	Path       string          `json:"model_path"` // the file's name: its folder is nobody's business
 	Template   string          `json:"chat_template"`
+	Caps       map[string]bool `json:"chat_template_caps"` // of chats with this server, which describes tools where the template does not
 	Modalities map[string]bool `json:"modalities"`
 	Build      string          `json:"build_info"`
 }
@@ -40,7 +41,10 @@ type defaultParams struct {
 func (s *Server) props(w http.ResponseWriter, _ *call) error {
 	d := values(s.cfg.Defaults)
 	p := props{Alias: s.cfg.Model.Name, Path: s.cfg.Model.File, Template: s.cfg.Model.Template, Build: "tandem " + s.cfg.Build,
-		Modalities: map[string]bool{"vision": false, "audio": false}}
+		Modalities: map[string]bool{"vision": false, "audio": false}, Caps: map[string]bool{}}
+	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"} {
+		p.Caps[name] = s.cfg.Chat != nil
+	}
 	p.Settings.Context = s.cfg.Limits.Context
 	most := d.MaxTokens
 	if m := s.cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {

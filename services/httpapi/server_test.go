@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/text/calls"
 )
 
 func TestMain(m *testing.M) {
@@ -192,7 +193,12 @@ func (lines) Prompt(_ context.Context, of oai.Conversation) (Prompt, error) {
 		}
 		fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
 	}
-	return Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}, nil
+	p := Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}
+	if len(of.Tools) > 0 {
+		o := calls.Options{Tools: calls.Parse(of.Tools), Single: of.Single}
+		p.Output.Reader = func() *calls.Reader { return calls.Hermes.Reader(o) }
+	}
+	return p, nil
 }
 
 var testDefaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},

@@ -18,6 +18,7 @@ type streamed struct {
 	usage  json.RawMessage // the usage field of chunks
 	index  int
 	at     *oai.Offsets // of its next token; nil in chats
+	turn   *turn        // of a chat
 }
 
 // chunk returns a chunk with this choice.
@@ -29,9 +30,20 @@ func (s *streamed) chunk(c oai.Choice) oai.Chunk {
 // piece returns a choice with a piece of text.
 func (s *streamed) piece(text string) oai.Choice {
 	if s.call.Chat {
-		return oai.Choice{Delta: &oai.Turn{Content: &text}}
+		return oai.Choice{Delta: &oai.Turn{Content: text}}
 	}
 	return oai.Choice{Text: &text}
+}
+
+// pieces returns the choices of what has been generated: several where it is text and calls.
+func (s *streamed) pieces(text string) (out []oai.Choice) {
+	if !s.call.Chat {
+		return []oai.Choice{s.piece(text)}
+	}
+	for _, d := range s.turn.deltas(text) {
+		out = append(out, oai.Choice{Delta: &d})
+	}
+	return out
 }
 
 // Started implements tandem.Sink.
@@ -51,20 +63,36 @@ func (s *streamed) Delta(d tandem.Delta) error {
 	if d.Text == "" && len(d.Logprobs) == 0 && !report {
 		return nil // half a character, or the beginning of a stop sequence
 	}
-	choice := s.piece(d.Text)
-	if len(d.Logprobs) > 0 {
-		choice.Logprobs = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.at)
+	choices := s.pieces(d.Text)
+	if len(choices) == 0 && (len(d.Logprobs) > 0 || report) {
+		choices = append(choices, s.piece(""))
 	}
-	c := s.chunk(choice)
-	if report {
-		c.Tandem = &oai.Account{Tokens: oai.OriginTokens(d, s.server.word), Round: oai.NewRound(d.Round, s.server.word)}
+	for i, choice := range choices {
+		if i == 0 && len(d.Logprobs) > 0 {
+			choice.Logprobs = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.at)
+		}
+		c := s.chunk(choice)
+		if i == 0 && report {
+			c.Tandem = &oai.Account{Tokens: oai.OriginTokens(d, s.server.word), Round: oai.NewRound(d.Round, s.server.word)}
+		}
+		if err := s.events.Send("", c); err != nil {
+			return err
+		}
 	}
-	return s.events.Send("", c)
+	return nil
 }
 
 // end sends the last chunk of a choice.
 func (s *streamed) end(x *choice) error {
 	finish := string(x.result.Finish)
+	if s.call.Chat {
+		for _, d := range s.turn.rest() {
+			if err := s.events.Send("", s.chunk(oai.Choice{Delta: &d})); err != nil {
+				return err
+			}
+		}
+		finish = s.turn.finish(x.result.Finish)
+	}
 	last := oai.Choice{Delta: &oai.Turn{}, Finish: &finish}
 	if !s.call.Chat {
 		last = s.piece("")
@@ -81,7 +109,7 @@ func (s *streamed) end(x *choice) error {
 }
 
 // stream runs choices and sends their pieces as they come.
-func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice) error {
+func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output Output) error {
 	head := s.head(o, true)
 	var usage json.RawMessage
 	if o.IncludeUsage {
@@ -90,7 +118,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
 	for _, x := range choices {
-		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, turn: output.turn()}
 		if o.Request.Sampling.Logprobs && !o.Chat {
 			sink.at = s.offsets(x)
 		}

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"context"
+	"slices"
 	"strings"
 )
 
@@ -39,6 +40,29 @@ func (t *Template) AfterTurn(ctx context.Context) (texts []string) {
 		}
 	}
 	return texts
+}
+
+// UpTo returns the rendering up to the end of the last occurrence of content, which the model continues then. Templates that trim contents
+// leave out the space at its ends.
+func (out Rendered) UpTo(content string) Rendered {
+	trimmed := strings.TrimSpace(content)
+	at := strings.LastIndex(out.Text, trimmed)
+	if at < 0 {
+		return out
+	}
+	end := at + len(trimmed)
+	if space := content[strings.LastIndex(content, trimmed)+len(trimmed):]; strings.HasPrefix(out.Text[end:], space) {
+		end += len(space)
+	}
+	out.Text = out.Text[:end]
+	for i, s := range out.User {
+		if s.To > end {
+			out.User = slices.Clone(out.User[:i+1])
+			out.User[i].To = max(end, s.From)
+			break
+		}
+	}
+	return out
 }
 
 // after returns what the template wrote after the last occurrence of content.

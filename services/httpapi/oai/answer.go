@@ -40,8 +40,10 @@ type Choice struct {
 
 // Turn is an assistant's turn, or a piece of it.
 type Turn struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
+	Role      string     `json:"role,omitempty"`
+	Content   any        `json:"content,omitempty"` // a string, Null beside calls alone
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // Answer is a whole answer.

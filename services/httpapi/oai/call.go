@@ -3,6 +3,7 @@ package oai
 import (
 	crand "crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"slices"
 	"strconv"
@@ -38,11 +39,22 @@ type Call struct {
 	options     bool                 // stream_options was given
 	speculation tandemv1.Speculation // as gRPC has it
 	variables   variables            // of a chat's template
+	tools       json.RawMessage      // a JSON array of functions that the model may call
+	choice      ToolChoice
+	parallel    bool // several calls in one answer
+	goesOn      bool // the last message is the beginning of the answer
+	opens       bool // the template begins the answer
 }
 
 // Conversation returns what a chat's prompt is made of.
 func (c *Call) Conversation() Conversation {
-	return Conversation{Messages: c.Messages, Variables: c.variables.of}
+	of := Conversation{Messages: c.Messages, Variables: c.variables.of, Tools: c.tools, Single: !c.parallel, Must: c.choice.Must}
+	if n := len(of.Messages) - 1; n > 0 && of.Messages[n].Role == "assistant" && len(of.Messages[n].ToolCalls) == 0 {
+		if of.Continue = of.Messages[n].Content != ""; !of.Continue {
+			of.Messages = of.Messages[:n]
+		}
+	}
+	return of
 }
 
 // Prompt is a text, or tokens taken as they are.
@@ -64,7 +76,7 @@ func ReadCompletion(body io.Reader, d public.Defaults, l Limits) (*Call, error) 
 }
 
 func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d public.Defaults, l Limits) (*Call, error) {
-	c.N, c.bestOf = 1, unset
+	c.N, c.bestOf, c.parallel, c.opens = 1, unset, true, true
 	c.Request = tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}
 	err := read(body, l, needed, func(name string) func(string, *source) error {
 		if f := c.variables.reader(name); f != nil && c.Chat {
@@ -109,6 +121,16 @@ func (c *Call) finish(d public.Defaults, l Limits) error {
 	}
 	if c.options && !c.Stream {
 		l.ignore("stream_options")
+	}
+	if err := c.offer(l); err != nil {
+		return err
+	}
+	if last := len(c.Messages) - 1; (c.goesOn || !c.opens) && (last < 1 || c.Messages[last].Role != "assistant") {
+		field, value := "continue_final_message", c.goesOn
+		if !c.opens {
+			field, value = "add_generation_prompt", false
+		}
+		return bad(field, "%s is %v and the last message is not the assistant's: want one to continue", field, value)
 	}
 	if p := &c.Request.Sampling; p.TopP == 0 { // the likeliest tokens that together have any probability: one
 		p.TopP, p.TopK = 1, 1

@@ -18,6 +18,17 @@ type Error struct {
 	Param      string // the field that was wrong, "" for none
 	Code       string // "" for none
 	RetryAfter time.Duration
+	TooLong    Excess // of a prompt that the context does not hold
+}
+
+// Excess is a prompt that is too long.
+type Excess struct {
+	Tokens, Context int
+}
+
+// Words returns what Anthropic's API says of it: programs find the two numbers by these words.
+func (x Excess) Words() string {
+	return fmt.Sprintf("prompt is too long: %d tokens > %d maximum", x.Tokens, x.Context-1)
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -68,12 +68,16 @@ var chatOnly = map[string]reader{
 		c.top = true
 		return readInt(name, s, &c.Request.Sampling.TopLogprobs)
 	},
-	"tools": none("[]"), "functions": none("[]"),
-	"tool_choice":        only(`"none"`, `"auto"`),
-	"function_call":      only(`"none"`, `"auto"`),
-	"modalities":         only(`["text"]`),
-	"audio":              none(),
-	"web_search_options": none(),
+	"tools":                  func(c *Call, name string, s *source) error { return readTools(&c.tools)(name, s) },
+	"functions":              none("[]"), // the older form of tools
+	"tool_choice":            readToolChoice,
+	"parallel_tool_calls":    boolean(func(c *Call) *bool { return &c.parallel }),
+	"continue_final_message": boolean(func(c *Call) *bool { return &c.goesOn }),
+	"add_generation_prompt":  boolean(func(c *Call) *bool { return &c.opens }),
+	"function_call":          only(`"none"`, `"auto"`),
+	"modalities":             only(`["text"]`),
+	"audio":                  none(),
+	"web_search_options":     none(),
 }
 
 // completionOnly are the fields of the older completions alone.
@@ -108,10 +112,9 @@ var strict = map[string]reader{
 			return nil
 		})
 	},
-	"store":               only("false"),
-	"parallel_tool_calls": only("true", "false"), // there are no tools to call
-	"service_tier":        only(`"auto"`, `"default"`),
-	"prediction":          none(), "verbosity": none(),
+	"store":        only("false"),
+	"service_tier": only(`"auto"`, `"default"`),
+	"prediction":   none(), "verbosity": none(),
 }
 
 // constraint takes a field that limits what the answer may hold, of a value that does not limit it.

@@ -11,6 +11,9 @@ import (
 type Conversation struct {
 	Messages  []Message
 	Tools     json.RawMessage // a JSON array, empty for none
+	Must      bool            // the model is to call one of the tools
+	Single    bool            // and not several
+	Continue  bool            // the last message is the beginning of the answer
 	Variables Variables
 }
 

@@ -394,7 +394,7 @@ func TooLong(param string, tokens int, exact bool, context int) error {
 	e := Refusal(400, "context_length_exceeded",
 		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
 			"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
-	e.Param = param
+	e.Param, e.TooLong = param, Excess{tokens, context}
 	return e
 }
 

@@ -1,0 +1,101 @@
+package chats
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+)
+
+// inWords returns a conversation for a template that knows no tools: the system message describes them, calls and results are texts of the
+// conversation, in the form that most models have seen in training (Hermes 2 Pro's).
+func inWords(of oai.Conversation) oai.Conversation {
+	turns := make([]oai.Message, 0, len(of.Messages)+1)
+	for i, m := range of.Messages {
+		switch {
+		case m.Role == "tool":
+			text := "<tool_response>\n" + m.Content + "\n</tool_response>"
+			if last := len(turns) - 1; last >= 0 && turns[last].Role == "user" && of.Messages[i-1].Role == "tool" {
+				turns[last].Content += "\n" + text // results of one turn are one message: many templates want the roles to alternate
+				continue
+			}
+			m = oai.Message{Role: "user", Content: text}
+		case len(m.ToolCalls) > 0:
+			m.Content, m.ToolCalls = strings.TrimSpace(m.Content+"\n"+written(m.ToolCalls)), nil
+		}
+		turns = append(turns, m)
+	}
+	of.Messages = turns
+	if len(of.Tools) > 0 {
+		of.Messages = told(of.Messages, describe(of.Tools))
+	}
+	return of
+}
+
+// describe tells the model which tools there are and how it calls one.
+func describe(tools json.RawMessage) string {
+	var b strings.Builder
+	b.WriteString("You may call these functions, whose signatures are given as JSON:\n<tools>\n")
+	var each []json.RawMessage
+	_ = json.Unmarshal(tools, &each)
+	for _, t := range each {
+		b.Write(t)
+		b.WriteByte('\n')
+	}
+	b.WriteString("</tools>\nFor each call, write a JSON object with the function's name and its arguments within " +
+		"<tool_call></tool_call>:\n<tool_call>\n{\"name\": NAME, \"arguments\": OBJECT}\n</tool_call>\n" +
+		"The results come back within <tool_response></tool_response>.")
+	return b.String()
+}
+
+// written returns calls as the model would have written them.
+func written(array json.RawMessage) string {
+	var all []struct {
+		Function struct {
+			Name      string          `json:"name"`
+			Arguments json.RawMessage `json:"arguments"`
+		} `json:"function"`
+	}
+	if json.Unmarshal(array, &all) != nil {
+		return string(array)
+	}
+	var out []string
+	for _, c := range all {
+		arguments := string(c.Function.Arguments)
+		var text string
+		if json.Unmarshal(c.Function.Arguments, &text) == nil && json.Valid([]byte(text)) {
+			arguments = text
+		}
+		if arguments == "" {
+			arguments = "{}"
+		}
+		name, _ := json.Marshal(c.Function.Name)
+		out = append(out, fmt.Sprintf("<tool_call>\n{\"name\": %s, \"arguments\": %s}\n</tool_call>", name, arguments))
+	}
+	return strings.Join(out, "\n")
+}
+
+// mustCall asks for a call: nothing forces one yet.
+func mustCall(of oai.Conversation) string {
+	var all []struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	if _ = json.Unmarshal(of.Tools, &all); len(all) == 1 {
+		return fmt.Sprintf("Answer with a call of the function %s, and with nothing else.", all[0].Function.Name)
+	}
+	return "Answer with a call of one of the functions, and with nothing else."
+}
+
+// told returns messages whose system message ends with text.
+func told(messages []oai.Message, text string) []oai.Message {
+	if len(messages) == 0 || messages[0].Role != "system" {
+		return append([]oai.Message{{Role: "system", Content: text}}, messages...)
+	}
+	messages = slices.Clone(messages)
+	messages[0].Content += "\n\n" + text
+	return messages
+}
