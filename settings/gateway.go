@@ -72,17 +72,18 @@ type Logging struct {
 
 // Web says where and for whom a gateway serves HTTP.
 type Web struct {
-	HTTP         string   `name:"http" help:"HTTP server: host:port, unix:///path, or off. It has OpenAI's API and the playground." default:"127.0.0.1:8450" placeholder:"ADDR" group:"Serving"`
-	Host         string   `help:"Host of --http, in place of the one there." placeholder:"HOST" setting:"-" group:"Serving"`
-	Port         *int     `help:"Port of --http, in place of the one there." placeholder:"PORT" setting:"-" group:"Serving"`
-	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" more:"" group:"Security"`
-	APIKeys      string   `name:"api-keys" help:"File with one key of a client a line. Empty lines and lines that begin with # are ignored." placeholder:"FILE" group:"Security"`
-	MetricsKey   string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE" more:"" group:"Security"`
-	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none" more:"" group:"Security"`
-	CORSOrigin   []string `name:"cors-origin" help:"Origin of web pages that may use the HTTP server. May be repeated. As in https://chat.example.org; * lets all pages, and needs keys." placeholder:"ORIGIN" sep:"none" group:"Security"`
-	Alias        []string `help:"Further name of the model; may be repeated. Requests may use any name; answers say the model's own." more:"" placeholder:"NAME" sep:"none" group:"Model"`
-	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." more:"" group:"Serving"`
-	ChatTemplate string   `help:"File with the Jinja template of chats, for a model without a right one." more:"" placeholder:"FILE" group:"Model"`
+	HTTP            string   `name:"http" help:"HTTP server: host:port, unix:///path, or off. It has OpenAI's API and the playground." default:"127.0.0.1:8450" placeholder:"ADDR" group:"Serving"`
+	Host            string   `help:"Host of --http, in place of the one there." placeholder:"HOST" setting:"-" group:"Serving"`
+	Port            *int     `help:"Port of --http, in place of the one there." placeholder:"PORT" setting:"-" group:"Serving"`
+	APIKey          []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" more:"" group:"Security"`
+	APIKeys         string   `name:"api-keys" help:"File with one key of a client a line. Empty lines and lines that begin with # are ignored." placeholder:"FILE" group:"Security"`
+	MetricsKey      string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE" more:"" group:"Security"`
+	AllowHost       []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none" more:"" group:"Security"`
+	CORSOrigin      []string `name:"cors-origin" help:"Origin of web pages that may use the HTTP server. May be repeated. As in https://chat.example.org; * lets all pages, and needs keys." placeholder:"ORIGIN" sep:"none" group:"Security"`
+	Alias           []string `help:"Further name of the model; may be repeated. Requests may use any name; answers say the model's own." more:"" placeholder:"NAME" sep:"none" group:"Model"`
+	KeepAttribution bool     `help:"Leave in the system block by which Claude Code says who asks. It changes with every request, so nothing behind it is found in the cache." more:"" group:"Serving"`
+	StrictFields    bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." more:"" group:"Serving"`
+	ChatTemplate    string   `help:"File with the Jinja template of chats, for a model without a right one." more:"" placeholder:"FILE" group:"Model"`
 
 	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON" more:"" group:"Model"`
 }

@@ -51,13 +51,14 @@ type Config struct {
 	PoolListen string // address on which that server listens; "": a loopback port that the system chooses
 	PoolFile   string // file for its URL, which the others read; "": none
 
-	HTTP        string       // address of the HTTP server, or NoHTTP
-	AllowHost   []string     // as httpapi.Config.Hosts
-	Origins     []string     // as httpapi.Config.Origins
-	Aliases     []string     // further names of the model over HTTP
-	Strict      bool         // as httpapi.Config.Strict
-	Keys        *access.Keys // of clients; nil: everybody who can connect is served
-	MetricsKeys *access.Keys // the only keys for the metrics; nil: the clients' keys work
+	HTTP            string       // address of the HTTP server, or NoHTTP
+	AllowHost       []string     // as httpapi.Config.Hosts
+	Origins         []string     // as httpapi.Config.Origins
+	Aliases         []string     // further names of the model over HTTP
+	Strict          bool         // as httpapi.Config.Strict
+	KeepAttribution bool         // as httpapi.Config.KeepAttribution
+	Keys            *access.Keys // of clients; nil: everybody who can connect is served
+	MetricsKeys     *access.Keys // the only keys for the metrics; nil: the clients' keys work
 
 	NoLookup     bool // without the drafter lookup
 	EarlierTexts int  // tokens of ended sessions in which lookup looks, in equal parts for the tenants of Keys; 0: none

@@ -26,7 +26,7 @@ func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
 	h.Build = c.Version
 	h.Defaults.Sampling = HTTPSampling(c.Sampling, m.sampling)
 	h.Listen, h.Hosts, h.MetricsKeys, h.Model, h.Vocab, h.Chat = c.HTTP, c.AllowHost, c.MetricsKeys, m.told(), m.vocab, m.chat
-	h.Origins, h.Strict, h.Model.Aliases = c.Origins, c.Strict, c.Aliases
+	h.Origins, h.Strict, h.KeepAttribution, h.Model.Aliases = c.Origins, c.Strict, c.KeepAttribution, c.Aliases
 	h.Defaults.MaxTokens = oai.ToTheEnd // as OpenAI's and llama.cpp's; gRPC has a number
 	s, err := httpapi.New(h)
 	if err != nil {

@@ -16,17 +16,19 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
 // route is what is served at a path.
 type route struct {
-	name   string       // for metrics: all paths with a model's name have one
-	post   bool         // POST, else GET and HEAD
-	open   bool         // without a key
-	keys   *access.Keys // the only ones let in; nil: those of all clients
-	more   *access.Keys // let in besides; nil: none
+	name   string               // for metrics: all paths with a model's name have one
+	post   bool                 // POST, else GET and HEAD
+	open   bool                 // without a key
+	keys   *access.Keys         // the only ones let in; nil: those of all clients
+	more   *access.Keys         // let in besides; nil: none
+	errors func(*oai.Error) any // the body of an error; nil: OpenAI's
 	handle func(s *Server, w http.ResponseWriter, r *call) error
 }
 
@@ -37,6 +39,7 @@ type call struct {
 	tenant string
 	begun  time.Time
 	below  string // the rest of the path, for a route of all paths below one
+	errors func(*oai.Error) any
 
 	ignored                    names // fields of the body
 	promptTokens, outputTokens int   // of all choices, once they have ended
@@ -48,17 +51,20 @@ func (c *call) left() bool { return errors.Is(context.Cause(c.Context()), contex
 // routes returns the handler of all requests. A path that ends in "/" stands for all paths below it.
 func (s *Server) routes() http.Handler {
 	all := map[string]route{
-		"/v1/chat/completions": {post: true, handle: (*Server).chat},
-		"/v1/completions":      {post: true, handle: (*Server).completion},
-		"/v1/models":           {handle: (*Server).models},
-		"/v1/models/":          {handle: (*Server).model},
-		"/props":               {handle: (*Server).props},
-		"/tokenize":            {post: true, handle: (*Server).tokenize},
-		"/detokenize":          {post: true, handle: (*Server).detokenize},
-		"/apply-template":      {post: true, handle: (*Server).applyTemplate},
-		"/health":              {open: true, handle: (*Server).health},
-		"/livez":               {open: true, handle: (*Server).livez},
-		"/readyz":              {open: true, handle: (*Server).readyz},
+		"/v1/chat/completions":      {post: true, handle: (*Server).chat},
+		"/v1/completions":           {post: true, handle: (*Server).completion},
+		"/v1/messages":              {post: true, errors: anthropic.Error, handle: (*Server).messages},
+		"/v1/messages/count_tokens": {post: true, errors: anthropic.Error, handle: (*Server).countTokens},
+		"/v1/responses":             {post: true, handle: (*Server).respond},
+		"/v1/models":                {handle: (*Server).models},
+		"/v1/models/":               {handle: (*Server).model},
+		"/props":                    {handle: (*Server).props},
+		"/tokenize":                 {post: true, handle: (*Server).tokenize},
+		"/detokenize":               {post: true, handle: (*Server).detokenize},
+		"/apply-template":           {post: true, handle: (*Server).applyTemplate},
+		"/health":                   {open: true, handle: (*Server).health},
+		"/livez":                    {open: true, handle: (*Server).livez},
+		"/readyz":                   {open: true, handle: (*Server).readyz},
 	}
 	if s.cfg.Describe != nil {
 		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
@@ -164,7 +170,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	h.Set("X-Request-Id", c.id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	to, below, known := find(all, r.URL.Path)
-	c.below = below
+	c.below, c.errors = below, to.errors
 	r.Pattern = to.name
 	s.allow(w, 0) // for handlers that set no other
 	defer func() { s.ended(c, to.name, seen, recover()) }()
@@ -269,6 +275,10 @@ func (s *Server) fail(w *watched, c *call, err error) {
 	}
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	if c.errors != nil {
+		s.reply(w, e.Status, c.errors(e))
+		return
 	}
 	s.reply(w, e.Status, e.Body())
 }

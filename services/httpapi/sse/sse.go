@@ -23,6 +23,8 @@ type Writer struct {
 	stall time.Duration
 	ping  time.Duration
 
+	comment []byte // that is sent after the ping time
+
 	mu     sync.Mutex
 	buf    bytes.Buffer
 	enc    *json.Encoder // into buf
@@ -42,12 +44,25 @@ const (
 // New returns a writer of a request's answer; it must be closed before the handler returns. A client that keeps its
 // output waiting for the stall time is given up.
 func New(w http.ResponseWriter, stall, ping time.Duration) *Writer {
-	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping}
+	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping, comment: []byte(": ping\n\n")}
 	e.enc = json.NewEncoder(&e.buf)
 	e.enc.SetEscapeHTML(false)
 	e.mu.Lock() // it may fire before it is known
 	defer e.mu.Unlock()
 	e.timer = time.AfterFunc(ping, e.alive)
+	return e
+}
+
+// Alive makes the writer send an event, instead of a comment, when nothing has been written for the ping time: some clients do not count
+// comments. It returns the writer.
+func (e *Writer) Alive(kind string, v any) *Writer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	text, _ := json.Marshal(v) // of plain values
+	e.comment = []byte("data: " + string(text) + "\n\n")
+	if kind != "" {
+		e.comment = append([]byte("event: "+kind+"\n"), e.comment...)
+	}
 	return e
 }
 
@@ -96,7 +111,7 @@ func (e *Writer) State() (begun bool, err error) {
 func (e *Writer) alive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_ = e.write([]byte(": ping\n\n"))
+	_ = e.write(e.comment)
 }
 
 // write writes and flushes p; e is locked.

@@ -49,6 +49,27 @@ func TestWriter(t *testing.T) {
 	}
 }
 
+// TestAlive: a silent stream sends a comment, or the event that it was given for that.
+func TestAlive(t *testing.T) {
+	for _, tc := range []struct {
+		kind string
+		v    any
+		want string
+	}{{"", nil, ": ping\n\n"}, {"ping", map[string]string{"type": "ping"}, "event: ping\ndata: {\"type\":\"ping\"}\n\n"},
+		{"", map[string]string{"type": "keepalive"}, "data: {\"type\":\"keepalive\"}\n\n"}} {
+		w := httptest.NewRecorder()
+		e := New(w, time.Second, time.Hour)
+		if tc.v != nil {
+			e.Alive(tc.kind, tc.v)
+		}
+		e.alive()
+		e.Close()
+		if w.Body.String() != tc.want {
+			t.Errorf("%q, want %q", w.Body.String(), tc.want)
+		}
+	}
+}
+
 // TestBrokenConnection keeps the first error: nothing is tried again, and it counts as the client's leaving.
 func TestBrokenConnection(t *testing.T) {
 	w := &broken{httptest.NewRecorder(), 1}

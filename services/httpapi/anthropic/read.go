@@ -1,0 +1,444 @@
+// Package anthropic translates Anthropic's Messages API into chats and back: the fields of a body become those of /v1/chat/completions,
+// so that one decoder checks both. What only this API has, and what changes the answer's meaning, is refused by name; fields without an
+// effect here, such as cache_control or context_management, are left out.
+package anthropic
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+)
+
+// Attribution begins a system block that Claude Code changes with every request. It says who asks, not what, and would cost the whole
+// prompt's prefill each turn.
+const Attribution = "x-anthropic-billing-header:"
+
+// Options of a translation.
+type Options struct {
+	KeepAttribution bool              // leave the block of Attribution in
+	Ignored         func(name string) // is called with what has no effect; may be nil
+	CountOnly       bool              // the body asks for the number of its tokens: max_tokens may be missing
+}
+
+// request is a body of /v1/messages, as far as it is read.
+type request struct {
+	Model         string          `json:"model"`
+	MaxTokens     *int            `json:"max_tokens"`
+	System        json.RawMessage `json:"system"`
+	Messages      []message       `json:"messages"`
+	Tools         []tool          `json:"tools"`
+	ToolChoice    *choice         `json:"tool_choice"`
+	Stop          []string        `json:"stop_sequences"`
+	Temperature   *float64        `json:"temperature"`
+	TopP          *float64        `json:"top_p"`
+	TopK          *int            `json:"top_k"`
+	Stream        bool            `json:"stream"`
+	Thread        json.RawMessage `json:"thread"`
+	Container     json.RawMessage `json:"container"`
+	MCP           json.RawMessage `json:"mcp_servers"`
+	Thinking      *struct{ Type string }
+	Output        *output `json:"output_config"`
+	OutputFormat  *format `json:"output_format"`
+	Seed          json.RawMessage
+	Speculation   json.RawMessage
+	MinP          json.RawMessage `json:"min_p"`
+	RepeatPenalty json.RawMessage `json:"repeat_penalty"`
+	Kwargs        json.RawMessage `json:"chat_template_kwargs"`
+}
+
+type output struct {
+	Effort string  `json:"effort"`
+	Format *format `json:"format"`
+}
+
+type format struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"schema"`
+}
+
+type message struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+}
+
+type tool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"input_schema"`
+}
+
+type choice struct {
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Single bool   `json:"disable_parallel_tool_use"`
+}
+
+// block is one part of a content.
+type block struct {
+	Type     string          `json:"type"`
+	Text     string          `json:"text"`
+	Thinking string          `json:"thinking"`
+	ID       string          `json:"id"`
+	Name     string          `json:"name"`
+	Input    json.RawMessage `json:"input"`
+	ToolUse  string          `json:"tool_use_id"`
+	Content  json.RawMessage `json:"content"`
+	IsError  bool            `json:"is_error"`
+	Title    string          `json:"title"`
+	Source   *struct {
+		Type string `json:"type"`
+		Data string `json:"data"`
+	} `json:"source"`
+}
+
+// bad returns the error of a field.
+func bad(param, form string, args ...any) error {
+	return &tandem.Error{Kind: tandem.Invalid, Field: param, Err: fmt.Errorf(form, args...)}
+}
+
+func unsupported(param, form string, args ...any) error {
+	return &tandem.Error{Kind: tandem.Unsupported, Field: param, Err: fmt.Errorf(form, args...)}
+}
+
+// Chat returns a body of /v1/messages as a body of /v1/chat/completions. Errors: Invalid and Unsupported, with the field; *oai.Error for a
+// thread.
+func Chat(body []byte, o Options) (json.RawMessage, error) {
+	var r request
+	if err := json.Unmarshal(body, &r); err != nil {
+		return nil, explain(err)
+	}
+	if o.Ignored == nil {
+		o.Ignored = func(string) {}
+	}
+	if len(r.Thread) > 0 && string(r.Thread) != "null" { // the client's library sends the whole history after this answer
+		e := oai.Refusal(http.StatusBadRequest, "thread_unsupported_request", "thread is not supported: send all messages")
+		e.Param = "thread"
+		return nil, e
+	}
+	switch {
+	case len(r.Messages) == 0:
+		return nil, bad("messages", "messages is missing or empty: want at least one message")
+	case r.MaxTokens == nil && !o.CountOnly:
+		return nil, bad("max_tokens", "max_tokens is missing: want 1 or more")
+	case r.MaxTokens != nil && *r.MaxTokens < 1:
+		return nil, bad("max_tokens", "max_tokens is %d: want 1 or more", *r.MaxTokens)
+	}
+	for name, raw := range map[string]json.RawMessage{"container": r.Container, "mcp_servers": r.MCP} {
+		if s := string(raw); s != "" && s != "null" && s != "[]" {
+			return nil, unsupported(name, "%s is not supported: leave it out", name)
+		}
+	}
+	out := r.fields()
+	messages, err := r.messages(o)
+	if err != nil {
+		return nil, err
+	}
+	out["messages"] = messages
+	if err := r.tools(out, o); err != nil {
+		return nil, err
+	}
+	return marshal(out)
+}
+
+// fields returns the fields of a chat but the conversation and the tools.
+func (r *request) fields() map[string]any {
+	out := map[string]any{"stream": r.Stream}
+	for name, raw := range map[string]json.RawMessage{"seed": r.Seed, "speculation": r.Speculation, "min_p": r.MinP,
+		"repeat_penalty": r.RepeatPenalty, "chat_template_kwargs": r.Kwargs} {
+		if len(raw) > 0 {
+			out[name] = raw
+		}
+	}
+	if r.Model != "" {
+		out["model"] = r.Model
+	}
+	if r.MaxTokens != nil {
+		out["max_tokens"] = *r.MaxTokens
+	}
+	if r.Temperature != nil {
+		out["temperature"] = *r.Temperature
+	}
+	if r.TopP != nil {
+		out["top_p"] = *r.TopP
+	}
+	if r.TopK != nil {
+		out["top_k"] = *r.TopK
+	}
+	if len(r.Stop) > 0 {
+		out["stop"] = r.Stop
+	}
+	if r.Thinking != nil && r.Thinking.Type != "adaptive" {
+		out["enable_thinking"] = r.Thinking.Type == "enabled"
+	}
+	if r.Output != nil && r.Output.Effort != "" {
+		out["reasoning_effort"] = r.Output.Effort
+	}
+	return out
+}
+
+// explain names the field that is of the wrong type.
+func explain(err error) error {
+	if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
+		return bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
+	}
+	return bad("", "the body is not a JSON object of /v1/messages: %w", err)
+}
+
+// marshal is json.Marshal without escapes for HTML.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// turn is a message of a chat.
+type turn struct {
+	Role      string `json:"role"`
+	Content   string `json:"content"`
+	Reasoning string `json:"reasoning_content,omitempty"`
+	ToolCalls []call `json:"tool_calls,omitempty"`
+	ToolUse   string `json:"tool_call_id,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+type call struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// messages returns the conversation, the system text first.
+func (r *request) messages(o Options) ([]turn, error) {
+	var out []turn
+	system, err := systemText(r.System, o)
+	if err != nil {
+		return nil, err
+	}
+	if format := r.form(); format != nil && len(format.Schema) > 0 { // nothing forces the output yet
+		o.Ignored("output_config.format")
+		system = strings.TrimSpace(system + "\n\nAnswer with one JSON value that follows this JSON Schema, and with nothing else:\n" +
+			string(format.Schema))
+	}
+	if system != "" {
+		out = append(out, turn{Role: "system", Content: system})
+	}
+	names := map[string]string{} // of tools, by the id of their call
+	for i, m := range r.Messages {
+		at := fmt.Sprintf("messages[%d]", i)
+		blocks, err := blocksOf(at+".content", m.Content)
+		if err != nil {
+			return nil, err
+		}
+		switch m.Role {
+		case "user":
+			out, err = user(out, at, blocks, names, o)
+		case "assistant":
+			var t turn
+			if t, err = assistant(at, blocks, names, o); err == nil {
+				out = append(out, t)
+			}
+		case "system": // in the middle: few templates take that, and at the front it would change what is cached
+			var text string
+			if text, err = texts(at+".content", blocks, o); err == nil {
+				if last := len(out) - 1; last >= 0 && out[last].Role == "user" {
+					out[last].Content += "\n\n" + text
+				} else {
+					out = append(out, turn{Role: "user", Content: text})
+				}
+			}
+		default:
+			err = bad(at+".role", "%s.role is %.50q: want \"user\" or \"assistant\"", at, m.Role)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// form returns the form that the answer is to have, nil for any.
+func (r *request) form() *format {
+	if r.Output != nil && r.Output.Format != nil {
+		return r.Output.Format
+	}
+	return r.OutputFormat
+}
+
+// systemText returns the system text: one, or the texts of blocks.
+func systemText(raw json.RawMessage, o Options) (string, error) {
+	blocks, err := blocksOf("system", raw)
+	if err != nil {
+		return "", err
+	}
+	blocks = slices.DeleteFunc(blocks, func(b block) bool {
+		drop := !o.KeepAttribution && strings.HasPrefix(b.Text, Attribution)
+		if drop {
+			o.Ignored("system." + strings.TrimSuffix(Attribution, ":"))
+		}
+		return drop
+	})
+	return texts("system", blocks, o)
+}
+
+// blocksOf reads a content: a string, or blocks.
+func blocksOf(at string, raw json.RawMessage) ([]block, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return []block{{Type: "text", Text: text}}, nil
+	}
+	var out []block
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, bad(at, "%s is neither a string nor an array of content blocks", at)
+	}
+	return out, nil
+}
+
+// texts joins the texts of blocks, which must all be texts.
+func texts(at string, blocks []block, o Options) (string, error) {
+	var all []string
+	for i, b := range blocks {
+		text, err := b.asText(fmt.Sprintf("%s[%d]", at, i), o)
+		if err != nil {
+			return "", err
+		}
+		if text != "" {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, "\n"), nil
+}
+
+// asText returns what a block says.
+func (b block) asText(at string, o Options) (string, error) {
+	switch b.Type {
+	case "text", "":
+		return b.Text, nil
+	case "document":
+		if b.Source != nil && b.Source.Type == "text" {
+			return strings.TrimSpace(b.Title + "\n" + b.Source.Data), nil
+		}
+	case "tool_reference": // a tool that was found: it is among the tools
+		o.Ignored("messages[].content[].tool_reference")
+		return "", nil
+	}
+	return "", unsupported(at+".type", "%s.type is %.50q: only text is supported", at, b.Type)
+}
+
+// user adds a user's message: results of tools become messages of their own, before its text.
+func user(out []turn, at string, blocks []block, names map[string]string, o Options) ([]turn, error) {
+	var said []block
+	for i, b := range blocks {
+		if b.Type != "tool_result" {
+			said = append(said, b)
+			continue
+		}
+		content, err := blocksOf(fmt.Sprintf("%s.content[%d].content", at, i), b.Content)
+		if err != nil {
+			return nil, err
+		}
+		text, err := texts(fmt.Sprintf("%s.content[%d].content", at, i), content, o)
+		if err != nil {
+			return nil, err
+		}
+		if b.IsError && text == "" {
+			text = "error"
+		}
+		out = append(out, turn{Role: "tool", Content: text, ToolUse: b.ToolUse, Name: names[b.ToolUse]})
+	}
+	text, err := texts(at+".content", said, o)
+	if err != nil {
+		return nil, err
+	}
+	if text != "" || len(said) > 0 || len(blocks) == 0 {
+		out = append(out, turn{Role: "user", Content: text})
+	}
+	return out, nil
+}
+
+// assistant returns an assistant's message.
+func assistant(at string, blocks []block, names map[string]string, o Options) (turn, error) {
+	t := turn{Role: "assistant"}
+	var said []block
+	for i, b := range blocks {
+		switch b.Type {
+		case "thinking":
+			t.Reasoning += b.Thinking
+		case "redacted_thinking", "compaction":
+			o.Ignored("messages[].content[]." + b.Type)
+		case "tool_use":
+			if b.Name == "" {
+				field := fmt.Sprintf("%s.content[%d].name", at, i)
+				return t, bad(field, "%s is missing: want the name of the tool that was called", field)
+			}
+			c := call{ID: b.ID, Type: "function"}
+			c.Function.Name, c.Function.Arguments = b.Name, string(b.Input)
+			if c.Function.Arguments == "" {
+				c.Function.Arguments = "{}"
+			}
+			names[b.ID] = b.Name
+			t.ToolCalls = append(t.ToolCalls, c)
+		default:
+			said = append(said, b)
+		}
+	}
+	var err error
+	t.Content, err = texts(at+".content", said, o)
+	return t, err
+}
+
+// tools adds the tools and the choice among them.
+func (r *request) tools(out map[string]any, o Options) error {
+	type function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+	}
+	type described struct {
+		Type     string   `json:"type"`
+		Function function `json:"function"`
+	}
+	var all []described
+	for i, t := range r.Tools {
+		switch {
+		case t.Type != "" && t.Type != "custom" && len(t.Schema) == 0: // what Anthropic's servers carry out
+			o.Ignored("tools[].type=" + t.Type)
+		case t.Name == "":
+			return bad(fmt.Sprintf("tools[%d].name", i), "tools[%d].name is missing: want the tool's name", i)
+		default:
+			all = append(all, described{"function", function{t.Name, t.Description, t.Schema}})
+		}
+	}
+	if len(all) > 0 {
+		out["tools"] = all
+	}
+	c := r.ToolChoice
+	switch {
+	case c == nil:
+		return nil
+	case c.Type == "tool":
+		out["tool_choice"] = map[string]any{"type": "function", "function": map[string]string{"name": c.Name}}
+	case c.Type == "any" || c.Type == "auto" || c.Type == "none":
+		out["tool_choice"] = c.Type
+	default:
+		return bad("tool_choice.type", "tool_choice.type is %.50q: want \"auto\", \"any\", \"tool\" or \"none\"", c.Type)
+	}
+	if c.Single {
+		out["parallel_tool_calls"] = false
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
+	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/text/calls"
+)
+
+// messages answers /v1/messages.
+func (s *Server) messages(w http.ResponseWriter, c *call) error {
+	o, b, err := s.read(w, c, s.readMessages(c, false))
+	if err != nil {
+		return err
+	}
+	defer b.done()
+	tokens, output, err := s.converse(c.Context(), o.Conversation())
+	if err != nil {
+		return err
+	}
+	o.Messages = nil
+	o.Request.Written = output.Written
+	b.done()
+	choices, err := s.choices(o, []oai.Prompt{{Tokens: tokens}})
+	if err != nil {
+		return err
+	}
+	x := choices[0]
+	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	head := anthropic.Message{ID: "msg_" + randomHex(12), Type: "message", Role: "assistant", Model: cmp.Or(o.Model, s.cfg.Model.Name),
+		Content: []anthropic.Block{}}
+	if o.Stream {
+		return s.streamMessage(w, c, o, x, head, output)
+	}
+	weight := &weight{all: s.answers}
+	defer weight.release()
+	x.sink = &collected{server: s, weight: weight}
+	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
+		return o.InItsWords(weight.failed(err))
+	}
+	turn := output.turn()
+	whole := turn.whole(x.sink.(*collected).text.String())
+	if whole.Reasoning != "" {
+		head.Content = append(head.Content, anthropic.Thought(whole.Reasoning))
+	}
+	if text, _ := whole.Content.(string); text != "" {
+		head.Content = append(head.Content, anthropic.Text(text))
+	}
+	for _, t := range whole.ToolCalls {
+		input := json.RawMessage(t.Function.Arguments)
+		if !json.Valid(input) { // it was cut
+			input = json.RawMessage("{}")
+		}
+		head.Content = append(head.Content, anthropic.Call("toolu_"+randomHex(12), t.Function.Name, input))
+	}
+	reason := anthropic.StopReason(x.result.Finish, len(whole.ToolCalls))
+	head.StopReason, head.Usage = &reason, anthropic.NewUsage(x.result)
+	s.reply(w, http.StatusOK, head)
+	return nil
+}
+
+// readMessages returns the decoder of a body.
+func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, public.Defaults, oai.Limits) (*oai.Call, error) {
+	return func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+		raw, err := readWhole(body)
+		if err != nil {
+			return nil, err
+		}
+		chat, err := anthropic.Chat(raw, anthropic.Options{KeepAttribution: s.cfg.KeepAttribution, Ignored: c.ignored.add,
+			CountOnly: countOnly})
+		if err != nil {
+			return nil, err
+		}
+		l.Strict = false // what was translated has been checked
+		return oai.ReadChat(bytes.NewReader(chat), d, l)
+	}
+}
+
+// translated is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
+const translated = 4
+
+// readWhole reads a body that is translated, and takes the memory for that.
+func readWhole(from io.Reader) ([]byte, error) {
+	raw, err := io.ReadAll(from)
+	if b, ok := from.(*body); ok && err == nil {
+		for b.took > 0 && smallBody+b.took < int64(translated*len(raw)) {
+			if err := b.wait(); err != nil {
+				return nil, err
+			}
+		}
+		b.read() // a body that is here is not slow
+		_ = b.rc.SetReadDeadline(time.Time{})
+	}
+	return raw, err
+}
+
+// countTokens answers /v1/messages/count_tokens.
+func (s *Server) countTokens(w http.ResponseWriter, c *call) error {
+	o, b, err := s.read(w, c, s.readMessages(c, true))
+	if err != nil {
+		return err
+	}
+	defer b.done()
+	tokens, _, err := s.converse(c.Context(), o.Conversation())
+	if err != nil {
+		return err
+	}
+	s.reply(w, http.StatusOK, map[string]int{"input_tokens": len(tokens)})
+	return nil
+}
+
+// messageSink sends an answer as events of the Messages API: blocks, one after another.
+type messageSink struct {
+	events *sse.Writer
+	head   anthropic.Message
+	prompt int // tokens
+	turn   *turn
+
+	open  string // the type of the block that is open, "" for none
+	index int    // of the next block
+}
+
+// Started implements tandem.Sink.
+func (m *messageSink) Started(tandem.Started) error {
+	m.head.Usage.Input = m.prompt
+	if err := m.events.Send("message_start", anthropic.Event{Type: "message_start", Message: &m.head}); err != nil {
+		return err
+	}
+	return m.events.Send("ping", anthropic.Event{Type: "ping"})
+}
+
+// Delta implements tandem.Sink.
+func (m *messageSink) Delta(d tandem.Delta) error {
+	if m.turn.reader == nil {
+		if d.Text == "" {
+			return nil
+		}
+		return m.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
+	}
+	return m.add(m.turn.reader.Read(d.Text))
+}
+
+// add sends pieces of the answer.
+func (m *messageSink) add(pieces []calls.Piece) error {
+	for _, p := range pieces {
+		var delta any
+		kind, block := "text", anthropic.Text("")
+		switch p.Kind {
+		case calls.Text:
+			delta = anthropic.TextDelta{Type: "text_delta", Text: p.Text}
+		case calls.Thought:
+			kind, block = "thinking", anthropic.Thought("")
+			delta = anthropic.ThoughtDelta{Type: "thinking_delta", Thinking: p.Text}
+		case calls.Begin:
+			if err := m.shut(); err != nil {
+				return err
+			}
+			kind, block = "tool_use", anthropic.Call("toolu_"+randomHex(12), p.Text, json.RawMessage("{}"))
+		case calls.Arguments:
+			kind = "tool_use"
+			delta = anthropic.InputDelta{Type: "input_json_delta", JSON: p.Text}
+		}
+		if m.open != kind {
+			if err := m.shut(); err != nil {
+				return err
+			}
+			index := m.index
+			if err := m.send(anthropic.Event{Type: "content_block_start", Index: &index, Block: &block}); err != nil {
+				return err
+			}
+			m.open = kind
+		}
+		if delta != nil {
+			index := m.index
+			if err := m.send(anthropic.Event{Type: "content_block_delta", Index: &index, Delta: delta}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m *messageSink) send(e anthropic.Event) error { return m.events.Send(e.Type, e) }
+
+// shut ends the block that is open.
+func (m *messageSink) shut() error {
+	if m.open == "" {
+		return nil
+	}
+	index := m.index
+	if m.open == "thinking" {
+		e := anthropic.Event{Type: "content_block_delta", Index: &index, Delta: anthropic.SignatureDelta{Type: "signature_delta"}}
+		if err := m.send(e); err != nil {
+			return err
+		}
+	}
+	m.open = ""
+	m.index++
+	return m.send(anthropic.Event{Type: "content_block_stop", Index: &index})
+}
+
+// end sends the end of the answer.
+func (m *messageSink) end(x *choice) error {
+	n := 0
+	if r := m.turn.reader; r != nil {
+		if err := m.add(r.End()); err != nil {
+			return err
+		}
+		n = r.Calls()
+	}
+	if err := m.shut(); err != nil {
+		return err
+	}
+	usage := anthropic.NewUsage(x.result)
+	if err := m.send(anthropic.Event{Type: "message_delta", Usage: &usage,
+		Delta: anthropic.StopDelta{StopReason: anthropic.StopReason(x.result.Finish, n)}}); err != nil {
+		return err
+	}
+	return m.send(anthropic.Event{Type: "message_stop"})
+}
+
+// streamMessage runs a choice and sends its answer as it comes.
+func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *choice, head anthropic.Message, output Output) error {
+	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("ping", anthropic.Event{Type: "ping"})
+	defer e.Close()
+	sink := &messageSink{events: e, head: head, prompt: len(x.request.Tokens), turn: output.turn()}
+	x.sink = sink
+	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, sink.end))
+	begun, broken := e.State()
+	if err == nil || !begun {
+		return err
+	}
+	if broken == nil && !c.left() {
+		s.cfg.Counters.Add("http.stream_errors", 1)
+		_ = e.Send("error", anthropic.Error(oai.FromError(err)))
+	}
+	return err
+}

@@ -1,0 +1,271 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/responses"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
+	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/text/calls"
+)
+
+// respond answers /v1/responses.
+func (s *Server) respond(w http.ResponseWriter, c *call) error {
+	var plan *responses.Plan
+	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+		raw, err := readWhole(body)
+		if err == nil {
+			plan, err = responses.Read(raw, c.ignored.add)
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.Strict = false // what was translated has been checked
+		return oai.ReadChat(bytes.NewReader(plan.Chat), d, l)
+	})
+	if err != nil {
+		return err
+	}
+	defer b.done()
+	tokens, output, err := s.converse(c.Context(), o.Conversation())
+	if err != nil {
+		return err
+	}
+	o.Messages = nil
+	o.Request.Written = output.Written
+	b.done()
+	choices, err := s.choices(o, []oai.Prompt{{Tokens: tokens}})
+	if err != nil {
+		return err
+	}
+	x := choices[0]
+	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	r := &responding{turn: output.turn(), tools: plan.Tools, weight: &weight{all: s.answers},
+		response: responses.NewResponse("resp_"+randomHex(12), cmp.Or(o.Model, s.cfg.Model.Name), time.Now().Unix(), plan.Echo)}
+	defer r.weight.release()
+	x.sink = r
+	if o.Stream {
+		return s.streamResponse(w, c, o, x, r)
+	}
+	if err := s.run(c.Context(), c, choices, r.end); err != nil {
+		return o.InItsWords(r.weight.failed(err))
+	}
+	s.reply(w, http.StatusOK, r.response)
+	return nil
+}
+
+// streamResponse runs a choice and sends its answer as it comes. Pings are events: some clients do not count comments.
+func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *responding) error {
+	r.events = sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("", responses.Event{Type: "keepalive"})
+	defer r.events.Close()
+	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, r.end))
+	begun, broken := r.events.State()
+	if err == nil || !begun {
+		return err
+	}
+	if broken == nil && !c.left() {
+		s.cfg.Counters.Add("http.stream_errors", 1)
+		e := oai.FromError(r.weight.failed(err))
+		failed := r.response
+		failed.Status, failed.Error = "failed", &responses.Failure{Code: cmp.Or(e.Code, "server_error"), Message: e.Message}
+		_ = r.send(responses.Event{Type: "response.failed", Response: &failed})
+	}
+	return err
+}
+
+// responding is the sink of an answer of the Responses API: items, one after another. The items are kept, because the last event holds all.
+type responding struct {
+	turn     *turn
+	tools    map[string]responses.Offered
+	weight   *weight
+	events   *sse.Writer // nil: the answer is sent as a whole
+	response responses.Response
+	items    []responses.Item
+	text     []byte // of the item that is open
+	open     bool
+	kind     calls.Kind // of the item that is open
+	sent     int        // events
+}
+
+// send sends an event with its number.
+func (r *responding) send(e responses.Event) error {
+	if r.events == nil {
+		return nil
+	}
+	e.Sequence = r.sent
+	r.sent++
+	return r.events.Send(e.Type, e)
+}
+
+// Started implements tandem.Sink.
+func (r *responding) Started(tandem.Started) error {
+	if err := r.send(responses.Event{Type: "response.created", Response: &r.response}); err != nil {
+		return err
+	}
+	return r.send(responses.Event{Type: "response.in_progress", Response: &r.response})
+}
+
+// Delta implements tandem.Sink.
+func (r *responding) Delta(d tandem.Delta) error {
+	if err := r.weight.add(len(d.Text)); err != nil {
+		return err
+	}
+	if r.turn.reader != nil {
+		return r.add(r.turn.reader.Read(d.Text))
+	}
+	if d.Text == "" {
+		return nil
+	}
+	return r.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
+}
+
+// item returns the item that is open, and its place.
+func (r *responding) item() (*responses.Item, *int) {
+	at := len(r.items) - 1
+	return &r.items[at], &at
+}
+
+// custom reports whether the item that is open is a call of a custom tool.
+func (r *responding) custom() bool { item, _ := r.item(); return item.Type == "custom_tool_call" }
+
+var zero = new(int)
+
+// add takes pieces of the answer.
+func (r *responding) add(pieces []calls.Piece) error {
+	for _, p := range pieces {
+		if p.Kind == calls.Begin || p.Kind != calls.Arguments && (!r.open || r.kind != p.Kind) {
+			if err := r.begin(p); err != nil {
+				return err
+			}
+		}
+		if p.Kind == calls.Begin {
+			continue
+		}
+		r.text = append(r.text, p.Text...)
+		item, at := r.item()
+		e := responses.Event{ItemID: item.ID, Output: at, Delta: p.Text}
+		switch {
+		case p.Kind == calls.Text:
+			e.Type, e.Content, e.Logprobs = "response.output_text.delta", zero, []any{}
+		case p.Kind == calls.Thought:
+			e.Type, e.Content = "response.reasoning_text.delta", zero
+		case r.custom():
+			continue // its text is known when the arguments are complete
+		default:
+			e.Type = "response.function_call_arguments.delta"
+		}
+		if err := r.send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin opens an item.
+func (r *responding) begin(p calls.Piece) error {
+	if err := r.shut("completed"); err != nil {
+		return err
+	}
+	it := responses.Item{Status: "in_progress"}
+	switch p.Kind {
+	case calls.Text:
+		it.ID, it.Type, it.Role, it.Content = "msg_"+randomHex(12), "message", "assistant", []responses.Part{}
+	case calls.Thought:
+		it.ID, it.Type, it.Content, it.Summary = "rs_"+randomHex(12), "reasoning", []responses.Part{}, []responses.Part{}
+	default:
+		it.ID, it.Type, it.CallID, it.Name = "fc_"+randomHex(12), "function_call", r.turn.id(), p.Text
+		if t, ok := r.tools[p.Text]; ok {
+			it.Name, it.Namespace = t.Name, t.Namespace
+			if t.Custom {
+				it.ID, it.Type, it.Input = "ctc_"+randomHex(12), "custom_tool_call", new(string)
+			}
+		}
+		if it.Input == nil {
+			it.Arguments = new(string)
+		}
+	}
+	r.items, r.open, r.kind, r.text = append(r.items, it), true, p.Kind, r.text[:0]
+	if p.Kind == calls.Begin {
+		r.kind = calls.Arguments
+	}
+	item, at := r.item()
+	if err := r.send(responses.Event{Type: "response.output_item.added", Output: at, Item: item}); err != nil || r.kind == calls.Arguments {
+		return err
+	}
+	part := r.part("")
+	return r.send(responses.Event{Type: "response.content_part.added", ItemID: item.ID, Output: at, Content: zero, Part: &part})
+}
+
+// part returns a part of the item that is open.
+func (r *responding) part(text string) responses.Part {
+	if r.kind == calls.Thought {
+		return responses.Thought(text)
+	}
+	return responses.Text(text)
+}
+
+// shut ends the item that is open.
+func (r *responding) shut(status string) error {
+	if !r.open {
+		return nil
+	}
+	r.open = false
+	item, at := r.item()
+	text := string(r.text)
+	e := responses.Event{ItemID: item.ID, Output: at}
+	switch {
+	case r.kind == calls.Arguments && r.custom():
+		*item.Input = responses.CustomInput(text)
+		if err := r.send(responses.Event{Type: "response.custom_tool_call_input.delta", ItemID: item.ID, Output: at,
+			Delta: *item.Input}); err != nil {
+			return err
+		}
+		e.Type, e.Input = "response.custom_tool_call_input.done", item.Input
+	case r.kind == calls.Arguments:
+		*item.Arguments = text
+		e.Type, e.Arguments, e.Name = "response.function_call_arguments.done", item.Arguments, item.Name
+	default:
+		part := r.part(text)
+		item.Content = append(item.Content, part)
+		e.Type, e.Content, e.Text, e.Logprobs = "response.output_text.done", zero, &text, []any{}
+		if r.kind == calls.Thought {
+			e.Type, e.Logprobs = "response.reasoning_text.done", nil
+		}
+		if err := r.send(e); err != nil {
+			return err
+		}
+		e = responses.Event{Type: "response.content_part.done", ItemID: item.ID, Output: at, Content: zero, Part: &part}
+	}
+	item.Status = status
+	if err := r.send(e); err != nil {
+		return err
+	}
+	return r.send(responses.Event{Type: "response.output_item.done", Output: at, Item: item})
+}
+
+// end completes the answer.
+func (r *responding) end(x *choice) error {
+	if r.turn.reader != nil {
+		if err := r.add(r.turn.reader.End()); err != nil {
+			return err
+		}
+	}
+	status := "completed"
+	if x.result.Finish == tandem.FinishLength {
+		status = "incomplete"
+	}
+	if err := r.shut(status); err != nil {
+		return err
+	}
+	if r.items == nil {
+		r.items = []responses.Item{}
+	}
+	r.response = r.response.Ended(x.result, r.items)
+	return r.send(responses.Event{Type: "response." + status, Response: &r.response})
+}

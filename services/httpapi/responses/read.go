@@ -1,0 +1,466 @@
+// Package responses translates OpenAI's Responses API into chats and back, without a memory of earlier answers: the fields of a body become
+// those of /v1/chat/completions, so that one decoder checks both. What only this API has, and what changes the answer's meaning, is refused
+// by name; fields without an effect here, such as store or include, are left out.
+package responses
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// request is a body of /v1/responses, as far as it is read.
+type request struct {
+	Model        string          `json:"model"`
+	Input        json.RawMessage `json:"input"`
+	Instructions json.RawMessage `json:"instructions"`
+	Tools        []tool          `json:"tools"`
+	ToolChoice   json.RawMessage `json:"tool_choice"`
+	Parallel     *bool           `json:"parallel_tool_calls"`
+	MaxTokens    *int            `json:"max_output_tokens"`
+	Temperature  *float64        `json:"temperature"`
+	TopP         *float64        `json:"top_p"`
+	Stream       bool            `json:"stream"`
+	Previous     json.RawMessage `json:"previous_response_id"`
+	Conversation json.RawMessage `json:"conversation"`
+	Prompt       json.RawMessage `json:"prompt"`
+	Background   bool            `json:"background"`
+	Reasoning    *struct {
+		Effort string `json:"effort"`
+	} `json:"reasoning"`
+	Text *struct {
+		Format *format `json:"format"`
+	} `json:"text"`
+}
+
+type format struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"schema"`
+}
+
+type tool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Tools       []tool          `json:"tools"` // of a namespace
+}
+
+// item is one entry of the input.
+type item struct {
+	Type      string          `json:"type"`
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	Summary   []part          `json:"summary"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Namespace string          `json:"namespace"`
+	Arguments string          `json:"arguments"`
+	Input     string          `json:"input"`
+	Output    json.RawMessage `json:"output"`
+}
+
+type part struct {
+	Type    string `json:"type"`
+	Text    string `json:"text"`
+	Refusal string `json:"refusal"`
+}
+
+// Offered is a tool as the model is told of it.
+type Offered struct {
+	Name, Namespace string // by which the client knows it
+	Custom          bool   // it takes a text: the argument "input" of a function
+}
+
+// Plan is a body as a chat, and what its answer needs.
+type Plan struct {
+	Chat  json.RawMessage // a body of /v1/chat/completions
+	Tools map[string]Offered
+	Echo  Echo
+}
+
+// Echo is what an answer repeats of its request.
+type Echo struct {
+	Instructions json.RawMessage `json:"instructions"`
+	MaxTokens    *int            `json:"max_output_tokens"`
+	Parallel     bool            `json:"parallel_tool_calls"`
+	ToolChoice   json.RawMessage `json:"tool_choice"`
+	Tools        json.RawMessage `json:"tools"`
+	Temperature  *float64        `json:"temperature"`
+	TopP         *float64        `json:"top_p"`
+}
+
+func bad(param, form string, args ...any) error {
+	return &tandem.Error{Kind: tandem.Invalid, Field: param, Err: fmt.Errorf(form, args...)}
+}
+
+func unsupported(param, form string, args ...any) error {
+	return &tandem.Error{Kind: tandem.Unsupported, Field: param, Err: fmt.Errorf(form, args...)}
+}
+
+// there reports whether a field has a value.
+func there(raw json.RawMessage) bool {
+	return len(raw) > 0 && string(raw) != "null" && string(raw) != `""`
+}
+
+// Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field.
+func Read(body []byte, ignored func(name string)) (*Plan, error) {
+	var r request
+	var echo struct {
+		Tools json.RawMessage `json:"tools"`
+	}
+	if err := json.Unmarshal(body, &r); err != nil {
+		if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
+			return nil, bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
+		}
+		return nil, bad("", "the body is not a JSON object of /v1/responses: %w", err)
+	}
+	_ = json.Unmarshal(body, &echo)
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	p := &Plan{Tools: map[string]Offered{}, Echo: Echo{Instructions: r.Instructions, MaxTokens: r.MaxTokens, Parallel: true,
+		ToolChoice: r.ToolChoice, Tools: echo.Tools, Temperature: r.Temperature, TopP: r.TopP}}
+	out := map[string]any{"stream": r.Stream}
+	if r.Model != "" {
+		out["model"] = r.Model
+	}
+	if r.MaxTokens != nil {
+		out["max_tokens"] = *r.MaxTokens
+	}
+	if r.Temperature != nil {
+		out["temperature"] = *r.Temperature
+	}
+	if r.TopP != nil {
+		out["top_p"] = *r.TopP
+	}
+	if r.Reasoning != nil && r.Reasoning.Effort != "" {
+		out["reasoning_effort"] = r.Reasoning.Effort
+	}
+	if r.Parallel != nil {
+		out["parallel_tool_calls"], p.Echo.Parallel = *r.Parallel, *r.Parallel
+	}
+	for _, name := range passed { // of chats, beyond this API
+		var all map[string]json.RawMessage
+		if _ = json.Unmarshal(body, &all); len(all[name]) > 0 {
+			out[name] = all[name]
+		}
+	}
+	p.offer(&r, out, ignored)
+	if err := p.choose(&r, out); err != nil {
+		return nil, err
+	}
+	messages, err := p.messages(&r, ignored)
+	if err != nil {
+		return nil, err
+	}
+	out["messages"] = messages
+	p.Chat, err = marshal(out)
+	return p, err
+}
+
+// check refuses what needs a memory of earlier answers.
+func (r *request) check() error {
+	for name, raw := range map[string]json.RawMessage{"previous_response_id": r.Previous, "conversation": r.Conversation,
+		"prompt": r.Prompt} {
+		if there(raw) {
+			return unsupported(name, "%s is not supported, this server keeps no answers: send all items as input", name)
+		}
+	}
+	switch {
+	case r.Background:
+		return unsupported("background", "background is true: only false is supported")
+	case r.MaxTokens != nil && *r.MaxTokens < 1:
+		return bad("max_output_tokens", "max_output_tokens is %d: want 1 or more", *r.MaxTokens)
+	}
+	return nil
+}
+
+// passed are fields of chats that tandem has beyond this API.
+var passed = []string{"seed", "speculation", "top_k", "min_p", "repeat_penalty", "chat_template_kwargs", "stop"}
+
+// marshal is json.Marshal without escapes for HTML.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// offer adds the tools: functions, those of namespaces, and custom ones as functions of a text.
+func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
+	type function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+	}
+	type described struct {
+		Type     string   `json:"type"`
+		Function function `json:"function"`
+	}
+	var all []described
+	add := func(t tool, namespace string) {
+		f := function{t.Name, t.Description, t.Parameters}
+		if t.Type == "custom" {
+			f.Parameters = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
+		}
+		if _, taken := p.Tools[f.Name]; taken && namespace != "" {
+			f.Name = namespace + "__" + f.Name
+		}
+		p.Tools[f.Name] = Offered{t.Name, namespace, t.Type == "custom"}
+		all = append(all, described{"function", f})
+	}
+	for _, t := range r.Tools {
+		switch {
+		case (t.Type == "function" || t.Type == "custom" || t.Type == "") && t.Name != "":
+			add(t, "")
+		case t.Type == "namespace":
+			for _, inner := range t.Tools {
+				if inner.Name != "" && (inner.Type == "function" || inner.Type == "custom" || inner.Type == "") {
+					add(inner, t.Name)
+				} else {
+					ignored("tools[].tools[].type=" + inner.Type)
+				}
+			}
+		default:
+			ignored("tools[].type=" + t.Type)
+		}
+	}
+	if len(all) > 0 {
+		out["tools"] = all
+	}
+}
+
+// offered returns the name by which the model knows a tool of the client's.
+func (p *Plan) offered(namespace, name string) string {
+	for told, t := range p.Tools {
+		if t.Name == name && t.Namespace == namespace {
+			return told
+		}
+	}
+	return name
+}
+
+// choose adds the choice among the tools.
+func (p *Plan) choose(r *request, out map[string]any) error {
+	if !there(r.ToolChoice) {
+		p.Echo.ToolChoice = json.RawMessage(`"auto"`)
+		return nil
+	}
+	var mode string
+	if json.Unmarshal(r.ToolChoice, &mode) == nil {
+		out["tool_choice"] = mode
+		return nil
+	}
+	var c struct {
+		Type, Name, Mode, Namespace string
+		Tools                       []struct{ Type, Name, Namespace string }
+	}
+	if err := json.Unmarshal(r.ToolChoice, &c); err != nil {
+		return bad("tool_choice", "tool_choice is neither a string nor an object")
+	}
+	type named struct {
+		Name string `json:"name"`
+	}
+	switch {
+	case c.Type == "allowed_tools":
+		var only []named
+		for _, t := range c.Tools {
+			if name := p.offered(t.Namespace, t.Name); p.Tools[name] != (Offered{}) {
+				only = append(only, named{name})
+			}
+		}
+		if len(only) > 0 {
+			out["tool_choice"] = map[string]any{"type": "allowed_tools", "mode": c.Mode, "tools": only}
+		}
+	case c.Name != "":
+		out["tool_choice"] = map[string]any{"type": "function", "function": named{p.offered(c.Namespace, c.Name)}}
+	default:
+		return unsupported("tool_choice.type", "tool_choice.type is %.50q: want \"function\", \"custom\" or \"allowed_tools\"", c.Type)
+	}
+	return nil
+}
+
+// turn is a message of a chat.
+type turn struct {
+	Role      string `json:"role"`
+	Content   string `json:"content"`
+	Reasoning string `json:"reasoning_content,omitempty"`
+	ToolCalls []call `json:"tool_calls,omitempty"`
+	CallID    string `json:"tool_call_id,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+type call struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// messages returns the conversation. What stands for the system at its beginning is one message; later, the user says it.
+func (p *Plan) messages(r *request, ignored func(string)) ([]turn, error) {
+	var out []turn
+	instructions, err := text("instructions", r.Instructions)
+	if err != nil {
+		return nil, err
+	}
+	if f := r.format(); f != nil && f.Type != "text" { // nothing forces the output yet
+		ignored("text.format")
+		ask := "Answer with one JSON object, and with nothing else."
+		if len(f.Schema) > 0 {
+			ask = "Answer with one JSON value that follows this JSON Schema, and with nothing else:\n" + string(f.Schema)
+		}
+		instructions = strings.TrimSpace(instructions + "\n\n" + ask)
+	}
+	if instructions != "" {
+		out = append(out, turn{Role: "system", Content: instructions})
+	}
+	var plain string
+	if json.Unmarshal(r.Input, &plain) == nil {
+		return append(out, turn{Role: "user", Content: plain}), nil
+	}
+	var items []item
+	if err := json.Unmarshal(r.Input, &items); err != nil {
+		return nil, bad("input", "input is neither a string nor an array of items")
+	}
+	h := history{plan: p, turns: out, names: map[string]string{}, ignored: ignored}
+	for i, it := range items {
+		if err := h.add(fmt.Sprintf("input[%d]", i), it); err != nil {
+			return nil, err
+		}
+	}
+	return h.turns, nil
+}
+
+// history becomes the messages of a chat, item by item.
+type history struct {
+	plan    *Plan
+	turns   []turn
+	names   map[string]string // of tools, by the id of their call
+	thought string            // of the assistant's turn that comes next
+	ignored func(string)
+}
+
+// assistant returns the turn that the calls and texts of one answer share.
+func (h *history) assistant() *turn {
+	if last := len(h.turns) - 1; last < 0 || h.turns[last].Role != "assistant" {
+		h.turns = append(h.turns, turn{Role: "assistant"})
+	}
+	t := &h.turns[len(h.turns)-1]
+	t.Reasoning, h.thought = t.Reasoning+h.thought, ""
+	return t
+}
+
+// add adds an item.
+func (h *history) add(at string, it item) error {
+	switch it.Type {
+	case "message", "":
+		said, err := text(at+".content", it.Content)
+		if err != nil {
+			return err
+		}
+		return h.says(at, it.Role, said)
+	case "function_call", "custom_tool_call":
+		c := call{ID: it.CallID, Type: "function"}
+		c.Function.Name, c.Function.Arguments = h.plan.offered(it.Namespace, it.Name), it.Arguments
+		if it.Type == "custom_tool_call" {
+			raw, _ := marshal(map[string]string{"input": it.Input})
+			c.Function.Arguments = string(raw)
+		}
+		h.names[it.CallID] = c.Function.Name
+		t := h.assistant()
+		t.ToolCalls = append(t.ToolCalls, c)
+	case "function_call_output", "custom_tool_call_output":
+		result, err := text(at+".output", it.Output)
+		if err != nil {
+			return err
+		}
+		h.turns = append(h.turns, turn{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
+	case "reasoning":
+		all := it.Summary
+		var content []part
+		if json.Unmarshal(it.Content, &content) == nil && len(content) > 0 {
+			all = content
+		}
+		for _, s := range all {
+			h.thought += s.Text
+		}
+	case "item_reference":
+		return unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
+	default: // what the provider's own tools have done
+		h.ignored("input[].type=" + it.Type)
+	}
+	return nil
+}
+
+// says adds a message.
+func (h *history) says(at, role, said string) error {
+	out := &h.turns
+	last := len(*out) - 1
+	switch role {
+	case "assistant":
+		t := h.assistant()
+		if t.Content != "" {
+			t.Content += "\n"
+		}
+		t.Content += said
+	case "system", "developer":
+		switch {
+		case last < 0:
+			*out = append(*out, turn{Role: "system", Content: said})
+		case last == 0 && (*out)[0].Role == "system":
+			(*out)[0].Content += "\n\n" + said
+		case (*out)[last].Role == "user":
+			(*out)[last].Content += "\n\n" + said
+		default:
+			*out = append(*out, turn{Role: "user", Content: said})
+		}
+	case "user":
+		*out = append(*out, turn{Role: "user", Content: said})
+	default:
+		return bad(at+".role", "%s.role is %.50q: want \"user\", \"assistant\", \"system\" or \"developer\"", at, role)
+	}
+	return nil
+}
+
+// format returns the form that the answer is to have, nil for any.
+func (r *request) format() *format {
+	if r.Text == nil {
+		return nil
+	}
+	return r.Text.Format
+}
+
+// textTypes are the types of parts that are text.
+var textTypes = []string{"", "text", "input_text", "output_text", "refusal"}
+
+// text reads a content: a string, or parts, whose texts are joined by line breaks.
+func text(at string, raw json.RawMessage) (string, error) {
+	if !there(raw) {
+		return "", nil
+	}
+	var plain string
+	if json.Unmarshal(raw, &plain) == nil {
+		return plain, nil
+	}
+	var parts []part
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return "", bad(at, "%s is neither a string nor an array of parts", at)
+	}
+	var all []string
+	for i, p := range parts {
+		if !slices.Contains(textTypes, p.Type) {
+			return "", unsupported(fmt.Sprintf("%s[%d].type", at, i), "%s[%d].type is %.50q: only text is supported", at, i, p.Type)
+		}
+		all = append(all, p.Text+p.Refusal)
+	}
+	return strings.Join(all, "\n"), nil
+}
