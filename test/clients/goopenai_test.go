@@ -87,6 +87,19 @@ func TestGoOpenAI(t *testing.T) {
 			t.Errorf("seed %d gives %q and %q, %v", seed, a.Choices[0].Message.Content, again.Choices[0].Message.Content, err)
 		}
 	})
+	t.Run("tools", func(t *testing.T) {
+		tool := func(name string) openai.Tool {
+			return openai.Tool{Type: "function", Function: &openai.FunctionDefinition{Name: name,
+				Parameters: map[string]any{"properties": map[string]any{}}}}
+		}
+		g := openai.ToolChoice{Type: "function", Function: openai.ToolFunction{Name: "g"}}
+		for _, choice := range []any{"auto", "required", "none", g} {
+			if _, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{MaxTokens: 3, ToolChoice: choice,
+				Messages: []openai.ChatCompletionMessage{user("hi")}, Tools: []openai.Tool{tool("f"), tool("g")}}); err != nil {
+				t.Errorf("%v: %v", choice, err)
+			}
+		}
+	})
 	t.Run("no limit", func(t *testing.T) {
 		a, err := c.CreateChatCompletion(ctx,
 			openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("Tell me a story.")}})
@@ -113,7 +126,7 @@ func TestGoOpenAI(t *testing.T) {
 	})
 	t.Run("what cannot be done", func(t *testing.T) {
 		for param, change := range map[string]func(*openai.ChatCompletionRequest){
-			"tools": func(r *openai.ChatCompletionRequest) { r.Tools = []openai.Tool{{Type: "function"}} },
+			"functions": func(r *openai.ChatCompletionRequest) { r.Functions = []openai.FunctionDefinition{{Name: "f"}} },
 			"response_format": func(r *openai.ChatCompletionRequest) {
 				r.ResponseFormat = &openai.ChatCompletionResponseFormat{Type: "json_object"}
 			},

@@ -42,6 +42,7 @@ type Call struct {
 	tools       json.RawMessage      // a JSON array of functions that the model may call
 	choice      ToolChoice
 	parallel    bool // several calls in one answer
+	says        bool // parallel_tool_calls was given
 	goesOn      bool // the last message is the beginning of the answer
 	opens       bool // the template begins the answer
 }

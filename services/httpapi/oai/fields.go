@@ -68,10 +68,13 @@ var chatOnly = map[string]reader{
 		c.top = true
 		return readInt(name, s, &c.Request.Sampling.TopLogprobs)
 	},
-	"tools":                  func(c *Call, name string, s *source) error { return readTools(&c.tools)(name, s) },
-	"functions":              none("[]"), // the older form of tools
-	"tool_choice":            readToolChoice,
-	"parallel_tool_calls":    boolean(func(c *Call) *bool { return &c.parallel }),
+	"tools":       func(c *Call, name string, s *source) error { return readTools(&c.tools)(name, s) },
+	"functions":   none("[]"), // the older form of tools
+	"tool_choice": readToolChoice,
+	"parallel_tool_calls": func(c *Call, name string, s *source) error {
+		c.says = true
+		return readBool(name, s, &c.parallel)
+	},
 	"continue_final_message": boolean(func(c *Call) *bool { return &c.goesOn }),
 	"add_generation_prompt":  boolean(func(c *Call) *bool { return &c.opens }),
 	"function_call":          only(`"none"`, `"auto"`),

@@ -174,7 +174,7 @@ func (c *Call) offer(l Limits) error {
 		}
 		c.tools = kept
 	}
-	if len(c.tools) == 0 && !c.parallel {
+	if len(c.tools) == 0 && c.says {
 		l.ignore("parallel_tool_calls")
 	}
 	names, each := toolNames(c.tools)
