@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSkippedList: scripts/skipped writes what `go test` would, and then which tests were skipped and why.
+// TestSkippedList: scripts/skipped writes what `go test` would, and then which tests were skipped and why, and what failed ones said.
 func TestSkippedList(t *testing.T) {
 	const printed = `=== RUN   TestA
     a_test.go:3: no engine: scripts/engine brings it
@@ -23,9 +23,13 @@ PASS
 ok  	example.com/p	0.1s
 ?   	example.com/none	[no test files]
 === RUN   TestC
---- PASS: TestC (0.00s)
 === RUN   TestD
+=== NAME  TestC
+    c_test.go:1: beside it
+=== NAME  TestD
     d_test.go:1: broken
+        twice
+--- PASS: TestC (0.00s)
 --- FAIL: TestD (0.00s)
 FAIL
 FAIL	example.com/q	0.2s
@@ -35,7 +39,9 @@ FAIL	example.com/r [build failed]
 FAIL
 `
 	const want = `ok  	example.com/p	0.1s
+    c_test.go:1: beside it
     d_test.go:1: broken
+        twice
 --- FAIL: TestD (0.00s)
 FAIL
 FAIL	example.com/q	0.2s
@@ -47,6 +53,11 @@ FAIL
 skipped:
   TestA, TestB/part
     no engine: scripts/engine brings it
+
+failed:
+  TestD
+    d_test.go:1: broken
+        twice
 `
 	cmd := exec.Command("../scripts/skipped")
 	cmd.Stdin = strings.NewReader(printed)
