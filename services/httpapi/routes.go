@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/ollama"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
@@ -63,9 +65,11 @@ func (s *Server) routes() http.Handler {
 		"/detokenize":               {post: true, handle: (*Server).detokenize},
 		"/apply-template":           {post: true, handle: (*Server).applyTemplate},
 		"/health":                   {open: true, handle: (*Server).health},
+		"/v1/health":                {open: true, handle: (*Server).health},
 		"/livez":                    {open: true, handle: (*Server).livez},
 		"/readyz":                   {open: true, handle: (*Server).readyz},
 	}
+	maps.Copy(all, ollamaRoutes)
 	if s.cfg.Describe != nil {
 		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
 	}
@@ -170,7 +174,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	h.Set("X-Request-Id", c.id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	to, below, known := find(all, r.URL.Path)
-	c.below, c.errors = below, to.errors
+	if c.below, c.errors = below, to.errors; !known && strings.HasPrefix(r.URL.Path, "/api/") {
+		c.errors = ollama.Error
+	}
 	r.Pattern = to.name
 	s.allow(w, 0) // for handlers that set no other
 	defer func() { s.ended(c, to.name, seen, recover()) }()

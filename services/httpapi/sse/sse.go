@@ -24,6 +24,7 @@ type Writer struct {
 	ping  time.Duration
 
 	comment []byte // that is sent after the ping time
+	lines   bool   // of JSON, not events
 
 	mu     sync.Mutex
 	buf    bytes.Buffer
@@ -66,6 +67,14 @@ func (e *Writer) Alive(kind string, v any) *Writer {
 	return e
 }
 
+// Lines makes the writer send lines of JSON (NDJSON) in place of events, and nothing while it has nothing to say. It returns the writer.
+func (e *Writer) Lines() *Writer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines, e.comment = true, nil
+	return e
+}
+
 // Send sends v as one event of a kind, "" for the default.
 func (e *Writer) Send(kind string, v any) error {
 	e.mu.Lock()
@@ -74,11 +83,15 @@ func (e *Writer) Send(kind string, v any) error {
 	if kind != "" {
 		e.buf.WriteString("event: " + kind + "\n")
 	}
-	e.buf.WriteString("data: ")
+	if !e.lines {
+		e.buf.WriteString("data: ")
+	}
 	if err := e.enc.Encode(v); err != nil { // ends the line
 		return tandem.Errorf("http", tandem.Internal, "event: %w", err)
 	}
-	e.buf.WriteByte('\n')
+	if !e.lines {
+		e.buf.WriteByte('\n')
+	}
 	err := e.write(e.buf.Bytes())
 	if e.buf.Cap() > keptBuffer {
 		e.buf = bytes.Buffer{}
@@ -111,7 +124,9 @@ func (e *Writer) State() (begun bool, err error) {
 func (e *Writer) alive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_ = e.write(e.comment)
+	if len(e.comment) > 0 {
+		_ = e.write(e.comment)
+	}
 }
 
 // write writes and flushes p; e is locked.
@@ -123,6 +138,9 @@ func (e *Writer) write(p []byte) error {
 		e.begun = true
 		h := e.w.Header()
 		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		if e.lines {
+			h.Set("Content-Type", "application/x-ndjson")
+		}
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no")
 		e.w.WriteHeader(http.StatusOK)

@@ -1,0 +1,285 @@
+package httpapi
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/ollama"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
+	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/text/calls"
+)
+
+// ollamaRoutes are Ollama's paths that need no model of their own kind: pulling, creating and deleting models are not served.
+var ollamaRoutes = map[string]route{
+	"/api/version":  {errors: ollama.Error, handle: (*Server).ollamaVersion},
+	"/api/tags":     {errors: ollama.Error, handle: (*Server).ollamaTags},
+	"/api/ps":       {errors: ollama.Error, handle: (*Server).ollamaRunning},
+	"/api/show":     {post: true, errors: ollama.Error, handle: (*Server).ollamaShow},
+	"/api/chat":     {post: true, errors: ollama.Error, handle: (*Server).ollamaChat},
+	"/api/generate": {post: true, errors: ollama.Error, handle: (*Server).ollamaGenerate},
+}
+
+func (s *Server) ollamaVersion(w http.ResponseWriter, _ *call) error {
+	s.reply(w, http.StatusOK, map[string]string{"version": ollama.Level})
+	return nil
+}
+
+// details says what the model is, as far as its file told.
+func (s *Server) details() ollama.Details {
+	m := s.cfg.Model
+	return ollama.Details{Format: "gguf", Family: m.Architecture, Families: []string{m.Architecture}}
+}
+
+// ollamaModels lists the model under all of its names.
+func (s *Server) ollamaModels() (all []ollama.Model) {
+	for _, name := range s.cfg.Model.names() {
+		all = append(all, ollama.Model{Name: name, Model: name, Modified: s.cfg.Model.Created.Format(time.RFC3339), Details: s.details()})
+	}
+	return all
+}
+
+func (s *Server) ollamaTags(w http.ResponseWriter, _ *call) error {
+	s.reply(w, http.StatusOK, map[string]any{"models": s.ollamaModels()})
+	return nil
+}
+
+func (s *Server) ollamaRunning(w http.ResponseWriter, _ *call) error {
+	all := s.ollamaModels()[:1]
+	all[0].Modified, all[0].Expires, all[0].Video = "", "9999-12-31T00:00:00Z", new(int64)
+	all[0].Context = s.cfg.Limits.Context
+	s.reply(w, http.StatusOK, map[string]any{"models": all})
+	return nil
+}
+
+func (s *Server) ollamaShow(w http.ResponseWriter, c *call) error {
+	b, err := s.open(w, c)
+	if err != nil {
+		return err
+	}
+	defer b.done()
+	if _, err := io.Copy(io.Discard, b); err != nil { // there is one model, which answers to any name
+		return b.refused(w, err)
+	}
+	m := s.cfg.Model
+	can := []string{"completion"}
+	if s.cfg.Chat != nil {
+		can = append(can, "tools")
+		if s.cfg.Chat.Reads("enable_thinking") || s.cfg.Chat.Reads("reasoning_effort") {
+			can = append(can, "thinking")
+		}
+	}
+	s.reply(w, http.StatusOK, ollama.Show{Template: m.Template, Details: s.details(), Capabilities: can,
+		Modified: m.Created.Format(time.RFC3339),
+		Info: map[string]any{"general.architecture": m.Architecture, m.Architecture + ".context_length": s.cfg.Limits.Context,
+			"tokenizer.ggml.vocab_size": s.cfg.Limits.Vocab}})
+	return nil
+}
+
+// ollamaChat answers /api/chat, ollamaGenerate /api/generate.
+func (s *Server) ollamaChat(w http.ResponseWriter, c *call) error { return s.ollama(w, c, ollama.Chat) }
+
+func (s *Server) ollamaGenerate(w http.ResponseWriter, c *call) error {
+	return s.ollama(w, c, ollama.Generate)
+}
+
+// ollama answers a body that translate makes a chat or a completion of.
+func (s *Server) ollama(w http.ResponseWriter, c *call,
+	translate func([]byte, ollama.Context, func(string)) (*ollama.Plan, error)) error {
+	var plan *ollama.Plan
+	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+		raw, err := readWhole(body)
+		if err == nil {
+			plan, err = translate(raw, ollama.Context(s.cfg.Limits.Context), c.ignored.add)
+		}
+		l.Strict = false // what was translated has been checked
+		switch {
+		case err != nil:
+			return nil, err
+		case plan.Load:
+			return &oai.Call{}, nil
+		case plan.Raw:
+			return oai.ReadCompletion(bytes.NewReader(plan.Body), d, l)
+		}
+		return oai.ReadChat(bytes.NewReader(plan.Body), d, l)
+	})
+	if err != nil {
+		return err
+	}
+	defer b.done()
+	r := &ollamaSink{chat: strings.HasSuffix(c.Pattern, "chat"), model: s.cfg.Model.Name, weight: &weight{all: s.answers}}
+	defer r.weight.release()
+	if plan.Load {
+		reason := "load"
+		if !plan.Stay {
+			reason = "unload"
+		}
+		last := r.chunk()
+		last.Done, last.Reason = true, reason
+		s.reply(w, http.StatusOK, last)
+		return nil
+	}
+	prompts, output := o.Prompts, Output{}
+	if plan.Raw {
+		prompts[0].Tokens, err = s.tokens(c.Context(), o, prompts[0])
+	} else {
+		prompts = []oai.Prompt{{}}
+		prompts[0].Tokens, output, err = s.converse(c.Context(), o.Conversation())
+	}
+	if err != nil {
+		return err
+	}
+	o.Messages, prompts[0].Text = nil, ""
+	o.Request.Written = output.Written
+	b.done()
+	choices, err := s.choices(o, prompts)
+	if err != nil {
+		return err
+	}
+	x := choices[0]
+	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	r.turn, x.sink = output.turn(), r
+	if o.Stream {
+		r.lines = sse.New(w, s.cfg.Stall, s.cfg.Ping).Lines()
+		defer r.lines.Close()
+	}
+	err = o.InItsWords(s.run(c.Context(), c, choices, func(x *choice) error { return r.end(x, time.Since(c.begun)) }))
+	if r.lines == nil {
+		if err != nil {
+			return r.weight.failed(err)
+		}
+		s.reply(w, http.StatusOK, r.last)
+		return nil
+	}
+	if begun, broken := r.lines.State(); err != nil && begun && broken == nil && !c.left() {
+		s.cfg.Counters.Add("http.stream_errors", 1)
+		_ = r.lines.Send("", ollama.Error(oai.FromError(err)))
+	}
+	return err
+}
+
+// ollamaSink is the sink of an answer of Ollama's API: lines with pieces, or one with all. Calls are sent whole.
+type ollamaSink struct {
+	chat   bool
+	model  string
+	turn   *turn
+	lines  *sse.Writer // nil: the answer is sent as a whole
+	weight *weight
+	last   ollama.Chunk
+
+	text, thought strings.Builder // of an answer that is sent as a whole
+	calls         []ollama.Call
+	name, id      string // of the call that is open; "" for none
+	arguments     []byte
+	began         int // calls
+}
+
+// chunk returns a line without text.
+func (r *ollamaSink) chunk() ollama.Chunk {
+	c := ollama.Chunk{Model: r.model, Created: time.Now().UTC().Format(time.RFC3339Nano)}
+	if r.chat {
+		c.Message = &ollama.Message{Role: "assistant"}
+	} else {
+		c.Response = new(string)
+	}
+	return c
+}
+
+// with returns a line with a piece.
+func (r *ollamaSink) with(text, thought string, all []ollama.Call) ollama.Chunk {
+	c := r.chunk()
+	if r.chat {
+		c.Message.Content, c.Message.Thinking, c.Message.ToolCalls = text, thought, all
+	} else {
+		c.Response, c.Thinking = &text, thought
+	}
+	return c
+}
+
+// Started implements tandem.Sink.
+func (r *ollamaSink) Started(tandem.Started) error { return nil }
+
+// Delta implements tandem.Sink.
+func (r *ollamaSink) Delta(d tandem.Delta) error {
+	if err := r.weight.add(len(d.Text)); err != nil && r.lines == nil {
+		return err
+	}
+	if r.turn.reader != nil {
+		return r.add(r.turn.reader.Read(d.Text))
+	}
+	return r.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
+}
+
+// add takes pieces of the answer.
+func (r *ollamaSink) add(pieces []calls.Piece) error {
+	for _, p := range pieces {
+		if p.Kind == calls.Arguments {
+			r.arguments = append(r.arguments, p.Text...)
+			continue
+		}
+		if err := r.called(); err != nil {
+			return err
+		}
+		var err error
+		switch p.Kind {
+		case calls.Begin:
+			r.name, r.id, r.arguments = p.Text, r.turn.id(), r.arguments[:0]
+		case calls.Text:
+			err = r.send(p.Text, "", nil)
+		case calls.Thought:
+			err = r.send("", p.Text, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// called sends the call that is open.
+func (r *ollamaSink) called() error {
+	if r.id == "" {
+		return nil
+	}
+	c := ollama.NewCall(r.id, r.began, r.name, string(r.arguments))
+	r.id = ""
+	r.began++
+	return r.send("", "", []ollama.Call{c})
+}
+
+// send sends a piece, or keeps it.
+func (r *ollamaSink) send(text, thought string, all []ollama.Call) error {
+	switch {
+	case text == "" && thought == "" && len(all) == 0:
+		return nil
+	case r.lines != nil:
+		return r.lines.Send("", r.with(text, thought, all))
+	}
+	r.text.WriteString(text)
+	r.thought.WriteString(thought)
+	r.calls = append(r.calls, all...)
+	return nil
+}
+
+// end completes the answer.
+func (r *ollamaSink) end(x *choice, took time.Duration) error {
+	if r.turn.reader != nil {
+		if err := r.add(r.turn.reader.End()); err != nil {
+			return err
+		}
+	}
+	if err := r.called(); err != nil {
+		return err
+	}
+	r.last = r.with(r.text.String(), r.thought.String(), r.calls)
+	r.last.Done, r.last.Reason, r.last.Figures = true, string(x.result.Finish), ollama.NewFigures(x.result, took)
+	if r.lines != nil {
+		return r.lines.Send("", r.last)
+	}
+	return nil
+}
