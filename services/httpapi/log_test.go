@@ -43,7 +43,7 @@ func TestRequestLog(t *testing.T) {
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words","max_tokens":3,"n":2}`, auth...)
 	s.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"private words"}],"max_tokens":3,"stream":true}`, auth...)
 	s.ask(t, "POST", "/v1/completions", `{"prompt":7}`, auth...)
-	s.ask(t, "GET", "/api/tags?q=private%20words", "")
+	s.ask(t, "GET", "/api/pull?q=private%20words", "")
 	s.ask(t, "GET", "/v1/models/private", "", auth...)
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words"}`)
 	s.ask(t, "GET", "/health", "")
@@ -52,7 +52,7 @@ func TestRequestLog(t *testing.T) {
 		`POST /v1/completions 200 14 6 ` + tenant + ` mine`,
 		`POST /v1/chat/completions 200 21 3 ` + tenant + ` mine`,
 		`POST /v1/completions 400 <nil> <nil> ` + tenant + ` mine`,
-		`GET /api/tags 404 <nil> <nil> <nil> req`,
+		`GET /api/pull 404 <nil> <nil> <nil> req`,
 		`GET /v1/models/ 404 <nil> <nil> ` + tenant + ` mine`,
 		`POST /v1/completions 401 <nil> <nil> <nil> req`,
 	}

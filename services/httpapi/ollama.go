@@ -115,13 +115,7 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	r := &ollamaSink{chat: strings.HasSuffix(c.Pattern, "chat"), model: s.cfg.Model.Name, weight: &weight{all: s.answers}}
 	defer r.weight.release()
 	if plan.Load {
-		reason := "load"
-		if !plan.Stay {
-			reason = "unload"
-		}
-		last := r.chunk()
-		last.Done, last.Reason = true, reason
-		s.reply(w, http.StatusOK, last)
+		s.reply(w, http.StatusOK, r.loaded(plan.Stay))
 		return nil
 	}
 	prompts, output := o.Prompts, Output{}
@@ -144,11 +138,16 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	x := choices[0]
 	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
 	r.turn, x.sink = output.turn(), r
+	return s.sendOllama(w, c, o, x, r)
+}
+
+// sendOllama runs a choice and sends its answer, as it comes or whole.
+func (s *Server) sendOllama(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *ollamaSink) error {
 	if o.Stream {
 		r.lines = sse.New(w, s.cfg.Stall, s.cfg.Ping).Lines()
 		defer r.lines.Close()
 	}
-	err = o.InItsWords(s.run(c.Context(), c, choices, func(x *choice) error { return r.end(x, time.Since(c.begun)) }))
+	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, func(x *choice) error { return r.end(x, time.Since(c.begun)) }))
 	if r.lines == nil {
 		if err != nil {
 			return r.weight.failed(err)
@@ -188,6 +187,15 @@ func (r *ollamaSink) chunk() ollama.Chunk {
 		c.Response = new(string)
 	}
 	return c
+}
+
+// loaded returns the answer to a body that asks for no text.
+func (r *ollamaSink) loaded(stay bool) ollama.Chunk {
+	last := r.chunk()
+	if last.Done, last.Reason = true, "load"; !stay {
+		last.Reason = "unload"
+	}
+	return last
 }
 
 // with returns a line with a piece.

@@ -84,7 +84,8 @@ func TestOllamaForms(t *testing.T) {
 		{"/api/chat", `{"messages":[{"role":"user","content":"a"}],"format":"json"}`,
 			"<s>system: Answer with one JSON object, and with nothing else.\nuser: a\n"},
 		{"/api/chat", `{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"}],"format":{"type":"object"}}`,
-			"<s>system: s\n\nAnswer with one JSON value that follows this JSON Schema, and with nothing else:\n{\"type\":\"object\"}\nuser: a\n"},
+			"<s>system: s\n\nAnswer with one JSON value that follows this JSON Schema, and with nothing else:\n{\"type\":\"object\"}\n" +
+				"user: a\n"},
 		{"/api/generate", `{"prompt":"a","system":"s","stream":false}`, "<s>system: s\nuser: a\n"},
 		{"/api/generate", `{"prompt":"a","raw":true}`, "<s>a"},
 		{"/api/generate", `{"prompt":"a","suffix":"b"}`, "<s><261>a<262>b<263>"},

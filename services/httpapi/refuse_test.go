@@ -402,7 +402,7 @@ func TestAccess(t *testing.T) {
 		{site: open, method: "GET", path: "/models/gopher", status: 200},
 		{site: open, method: "GET", path: "/health/", status: 200},
 		{site: open, method: "GET", path: "/v1", status: 404, code: "unknown_url"},
-		{site: open, method: "GET", path: "/v1/health", status: 404, code: "unknown_url"},
+		{site: open, method: "GET", path: "/v1/healthz", status: 404, code: "unknown_url"},
 		{site: open, method: "GET", path: "/v1/completions", status: 405, code: "method_not_allowed", allow: "POST"},
 		{site: open, method: "DELETE", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
 		{site: open, method: "OPTIONS", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
