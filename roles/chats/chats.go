@@ -143,6 +143,9 @@ func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, 
 	if !c.template.Reads("tools") {
 		of = inWords(of)
 	}
+	if c.format.ShortIDs {
+		of.Messages = shortIDs(of.Messages)
+	}
 	if of.Must && len(of.Tools) > 0 {
 		of.Messages = told(of.Messages, mustCall(of))
 	}

@@ -3,6 +3,7 @@ package chats
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -32,6 +33,46 @@ func inWords(of oai.Conversation) oai.Conversation {
 		of.Messages = told(of.Messages, describe(of.Tools))
 	}
 	return of
+}
+
+// shortIDs returns a conversation in which ids of calls are nine letters and digits, as Mistral's templates want them. Clients send back
+// ids that other models or APIs have given. Equal ids stay equal.
+func shortIDs(messages []oai.Message) []oai.Message {
+	messages = slices.Clone(messages)
+	for i := range messages {
+		m := &messages[i]
+		if m.ToolCallID != "" {
+			m.ToolCallID = shortID(m.ToolCallID)
+		}
+		var all []map[string]json.RawMessage
+		if len(m.ToolCalls) == 0 || json.Unmarshal(m.ToolCalls, &all) != nil {
+			continue
+		}
+		for _, c := range all {
+			var id string
+			if json.Unmarshal(c["id"], &id) == nil {
+				c["id"], _ = json.Marshal(shortID(id))
+			}
+		}
+		m.ToolCalls, _ = json.Marshal(all)
+	}
+	return messages
+}
+
+// shortID returns an id of nine letters and digits, which is id if that is one.
+func shortID(id string) string {
+	const letters, length = "0123456789abcdefghijklmnopqrstuvwxyz", 9
+	if len(id) == length && strings.Trim(strings.ToLower(id), letters) == "" {
+		return id
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	n, out := h.Sum64(), make([]byte, length)
+	for i := range out {
+		out[i] = letters[n%uint64(len(letters))]
+		n /= uint64(len(letters))
+	}
+	return string(out)
 }
 
 // describe tells the model which tools there are and how it calls one.

@@ -108,3 +108,21 @@ func TestThoughts(t *testing.T) {
 		}
 	}
 }
+
+// TestShortIDs: a template with Mistral's marker is given ids of nine letters and digits, equal ones for a call and its result.
+func TestShortIDs(t *testing.T) {
+	const source = "{# [TOOL_CALLS] #}{{ tools|length }}{% for m in messages %}{{ m.tool_call_id }}" +
+		"{% for c in m.tool_calls %}{{ c.id }}|{% endfor %}{% endfor %}"
+	talk := func(id string) oai.Conversation {
+		call, _ := json.Marshal([]any{map[string]any{"id": id, "type": "function",
+			"function": map[string]any{"name": "f", "arguments": "{}"}}})
+		return oai.Conversation{Tools: f, Messages: []oai.Message{{Role: "assistant", ToolCalls: call}, {Role: "tool", ToolCallID: id}}}
+	}
+	const long = "toolu_01A09q90qw90lq917835lq9"
+	for id, want := range map[string]string{"aB3456789": "aB3456789", long: shortID(long)} {
+		p, err := open(t, source).Prompt(t.Context(), talk(id))
+		if err != nil || p.Text != "1"+want+"|"+want || len(want) != 9 || !p.Output.ShortIDs {
+			t.Errorf("%s: %q, %v, want %s twice", id, p.Text, err, want)
+		}
+	}
+}
