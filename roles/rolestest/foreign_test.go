@@ -42,7 +42,7 @@ func TestForeignVocabularies(t *testing.T) {
 						r := ask(temperature, false)
 						r.Strategy, r.Drafters = strategy, drafters
 						if len(drafters) > 1 {
-							r.Strategy, r.Vote = "planner", "tree"
+							r.Vote = "tree"
 						}
 						s.await(fmt.Sprintf("%v, %s, temperature %v: an accepted draft", drafters, strategy, temperature), func() bool {
 							got, _, done, err := s.Generate(r)

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openai/openai-go/v3"
-
 	"github.com/tandem-llm/tandem"
 )
 
@@ -134,27 +132,5 @@ func TestCalls(t *testing.T) {
 	s = serve(t, writes("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", 3, tandem.FinishStop), large)
 	if _, all := s.ask(t, "POST", "/v1/chat/completions", body("")); !strings.Contains(all, `"content":null`) {
 		t.Errorf("a call alone: %s", all)
-	}
-}
-
-// TestCallsOfOfficialClient: the official client puts a streamed call together.
-func TestCallsOfOfficialClient(t *testing.T) {
-	s := serve(t, writes(twoCalls, 5, tandem.FinishStop), large)
-	stream := official(s).Chat.Completions.NewStreaming(t.Context(), openai.ChatCompletionNewParams{Model: "gopher",
-		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
-		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"}),
-			openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "g"})}})
-	var all openai.ChatCompletionAccumulator
-	for stream.Next() {
-		if !all.AddChunk(stream.Current()) {
-			t.Fatalf("the client refuses %s", stream.Current().RawJSON())
-		}
-	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
-	m := all.Choices[0].Message
-	if len(m.ToolCalls) != 2 || m.ToolCalls[0].Function.Arguments != `{"a": "x\ny"}` || m.ToolCalls[1].Function.Name != "g" || m.Content != "I look." {
-		t.Errorf("got %+v", m)
 	}
 }

@@ -246,3 +246,25 @@ func TestOfficialClientOfLocalServers(t *testing.T) {
 		}
 	}
 }
+
+// TestCallsOfOfficialClient: the official client puts a streamed call together.
+func TestCallsOfOfficialClient(t *testing.T) {
+	s := serve(t, writes(twoCalls, 5, tandem.FinishStop), large)
+	stream := official(s).Chat.Completions.NewStreaming(t.Context(), openai.ChatCompletionNewParams{Model: "gopher",
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
+		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"}),
+			openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "g"})}})
+	var all openai.ChatCompletionAccumulator
+	for stream.Next() {
+		if !all.AddChunk(stream.Current()) {
+			t.Fatalf("the client refuses %s", stream.Current().RawJSON())
+		}
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	m := all.Choices[0].Message
+	if len(m.ToolCalls) != 2 || m.ToolCalls[0].Function.Arguments != `{"a": "x\ny"}` || m.ToolCalls[1].Function.Name != "g" || m.Content != "I look." {
+		t.Errorf("got %+v", m)
+	}
+}
