@@ -29,19 +29,25 @@ type choice struct {
 
 // chat answers /v1/chat/completions.
 func (s *Server) chat(w http.ResponseWriter, c *call) error {
-	o, b, err := s.read(w, c, oai.ReadChat)
+	o, prompts, output, err := s.readChat(w, c, oai.ReadChat)
 	if err != nil {
 		return err
+	}
+	return s.complete(w, c, o, prompts, output)
+}
+
+// readChat reads a conversation. It returns what it asks for, its tokens, and how its answer is read; nothing of the body is kept.
+func (s *Server) readChat(w http.ResponseWriter, c *call, decode func(io.Reader, defaults, oai.Limits) (*oai.Call, error)) (*oai.Call,
+	[]oai.Prompt, Output, error) {
+	o, b, err := s.read(w, c, decode)
+	if err != nil {
+		return nil, nil, Output{}, err
 	}
 	defer b.done()
 	tokens, output, err := s.converse(c.Context(), o.Conversation())
-	if err != nil {
-		return err
-	}
 	o.Messages = nil
 	o.Request.Written = output.Written
-	b.done()
-	return s.complete(w, c, o, []oai.Prompt{{Tokens: tokens}}, output)
+	return o, []oai.Prompt{{Tokens: tokens}}, output, err
 }
 
 // completion answers /v1/completions.

@@ -18,19 +18,11 @@ import (
 
 // messages answers /v1/messages.
 func (s *Server) messages(w http.ResponseWriter, c *call) error {
-	o, b, err := s.read(w, c, s.readMessages(c, false))
+	o, prompts, output, err := s.readChat(w, c, s.readMessages(c, false))
 	if err != nil {
 		return err
 	}
-	defer b.done()
-	tokens, output, err := s.converse(c.Context(), o.Conversation())
-	if err != nil {
-		return err
-	}
-	o.Messages = nil
-	o.Request.Written = output.Written
-	b.done()
-	choices, err := s.choices(o, []oai.Prompt{{Tokens: tokens}})
+	choices, err := s.choices(o, prompts)
 	if err != nil {
 		return err
 	}
@@ -105,16 +97,11 @@ func readWhole(from io.Reader) ([]byte, error) {
 
 // countTokens answers /v1/messages/count_tokens.
 func (s *Server) countTokens(w http.ResponseWriter, c *call) error {
-	o, b, err := s.read(w, c, s.readMessages(c, true))
+	_, prompts, _, err := s.readChat(w, c, s.readMessages(c, true))
 	if err != nil {
 		return err
 	}
-	defer b.done()
-	tokens, _, err := s.converse(c.Context(), o.Conversation())
-	if err != nil {
-		return err
-	}
-	s.reply(w, http.StatusOK, map[string]int{"input_tokens": len(tokens)})
+	s.reply(w, http.StatusOK, map[string]int{"input_tokens": len(prompts[0].Tokens)})
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 // respond answers /v1/responses.
 func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	var plan *responses.Plan
-	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+	o, prompts, output, err := s.readChat(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
 			plan, err = responses.Read(raw, c.ignored.add)
@@ -32,15 +32,7 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
-	defer b.done()
-	tokens, output, err := s.converse(c.Context(), o.Conversation())
-	if err != nil {
-		return err
-	}
-	o.Messages = nil
-	o.Request.Written = output.Written
-	b.done()
-	choices, err := s.choices(o, []oai.Prompt{{Tokens: tokens}})
+	choices, err := s.choices(o, prompts)
 	if err != nil {
 		return err
 	}

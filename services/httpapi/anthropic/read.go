@@ -4,14 +4,12 @@
 package anthropic
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
@@ -98,41 +96,32 @@ type block struct {
 	} `json:"source"`
 }
 
-// bad returns the error of a field.
-func bad(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Invalid, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
-func unsupported(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Unsupported, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
 // Chat returns a body of /v1/messages as a body of /v1/chat/completions. Errors: Invalid and Unsupported, with the field; *oai.Error for a
 // thread.
 func Chat(body []byte, o Options) (json.RawMessage, error) {
 	var r request
-	if err := json.Unmarshal(body, &r); err != nil {
-		return nil, explain(err)
+	if err := oai.Unmarshal(body, &r); err != nil {
+		return nil, err
 	}
 	if o.Ignored == nil {
 		o.Ignored = func(string) {}
 	}
-	if len(r.Thread) > 0 && string(r.Thread) != "null" { // the client's library sends the whole history after this answer
+	if oai.Asks(r.Thread) { // the client's library sends the whole history after this answer
 		e := oai.Refusal(http.StatusBadRequest, "thread_unsupported_request", "thread is not supported: send all messages")
 		e.Param = "thread"
 		return nil, e
 	}
 	switch {
 	case len(r.Messages) == 0:
-		return nil, bad("messages", "messages is missing or empty: want at least one message")
+		return nil, oai.Bad("messages", "messages is missing or empty: want at least one message")
 	case r.MaxTokens == nil && !o.CountOnly:
-		return nil, bad("max_tokens", "max_tokens is missing: want 1 or more")
+		return nil, oai.Bad("max_tokens", "max_tokens is missing: want 1 or more")
 	case r.MaxTokens != nil && *r.MaxTokens < 1:
-		return nil, bad("max_tokens", "max_tokens is %d: want 1 or more", *r.MaxTokens)
+		return nil, oai.Bad("max_tokens", "max_tokens is %d: want 1 or more", *r.MaxTokens)
 	}
 	for name, raw := range map[string]json.RawMessage{"container": r.Container, "mcp_servers": r.MCP} {
-		if s := string(raw); s != "" && s != "null" && s != "[]" {
-			return nil, unsupported(name, "%s is not supported: leave it out", name)
+		if oai.Asks(raw) {
+			return nil, oai.Unsupported(name, "%s is not supported: leave it out", name)
 		}
 	}
 	out := r.fields()
@@ -144,7 +133,7 @@ func Chat(body []byte, o Options) (json.RawMessage, error) {
 	if err := r.tools(out, o); err != nil {
 		return nil, err
 	}
-	return marshal(out)
+	return oai.Marshal(out)
 }
 
 // fields returns the fields of a chat but the conversation and the tools.
@@ -183,45 +172,9 @@ func (r *request) fields() map[string]any {
 	return out
 }
 
-// explain names the field that is of the wrong type.
-func explain(err error) error {
-	if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
-		return bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
-	}
-	return bad("", "the body is not a JSON object of /v1/messages: %w", err)
-}
-
-// marshal is json.Marshal without escapes for HTML.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
-// turn is a message of a chat.
-type turn struct {
-	Role      string `json:"role"`
-	Content   string `json:"content"`
-	Reasoning string `json:"reasoning_content,omitempty"`
-	ToolCalls []call `json:"tool_calls,omitempty"`
-	ToolUse   string `json:"tool_call_id,omitempty"`
-	Name      string `json:"name,omitempty"`
-}
-
-type call struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
 // messages returns the conversation, the system text first.
-func (r *request) messages(o Options) ([]turn, error) {
-	var out []turn
+func (r *request) messages(o Options) ([]oai.Sent, error) {
+	var out []oai.Sent
 	system, err := systemText(r.System, o)
 	if err != nil {
 		return nil, err
@@ -232,7 +185,7 @@ func (r *request) messages(o Options) ([]turn, error) {
 			string(format.Schema))
 	}
 	if system != "" {
-		out = append(out, turn{Role: "system", Content: system})
+		out = append(out, oai.Sent{Role: "system", Content: system})
 	}
 	names := map[string]string{} // of tools, by the id of their call
 	for i, m := range r.Messages {
@@ -245,7 +198,7 @@ func (r *request) messages(o Options) ([]turn, error) {
 		case "user":
 			out, err = user(out, at, blocks, names, o)
 		case "assistant":
-			var t turn
+			var t oai.Sent
 			if t, err = assistant(at, blocks, names, o); err == nil {
 				out = append(out, t)
 			}
@@ -255,11 +208,11 @@ func (r *request) messages(o Options) ([]turn, error) {
 				if last := len(out) - 1; last >= 0 && out[last].Role == "user" {
 					out[last].Content += "\n\n" + text
 				} else {
-					out = append(out, turn{Role: "user", Content: text})
+					out = append(out, oai.Sent{Role: "user", Content: text})
 				}
 			}
 		default:
-			err = bad(at+".role", "%s.role is %.50q: want \"user\" or \"assistant\"", at, m.Role)
+			err = oai.Bad(at+".role", "%s.role is %.50q: want \"user\" or \"assistant\"", at, m.Role)
 		}
 		if err != nil {
 			return nil, err
@@ -303,7 +256,7 @@ func blocksOf(at string, raw json.RawMessage) ([]block, error) {
 	}
 	var out []block
 	if err := json.Unmarshal(raw, &out); err != nil {
-		return nil, bad(at, "%s is neither a string nor an array of content blocks", at)
+		return nil, oai.Bad(at, "%s is neither a string nor an array of content blocks", at)
 	}
 	return out, nil
 }
@@ -336,11 +289,11 @@ func (b block) asText(at string, o Options) (string, error) {
 		o.Ignored("messages[].content[].tool_reference")
 		return "", nil
 	}
-	return "", unsupported(at+".type", "%s.type is %.50q: only text is supported", at, b.Type)
+	return "", oai.Unsupported(at+".type", "%s.type is %.50q: only text is supported", at, b.Type)
 }
 
 // user adds a user's message: results of tools become messages of their own, before its text.
-func user(out []turn, at string, blocks []block, names map[string]string, o Options) ([]turn, error) {
+func user(out []oai.Sent, at string, blocks []block, names map[string]string, o Options) ([]oai.Sent, error) {
 	var said []block
 	for i, b := range blocks {
 		if b.Type != "tool_result" {
@@ -358,21 +311,21 @@ func user(out []turn, at string, blocks []block, names map[string]string, o Opti
 		if b.IsError && text == "" {
 			text = "error"
 		}
-		out = append(out, turn{Role: "tool", Content: text, ToolUse: b.ToolUse, Name: names[b.ToolUse]})
+		out = append(out, oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse, Name: names[b.ToolUse]})
 	}
 	text, err := texts(at+".content", said, o)
 	if err != nil {
 		return nil, err
 	}
 	if text != "" || len(said) > 0 || len(blocks) == 0 {
-		out = append(out, turn{Role: "user", Content: text})
+		out = append(out, oai.Sent{Role: "user", Content: text})
 	}
 	return out, nil
 }
 
 // assistant returns an assistant's message.
-func assistant(at string, blocks []block, names map[string]string, o Options) (turn, error) {
-	t := turn{Role: "assistant"}
+func assistant(at string, blocks []block, names map[string]string, o Options) (oai.Sent, error) {
+	t := oai.Sent{Role: "assistant"}
 	var said []block
 	for i, b := range blocks {
 		switch b.Type {
@@ -383,15 +336,10 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (t
 		case "tool_use":
 			if b.Name == "" {
 				field := fmt.Sprintf("%s.content[%d].name", at, i)
-				return t, bad(field, "%s is missing: want the name of the tool that was called", field)
-			}
-			c := call{ID: b.ID, Type: "function"}
-			c.Function.Name, c.Function.Arguments = b.Name, string(b.Input)
-			if c.Function.Arguments == "" {
-				c.Function.Arguments = "{}"
+				return t, oai.Bad(field, "%s is missing: want the name of the tool that was called", field)
 			}
 			names[b.ID] = b.Name
-			t.ToolCalls = append(t.ToolCalls, c)
+			t.ToolCalls = append(t.ToolCalls, oai.SentCall(b.ID, b.Name, b.Input))
 		default:
 			said = append(said, b)
 		}
@@ -403,24 +351,16 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (t
 
 // tools adds the tools and the choice among them.
 func (r *request) tools(out map[string]any, o Options) error {
-	type function struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description,omitempty"`
-		Parameters  json.RawMessage `json:"parameters,omitempty"`
-	}
-	type described struct {
-		Type     string   `json:"type"`
-		Function function `json:"function"`
-	}
-	var all []described
+	var all []oai.SentTool
 	for i, t := range r.Tools {
 		switch {
 		case t.Type != "" && t.Type != "custom" && len(t.Schema) == 0: // what Anthropic's servers carry out
 			o.Ignored("tools[].type=" + t.Type)
 		case t.Name == "":
-			return bad(fmt.Sprintf("tools[%d].name", i), "tools[%d].name is missing: want the tool's name", i)
+			return oai.Bad(fmt.Sprintf("tools[%d].name", i), "tools[%d].name is missing: want the tool's name", i)
 		default:
-			all = append(all, described{"function", function{t.Name, t.Description, t.Schema}})
+			all = append(all, oai.SentTool{Type: "function",
+				Function: oai.SentFunction{Name: t.Name, Description: t.Description, Parameters: t.Schema}})
 		}
 	}
 	if len(all) > 0 {
@@ -435,7 +375,7 @@ func (r *request) tools(out map[string]any, o Options) error {
 	case c.Type == "any" || c.Type == "auto" || c.Type == "none":
 		out["tool_choice"] = c.Type
 	default:
-		return bad("tool_choice.type", "tool_choice.type is %.50q: want \"auto\", \"any\", \"tool\" or \"none\"", c.Type)
+		return oai.Bad("tool_choice.type", "tool_choice.type is %.50q: want \"auto\", \"any\", \"tool\" or \"none\"", c.Type)
 	}
 	if c.Single {
 		out["parallel_tool_calls"] = false

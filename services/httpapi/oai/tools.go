@@ -1,7 +1,6 @@
 package oai
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 )
@@ -120,30 +119,17 @@ func functions(array json.RawMessage) (out json.RawMessage, others []string, err
 	if len(kept) == 0 {
 		return nil, others, nil
 	}
-	out, err = marshal(kept)
+	out, err = Marshal(kept)
 	return out, others, err
 }
 
 // wrapped puts a function that is written flat into the form of chats.
 func wrapped(flat json.RawMessage) (json.RawMessage, error) {
-	var fields struct {
-		Name        string          `json:"name"`
-		Description json.RawMessage `json:"description,omitempty"`
-		Parameters  json.RawMessage `json:"parameters,omitempty"`
-	}
-	if err := json.Unmarshal(flat, &fields); err != nil {
+	var f SentFunction
+	if err := json.Unmarshal(flat, &f); err != nil {
 		return nil, err
 	}
-	return marshal(map[string]any{"type": "function", "function": fields})
-}
-
-// marshal is json.Marshal without escapes for HTML.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
+	return Marshal(SentTool{"function", f})
 }
 
 // toolNames returns the names of tools in the form of chats.
@@ -194,7 +180,7 @@ func (c *Call) offer(l Limits) error {
 			kept = append(kept, each[at])
 		}
 		var err error
-		c.tools, err = marshal(kept)
+		c.tools, err = Marshal(kept)
 		return err
 	}
 	return nil

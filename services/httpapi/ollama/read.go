@@ -4,12 +4,12 @@ package ollama
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // request is a body of /api/chat or /api/generate.
@@ -57,19 +57,6 @@ type Plan struct {
 // Context is the window of the model, which num_ctx must not exceed.
 type Context int
 
-func bad(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Invalid, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
-func unsupported(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Unsupported, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
-// there reports whether a field has a value that asks for something.
-func there(raw json.RawMessage) bool {
-	return !slices.Contains([]string{"", "null", `""`, "[]", "{}", "false"}, string(bytes.TrimSpace(raw)))
-}
-
 // options are Ollama's names of options, and those of chats.
 var options = map[string]string{"num_predict": "max_tokens", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p",
 	"min_p": "min_p", "seed": "seed", "stop": "stop", "repeat_penalty": "repeat_penalty", "repeat_last_n": "repeat_last_n",
@@ -85,44 +72,27 @@ func Chat(body []byte, window Context, ignored func(string)) (*Plan, error) {
 	if len(r.Messages) == 0 {
 		return r.load(), nil
 	}
-	var turns []map[string]any
+	var turns []oai.Sent
 	last := "" // id of the latest call: Ollama's results name their tool alone
 	for i, m := range r.Messages {
-		if there(m.Images) {
-			return nil, unsupported(fmt.Sprintf("messages[%d].images", i), "messages[%d].images is not supported: leave it out", i)
+		if oai.Asks(m.Images) {
+			return nil, oai.Unsupported(fmt.Sprintf("messages[%d].images", i), "messages[%d].images is not supported: leave it out", i)
 		}
-		t := map[string]any{"role": m.Role, "content": m.Content}
-		if m.Thinking != "" {
-			t["reasoning_content"] = m.Thinking
-		}
-		var calls []any
+		t := oai.Sent{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
 		for k, c := range m.ToolCalls {
 			last = fmt.Sprintf("call%02d%03d", i%100, k%1000)
-			arguments := c.Function.Arguments
-			if !there(arguments) {
-				arguments = json.RawMessage("{}")
-			}
-			calls = append(calls, map[string]any{"id": last, "type": "function",
-				"function": map[string]any{"name": c.Function.Name, "arguments": string(arguments)}})
-		}
-		if len(calls) > 0 {
-			t["tool_calls"] = calls
+			t.ToolCalls = append(t.ToolCalls, oai.SentCall(last, c.Function.Name, c.Function.Arguments))
 		}
 		if m.Role == "tool" {
-			if t["tool_call_id"] = last; m.ToolID != "" {
-				t["tool_call_id"] = m.ToolID
-			}
-			if m.ToolName != "" {
-				t["name"] = m.ToolName
-			}
+			t.CallID, t.Name = cmp.Or(m.ToolID, last), m.ToolName
 		}
 		turns = append(turns, t)
 	}
 	out["messages"] = r.asked(turns, ignored)
-	if there(r.Tools) {
+	if oai.Asks(r.Tools) {
 		out["tools"] = r.Tools
 	}
-	raw, err := marshal(out)
+	raw, err := oai.Marshal(out)
 	return &Plan{Body: raw}, err
 }
 
@@ -133,31 +103,31 @@ func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) 
 		return nil, err
 	}
 	for name, raw := range map[string]json.RawMessage{"images": r.Images, "context": r.Context} {
-		if there(raw) {
-			return nil, unsupported(name, "%s is not supported: leave it out", name)
+		if oai.Asks(raw) {
+			return nil, oai.Unsupported(name, "%s is not supported: leave it out", name)
 		}
 	}
 	switch {
 	case r.Template != "":
-		return nil, unsupported("template", "template is not supported: the model's own is used, or none with \"raw\": true")
+		return nil, oai.Unsupported("template", "template is not supported: the model's own is used, or none with \"raw\": true")
 	case r.Prompt == "" && r.Suffix == "":
 		return r.load(), nil
 	case r.Raw || r.Suffix != "":
-		if r.System != "" || there(r.Format) {
-			return nil, unsupported("system", "system and format need the chat template: leave them out with raw or a suffix")
+		if r.System != "" || oai.Asks(r.Format) {
+			return nil, oai.Unsupported("system", "system and format need the chat template: leave them out with raw or a suffix")
 		}
 		if out["prompt"] = r.Prompt; r.Suffix != "" {
 			out["suffix"] = r.Suffix
 		}
-		raw, err := marshal(out)
+		raw, err := oai.Marshal(out)
 		return &Plan{Body: raw, Raw: true}, err
 	}
-	var turns []map[string]any
+	var turns []oai.Sent
 	if r.System != "" {
-		turns = append(turns, map[string]any{"role": "system", "content": r.System})
+		turns = append(turns, oai.Sent{Role: "system", Content: r.System})
 	}
-	out["messages"] = r.asked(append(turns, map[string]any{"role": "user", "content": r.Prompt}), ignored)
-	raw, err := marshal(out)
+	out["messages"] = r.asked(append(turns, oai.Sent{Role: "user", Content: r.Prompt}), ignored)
+	raw, err := oai.Marshal(out)
 	return &Plan{Body: raw}, err
 }
 
@@ -168,8 +138,8 @@ func (r *request) load() *Plan {
 }
 
 // asked returns a conversation in which the system asks for the form of the answer; nothing forces it yet.
-func (r *request) asked(turns []map[string]any, ignored func(string)) []map[string]any {
-	if !there(r.Format) {
+func (r *request) asked(turns []oai.Sent, ignored func(string)) []oai.Sent {
+	if !oai.Asks(r.Format) {
 		return turns
 	}
 	ignored("format")
@@ -177,21 +147,18 @@ func (r *request) asked(turns []map[string]any, ignored func(string)) []map[stri
 	if format := string(bytes.TrimSpace(r.Format)); format != `"json"` {
 		ask = "Answer with one JSON value that follows this JSON Schema, and with nothing else:\n" + format
 	}
-	if len(turns) > 0 && turns[0]["role"] == "system" {
-		turns[0]["content"] = fmt.Sprint(turns[0]["content"], "\n\n", ask)
+	if len(turns) > 0 && turns[0].Role == "system" {
+		turns[0].Content += "\n\n" + ask
 		return turns
 	}
-	return append([]map[string]any{{"role": "system", "content": ask}}, turns...)
+	return append([]oai.Sent{{Role: "system", Content: ask}}, turns...)
 }
 
 // read reads a body, and returns it with the fields that both paths share.
 func read(body []byte, window Context, ignored func(string)) (*request, map[string]any, error) {
 	var r request
-	if err := json.Unmarshal(body, &r); err != nil {
-		if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
-			return nil, nil, bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
-		}
-		return nil, nil, bad("", "the body is not a JSON object: %w", err)
+	if err := oai.Unmarshal(body, &r); err != nil {
+		return nil, nil, err
 	}
 	out := map[string]any{"stream": r.Stream == nil || *r.Stream}
 	if r.Model != "" {
@@ -205,11 +172,11 @@ func read(body []byte, window Context, ignored func(string)) (*request, map[stri
 		case name == "num_ctx":
 			n := 0
 			if json.Unmarshal(raw, &n) != nil {
-				return nil, nil, bad("options.num_ctx", "options.num_ctx is %.50s: want an integer", raw)
+				return nil, nil, oai.Bad("options.num_ctx", "options.num_ctx is %.50s: want an integer", raw)
 			}
 			if n > int(window) {
-				return nil, nil, bad("options.num_ctx", "options.num_ctx is %d: this server has a context of %d; start it with --ctx %d", n,
-					window, n)
+				return nil, nil, oai.Bad("options.num_ctx",
+					"options.num_ctx is %d: this server has a context of %d; start it with --ctx %d", n, window, n)
 			}
 		default:
 			ignored("options." + name)
@@ -217,17 +184,8 @@ func read(body []byte, window Context, ignored func(string)) (*request, map[stri
 	}
 	if raw := string(bytes.TrimSpace(r.Think)); raw == "true" || raw == "false" {
 		out["enable_thinking"] = raw == "true"
-	} else if there(r.Think) { // "low", "medium", "high"
+	} else if oai.Asks(r.Think) { // "low", "medium", "high"
 		out["reasoning_effort"] = r.Think
 	}
 	return &r, out, nil
-}
-
-// marshal is json.Marshal without escapes for HTML.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
 }

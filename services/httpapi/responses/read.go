@@ -4,13 +4,12 @@
 package responses
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // request is a body of /v1/responses, as far as it is read.
@@ -94,30 +93,14 @@ type Echo struct {
 	TopP         *float64        `json:"top_p"`
 }
 
-func bad(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Invalid, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
-func unsupported(param, form string, args ...any) error {
-	return &tandem.Error{Kind: tandem.Unsupported, Field: param, Err: fmt.Errorf(form, args...)}
-}
-
-// there reports whether a field has a value.
-func there(raw json.RawMessage) bool {
-	return len(raw) > 0 && string(raw) != "null" && string(raw) != `""`
-}
-
 // Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field.
 func Read(body []byte, ignored func(name string)) (*Plan, error) {
 	var r request
 	var echo struct {
 		Tools json.RawMessage `json:"tools"`
 	}
-	if err := json.Unmarshal(body, &r); err != nil {
-		if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
-			return nil, bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
-		}
-		return nil, bad("", "the body is not a JSON object of /v1/responses: %w", err)
+	if err := oai.Unmarshal(body, &r); err != nil {
+		return nil, err
 	}
 	_ = json.Unmarshal(body, &echo)
 	if err := r.check(); err != nil {
@@ -159,7 +142,7 @@ func Read(body []byte, ignored func(name string)) (*Plan, error) {
 		return nil, err
 	}
 	out["messages"] = messages
-	p.Chat, err = marshal(out)
+	p.Chat, err = oai.Marshal(out)
 	return p, err
 }
 
@@ -167,15 +150,15 @@ func Read(body []byte, ignored func(name string)) (*Plan, error) {
 func (r *request) check() error {
 	for name, raw := range map[string]json.RawMessage{"previous_response_id": r.Previous, "conversation": r.Conversation,
 		"prompt": r.Prompt} {
-		if there(raw) {
-			return unsupported(name, "%s is not supported, this server keeps no answers: send all items as input", name)
+		if oai.Asks(raw) {
+			return oai.Unsupported(name, "%s is not supported, this server keeps no answers: send all items as input", name)
 		}
 	}
 	switch {
 	case r.Background:
-		return unsupported("background", "background is true: only false is supported")
+		return oai.Unsupported("background", "background is true: only false is supported")
 	case r.MaxTokens != nil && *r.MaxTokens < 1:
-		return bad("max_output_tokens", "max_output_tokens is %d: want 1 or more", *r.MaxTokens)
+		return oai.Bad("max_output_tokens", "max_output_tokens is %d: want 1 or more", *r.MaxTokens)
 	}
 	return nil
 }
@@ -183,29 +166,11 @@ func (r *request) check() error {
 // passed are fields of chats that tandem has beyond this API.
 var passed = []string{"seed", "speculation", "top_k", "min_p", "repeat_penalty", "chat_template_kwargs", "stop"}
 
-// marshal is json.Marshal without escapes for HTML.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
 // offer adds the tools: functions, those of namespaces, and custom ones as functions of a text.
 func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
-	type function struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description,omitempty"`
-		Parameters  json.RawMessage `json:"parameters,omitempty"`
-	}
-	type described struct {
-		Type     string   `json:"type"`
-		Function function `json:"function"`
-	}
-	var all []described
+	var all []oai.SentTool
 	add := func(t tool, namespace string) {
-		f := function{t.Name, t.Description, t.Parameters}
+		f := oai.SentFunction{Name: t.Name, Description: t.Description, Parameters: t.Parameters}
 		if t.Type == "custom" {
 			f.Parameters = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
 		}
@@ -213,7 +178,7 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 			f.Name = namespace + "__" + f.Name
 		}
 		p.Tools[f.Name] = Offered{t.Name, namespace, t.Type == "custom"}
-		all = append(all, described{"function", f})
+		all = append(all, oai.SentTool{Type: "function", Function: f})
 	}
 	for _, t := range r.Tools {
 		switch {
@@ -248,7 +213,7 @@ func (p *Plan) offered(namespace, name string) string {
 
 // choose adds the choice among the tools.
 func (p *Plan) choose(r *request, out map[string]any) error {
-	if !there(r.ToolChoice) {
+	if !oai.Asks(r.ToolChoice) {
 		p.Echo.ToolChoice = json.RawMessage(`"auto"`)
 		return nil
 	}
@@ -262,7 +227,7 @@ func (p *Plan) choose(r *request, out map[string]any) error {
 		Tools                       []struct{ Type, Name, Namespace string }
 	}
 	if err := json.Unmarshal(r.ToolChoice, &c); err != nil {
-		return bad("tool_choice", "tool_choice is neither a string nor an object")
+		return oai.Bad("tool_choice", "tool_choice is neither a string nor an object")
 	}
 	type named struct {
 		Name string `json:"name"`
@@ -281,33 +246,14 @@ func (p *Plan) choose(r *request, out map[string]any) error {
 	case c.Name != "":
 		out["tool_choice"] = map[string]any{"type": "function", "function": named{p.offered(c.Namespace, c.Name)}}
 	default:
-		return unsupported("tool_choice.type", "tool_choice.type is %.50q: want \"function\", \"custom\" or \"allowed_tools\"", c.Type)
+		return oai.Unsupported("tool_choice.type", "tool_choice.type is %.50q: want \"function\", \"custom\" or \"allowed_tools\"", c.Type)
 	}
 	return nil
 }
 
-// turn is a message of a chat.
-type turn struct {
-	Role      string `json:"role"`
-	Content   string `json:"content"`
-	Reasoning string `json:"reasoning_content,omitempty"`
-	ToolCalls []call `json:"tool_calls,omitempty"`
-	CallID    string `json:"tool_call_id,omitempty"`
-	Name      string `json:"name,omitempty"`
-}
-
-type call struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
 // messages returns the conversation. What stands for the system at its beginning is one message; later, the user says it.
-func (p *Plan) messages(r *request, ignored func(string)) ([]turn, error) {
-	var out []turn
+func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
+	var out []oai.Sent
 	instructions, err := text("instructions", r.Instructions)
 	if err != nil {
 		return nil, err
@@ -321,15 +267,15 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]turn, error) {
 		instructions = strings.TrimSpace(instructions + "\n\n" + ask)
 	}
 	if instructions != "" {
-		out = append(out, turn{Role: "system", Content: instructions})
+		out = append(out, oai.Sent{Role: "system", Content: instructions})
 	}
 	var plain string
 	if json.Unmarshal(r.Input, &plain) == nil {
-		return append(out, turn{Role: "user", Content: plain}), nil
+		return append(out, oai.Sent{Role: "user", Content: plain}), nil
 	}
 	var items []item
 	if err := json.Unmarshal(r.Input, &items); err != nil {
-		return nil, bad("input", "input is neither a string nor an array of items")
+		return nil, oai.Bad("input", "input is neither a string nor an array of items")
 	}
 	h := history{plan: p, turns: out, names: map[string]string{}, ignored: ignored}
 	for i, it := range items {
@@ -343,16 +289,16 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]turn, error) {
 // history becomes the messages of a chat, item by item.
 type history struct {
 	plan    *Plan
-	turns   []turn
+	turns   []oai.Sent
 	names   map[string]string // of tools, by the id of their call
 	thought string            // of the assistant's turn that comes next
 	ignored func(string)
 }
 
 // assistant returns the turn that the calls and texts of one answer share.
-func (h *history) assistant() *turn {
+func (h *history) assistant() *oai.Sent {
 	if last := len(h.turns) - 1; last < 0 || h.turns[last].Role != "assistant" {
-		h.turns = append(h.turns, turn{Role: "assistant"})
+		h.turns = append(h.turns, oai.Sent{Role: "assistant"})
 	}
 	t := &h.turns[len(h.turns)-1]
 	t.Reasoning, h.thought = t.Reasoning+h.thought, ""
@@ -369,21 +315,19 @@ func (h *history) add(at string, it item) error {
 		}
 		return h.says(at, it.Role, said)
 	case "function_call", "custom_tool_call":
-		c := call{ID: it.CallID, Type: "function"}
-		c.Function.Name, c.Function.Arguments = h.plan.offered(it.Namespace, it.Name), it.Arguments
+		name, arguments := h.plan.offered(it.Namespace, it.Name), json.RawMessage(it.Arguments)
 		if it.Type == "custom_tool_call" {
-			raw, _ := marshal(map[string]string{"input": it.Input})
-			c.Function.Arguments = string(raw)
+			arguments, _ = oai.Marshal(map[string]string{"input": it.Input})
 		}
-		h.names[it.CallID] = c.Function.Name
+		h.names[it.CallID] = name
 		t := h.assistant()
-		t.ToolCalls = append(t.ToolCalls, c)
+		t.ToolCalls = append(t.ToolCalls, oai.SentCall(it.CallID, name, arguments))
 	case "function_call_output", "custom_tool_call_output":
 		result, err := text(at+".output", it.Output)
 		if err != nil {
 			return err
 		}
-		h.turns = append(h.turns, turn{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
+		h.turns = append(h.turns, oai.Sent{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
 	case "reasoning":
 		all := it.Summary
 		var content []part
@@ -394,7 +338,7 @@ func (h *history) add(at string, it item) error {
 			h.thought += s.Text
 		}
 	case "item_reference":
-		return unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
+		return oai.Unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
 	default: // what the provider's own tools have done
 		h.ignored("input[].type=" + it.Type)
 	}
@@ -415,18 +359,18 @@ func (h *history) says(at, role, said string) error {
 	case "system", "developer":
 		switch {
 		case last < 0:
-			*out = append(*out, turn{Role: "system", Content: said})
+			*out = append(*out, oai.Sent{Role: "system", Content: said})
 		case last == 0 && (*out)[0].Role == "system":
 			(*out)[0].Content += "\n\n" + said
 		case (*out)[last].Role == "user":
 			(*out)[last].Content += "\n\n" + said
 		default:
-			*out = append(*out, turn{Role: "user", Content: said})
+			*out = append(*out, oai.Sent{Role: "user", Content: said})
 		}
 	case "user":
-		*out = append(*out, turn{Role: "user", Content: said})
+		*out = append(*out, oai.Sent{Role: "user", Content: said})
 	default:
-		return bad(at+".role", "%s.role is %.50q: want \"user\", \"assistant\", \"system\" or \"developer\"", at, role)
+		return oai.Bad(at+".role", "%s.role is %.50q: want \"user\", \"assistant\", \"system\" or \"developer\"", at, role)
 	}
 	return nil
 }
@@ -444,7 +388,7 @@ var textTypes = []string{"", "text", "input_text", "output_text", "refusal"}
 
 // text reads a content: a string, or parts, whose texts are joined by line breaks.
 func text(at string, raw json.RawMessage) (string, error) {
-	if !there(raw) {
+	if !oai.Asks(raw) {
 		return "", nil
 	}
 	var plain string
@@ -453,12 +397,12 @@ func text(at string, raw json.RawMessage) (string, error) {
 	}
 	var parts []part
 	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", bad(at, "%s is neither a string nor an array of parts", at)
+		return "", oai.Bad(at, "%s is neither a string nor an array of parts", at)
 	}
 	var all []string
 	for i, p := range parts {
 		if !slices.Contains(textTypes, p.Type) {
-			return "", unsupported(fmt.Sprintf("%s[%d].type", at, i), "%s[%d].type is %.50q: only text is supported", at, i, p.Type)
+			return "", oai.Unsupported(fmt.Sprintf("%s[%d].type", at, i), "%s[%d].type is %.50q: only text is supported", at, i, p.Type)
 		}
 		all = append(all, p.Text+p.Refusal)
 	}
