@@ -114,6 +114,14 @@ func TestWithoutTools(t *testing.T) {
 	}
 }
 
+// TestEndlessHeader: a header of gpt-oss that is longer than any is text.
+func TestEndlessHeader(t *testing.T) {
+	long := strings.Repeat("x", 2*maxName)
+	if got, want := show(read(harmony, Options{}, "<|channel|>"+long, long)), fmt.Sprintf("text0 %q\n", long+long); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
 // markers are those of all formats, which FuzzReader may put anywhere.
 func markers(f *Format) (out []string) {
 	for _, o := range f.openers {

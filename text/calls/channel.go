@@ -8,9 +8,13 @@ import "strings"
 //	<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 
 // ends are the markers behind a message; the next message's beginning ends one too.
-var ends = []string{"<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"}
+var ends = []string{"<|end|>", "<|call|>", "<|return|>", startMark, channelMark}
 
-const functions = "functions."
+const (
+	startMark   = "<|start|>"
+	channelMark = "<|channel|>"
+	functions   = "functions."
+)
 
 // header is the state before a message's text.
 func (r *Reader) header() bool {
@@ -18,24 +22,27 @@ func (r *Reader) header() bool {
 	head, rest, ok := strings.Cut(r.buf, message)
 	plain := strings.TrimLeft(r.buf, space)
 	switch {
-	case ok && len(head) <= maxName:
+	case ok && len(head) <= maxName && headed(plain):
 	case plain == "" && r.ended:
 		r.buf = ""
 		return false
-	case !r.ended && headed(plain) && len(r.buf) <= maxName:
+	case !r.ended && headed(plain) && len(r.buf) < maxName+len(message):
 		return false
 	case r.ended && strings.HasPrefix(plain, "<|"): // a header without a message
 		r.buf = ""
 		return false
-	default: // no header: an answer as it is
-		for _, m := range ends {
-			r.buf = strings.TrimPrefix(r.buf, m)
+	default: // no header, or one that never ends: an answer as it is
+		for _, m := range []string{startMark, channelMark} {
+			if rest, ok := strings.CutPrefix(plain, m); ok {
+				r.buf = rest // else message would find it, and come back here
+				break
+			}
 		}
 		r.state, r.call = (*Reader).message, call{kind: Text}
 		return true
 	}
 	r.buf = rest
-	_, channel, _ := strings.Cut(head, "<|channel|>")
+	_, channel, _ := strings.Cut(head, channelMark)
 	recipient := ""
 	if _, to, ok := strings.Cut(head, "to="); ok {
 		recipient = to
@@ -46,7 +53,7 @@ func (r *Reader) header() bool {
 	r.call, r.at = call{kind: Text}, opener{}
 	r.state = (*Reader).message
 	switch {
-	case strings.HasPrefix(recipient, functions) && len(r.tools) > 0:
+	case len(recipient) > len(functions) && strings.HasPrefix(recipient, functions) && len(r.tools) > 0:
 		r.begin(recipient[len(functions):])
 		r.state = (*Reader).messageArguments
 	case strings.HasPrefix(strings.TrimSpace(channel), "analysis"):
@@ -60,7 +67,7 @@ func (r *Reader) header() bool {
 
 // headed reports whether what comes may be a header.
 func headed(s string) bool {
-	for _, h := range []string{"<|channel|>", "<|start|>", "<|constrain|>", "to=", "assistant"} {
+	for _, h := range []string{channelMark, startMark, "<|constrain|>", "to=", "assistant"} {
 		if strings.HasPrefix(s, h) || strings.HasPrefix(h, s) {
 			return true
 		}
@@ -98,7 +105,7 @@ func (r *Reader) message() bool {
 // nextMessage leaves a message, at whose end mark stands.
 func (r *Reader) nextMessage(at int, mark string) bool {
 	r.buf = r.buf[at:]
-	if mark != "<|start|>" && mark != "<|channel|>" {
+	if mark != startMark && mark != channelMark {
 		r.buf = r.buf[len(mark):]
 	}
 	r.space, r.begun = "", false

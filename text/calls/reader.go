@@ -304,7 +304,6 @@ func (r *Reader) no() bool {
 	if r.at.mark == "" { // a bare object
 		n = min(1, len(r.buf))
 	}
-	r.past = false
 	r.say(Text, r.mark+r.buf[:n])
 	r.buf = r.buf[n:]
 	return true
