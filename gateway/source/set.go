@@ -77,19 +77,21 @@ func (s *Set) Update(ctx context.Context, b tandem.Bounds) (reopened int) {
 	return reopened
 }
 
-// opens reports whether the session is to be opened at a drafter, or to ask a self-draft. The strategy decides it once for each, unless it
-// is the only one that may draft, or the session's strategy has changed since.
+// opens reports whether the session is to be opened at a drafter, or to ask a self-draft. The strategy decides it, once it is sure, unless
+// it is the only one that may draft, or the session's strategy has changed since.
 func (s *Set) opens(e *roster.Entry) bool {
 	if len(s.list) == 1 {
 		return true
 	}
-	wanted, decided := s.wants[e]
-	if !decided {
-		names := make([]string, len(s.list))
-		for i, x := range s.list {
-			names[i] = x.Name()
-		}
-		wanted = s.session.strategy.Opens(e.Name, names)
+	if wanted, settled := s.wants[e]; settled {
+		return wanted
+	}
+	names := make([]string, len(s.list))
+	for i, x := range s.list {
+		names[i] = x.Name()
+	}
+	wanted, settled := s.session.strategy.Opens(e.Name, names)
+	if settled {
 		s.wants[e] = wanted
 		if !wanted {
 			s.Counters.Add("drafter.not_worth_opening", 1)

@@ -34,6 +34,12 @@ func (l *Shared) seen(drafter string, tokens float64) {
 	p.Merge(l.planner)
 }
 
+// opens returns what a new session decides about a drafter.
+func opens(l *Shared, prompt, output int, drafter string, among ...string) bool {
+	open, _ := newPlanner(l, tandem.VoteTree, true, true, prompt, output).Opens(drafter, among)
+	return open
+}
+
 // TestOpens: a session does without a drafter only if reading the prompt takes more than the drafter may save: for long prompts with short
 // answers, sooner if other sessions have seen little of it, and never for all sessions.
 func TestOpens(t *testing.T) {
@@ -55,8 +61,7 @@ func TestOpens(t *testing.T) {
 		{tandem.Medusa, 30000, 1, true},
 		{"dear", 8000, 0, true}, // no end is known
 	} {
-		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
-		if got := p.Opens(tc.drafter, []string{tc.drafter}); got != tc.want {
+		if got := opens(l, tc.prompt, tc.output, tc.drafter, tc.drafter); got != tc.want {
 			t.Errorf("%s with a prompt of %d tokens for %d: opened %v, want %v", tc.drafter, tc.prompt, tc.output, got, tc.want)
 		}
 	}
@@ -64,26 +69,35 @@ func TestOpens(t *testing.T) {
 	for range 15 {
 		leave = append(leave, l.Enter())
 	}
-	if newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
+	if opens(l, 30, 200, "dear", "dear", "cheap") {
 		t.Error("a dear drafter is opened beside 15 sessions that fill the passes")
 	}
-	if !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("cheap", []string{"dear", "cheap"}) {
+	if !opens(l, 30, 200, "cheap", "dear", "cheap") {
 		t.Error("a drafter that costs nothing is not opened beside 15 sessions")
 	}
 	for _, f := range leave {
 		f()
 	}
-	if l.beside() != 0 || !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
-		t.Errorf("after they have left, %d sessions run beside one, or the dear drafter is not opened", l.beside())
+	p, among := newPlanner(l, tandem.VoteTree, true, true, 30, 200), []string{"dear", "cheap"}
+	if open, settled := p.Opens("dear", among); l.running != 0 || open || settled {
+		t.Errorf("after they have left, %d sessions run; the first of the next ones: opened %v, settled %v, does not wait for those",
+			l.running, open, settled)
 	}
+	p.during, p.rows, p.tickets = 1, 0, 0
+	p.choices.Beside(0)
+	p.hindsights.base += 30
+	if open, settled := p.Opens("dear", among); !open || !settled {
+		t.Errorf("30 tokens have shown that nobody runs beside the session: opened %v, settled %v", open, settled)
+	}
+	l.usually = 0
 	for range 20 {
 		l.seen("dear", 1)
 	}
-	if !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
+	if !opens(l, 30, 200, "dear", "dear", "cheap") {
 		t.Error("a drafter that has brought nothing is not opened for a short prompt")
 	}
 	l.output = 5 // answers are short here
-	if newPlanner(l, tandem.VoteTree, true, true, 1000, 2000).Opens("dear", []string{"dear"}) {
+	if opens(l, 1000, 2000, "dear", "dear") {
 		t.Error("a drafter is opened for an answer that will be short")
 	}
 }

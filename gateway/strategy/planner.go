@@ -31,6 +31,7 @@ type planner struct {
 	parts           *parts
 	warm            map[string]bool // drafters that have drafted in this session
 	lags            map[string]int  // by drafter asked: committed tokens that it has to read first
+	awaits          bool            // a drafter that is slow may be opened, or is
 	slow            []string        // drafters that the round is to ask only once the others have answered
 	enough          float64         // expected tokens of a draft that is there at once, from which on no slow drafter is asked
 	round           time.Duration   // running mean of the time of a round
@@ -141,7 +142,7 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	p.apart = ""
 	if len(free) > 0 {
 		arms = append(arms, p.ask(free, nil))
-		if slices.ContainsFunc(dear, p.later) {
+		if p.awaits || slices.ContainsFunc(dear, p.later) {
 			p.apart = arms[1].Set
 		}
 	}
@@ -437,38 +438,42 @@ func (p *planner) HandOn() {
 	}
 }
 
-// Opens implements Strategy. A drafter must first read the prompt, and the text as it grows. Where that takes longer than what it
-// may save compared with the ways without it, the session does without: a long prompt with a short answer, or one of many sessions whose
-// passes are full without drafts. That is a matter of this session alone.
-func (p *planner) Opens(drafter string, among []string) bool {
+// Opens implements Strategy. A drafter must first read the prompt and what is committed, and the text as it grows. Where that takes longer
+// than what it may save compared with the ways without it, the session does without: a long text with little to come, or one of many
+// sessions whose passes are full without drafts. Where sessions come together, a slow drafter is not opened before the rounds without it
+// have cost a share of its reading, by the same forecast: by then they have shown how many share the passes.
+func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	one, wide := p.shared.pass(1), p.shared.pass(readRows)
 	if isSelfDraft(drafter) || p.output <= 0 || one == 0 {
-		return true
+		return true, true
 	}
-	if n := float64(p.shared.beside()); p.during == 0 { // no round has shown yet who shares the passes
-		p.rows, p.tickets = n, n
-		p.choices.Beside(n * max(p.shared.usual(), 1))
+	crowd := p.shared.crowd()
+	if p.during == 0 { // no round has shown yet who shares the passes
+		p.rows, p.tickets = crowd, crowd
+		p.choices.Beside(crowd * max(p.shared.usual(), 1))
 	}
-	with, without := 0.0, 0.0
+	p.awaits = p.awaits || crowd >= 1 && p.later(drafter)
+	with, hope, without := 0.0, 0.0, 0.0
 	for _, a := range p.arms(among, tandem.DefaultBounds(tandem.StrategyPlanner)) {
 		if e := p.choices.Estimate(a); slices.Contains(a.Drafters, drafter) {
-			with = max(with, e.Hope)
+			with, hope = max(with, e.Rate), max(hope, e.Hope)
 		} else if e.Known {
 			without = max(without, e.Rate)
 		}
 	}
-	if without == 0 {
-		return true
-	}
 	read := p.parts.drafter(drafter).pass.Seconds() * float64(wide) / float64(one) / readRows // a token
-	if read == 0 || p.parts.drafter(drafter).free {
-		return true
+	if without == 0 || read == 0 || p.parts.drafter(drafter).free {
+		return true, true
 	}
-	tokens := float64(p.output)
+	done, left := float64(p.hindsights.base-p.hindsights.begin), float64(p.output)
 	if p.expects > 0 {
-		tokens = min(tokens, 2*p.expects)
+		left = min(left, 2*p.expects)
 	}
-	return float64(p.prompt)*read <= tokens*(1/without-1/with)
+	price := (float64(p.prompt) + done) * read
+	if crowd >= 1 && p.later(drafter) && done*(1/without-1/with) < p.tuning.Choice.Shown*price {
+		return false, false
+	}
+	return price <= (left-done)*(1/without-1/hope), true
 }
 
 // rate returns the tokens per second that a further pass of a draft model must bring, about as many as the latest rounds; 0: there was

@@ -271,7 +271,7 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 	var of []*replayed
 	sum.prefill = prefill(b.verified, len(r.prompt))
 	all := names
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n, all) })
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { open, _ := s.Opens(n, all); return !open })
 	for _, n := range names {
 		d := r.drafter(n, b)
 		of = append(of, d)

@@ -32,6 +32,7 @@ type Shared struct {
 	rows    int           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration // of the same one
 	running int           // sessions
+	usually float64       // running mean of how many sessions a new one has found
 }
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
@@ -56,20 +57,23 @@ func (l *Shared) Measured(costs []tandem.Cost) {
 
 // Enter counts a session that runs from now on, until leave is called.
 func (l *Shared) Enter() (leave func()) {
-	count := func(n int) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.running += n
-	}
-	count(1)
-	return func() { count(-1) }
-}
-
-// beside returns how many sessions run beside one.
-func (l *Shared) beside() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(l.running-1, 0)
+	l.usually += (float64(l.running) - l.usually) / 8
+	l.running++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running--
+	}
+}
+
+// crowd returns how many sessions run beside one, or as many as those of late have found when they began: the first of many that come
+// together finds none.
+func (l *Shared) crowd() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(float64(l.running-1), l.usually)
 }
 
 // Costs tells what a draft of a drafter costs, as it was measured, unless its own rounds have shown it. 0: unknown.

@@ -25,9 +25,9 @@ type Strategy interface {
 	Decide(ready []string, b tandem.Bounds) Decision
 	// Wanted reports, when the first of Decision.Asks have drafted these drafts, whether the Later ones are still to be asked.
 	Wanted(drafts []Draft) bool
-	// Opens reports whether a session is to be opened at a drafter from its beginning, or to ask one of the target's own ways. If not, it
-	// does without. among are all that may draft.
-	Opens(drafter string, among []string) bool
+	// Opens reports whether a session is to be opened at a drafter from now on, or to ask one of the target's own ways. If not, the
+	// session does without it: for good if that is settled, else the next round, and then it is asked again. among are all that may draft.
+	Opens(drafter string, among []string) (open, settled bool)
 	// Guesses returns which of the target's own ways, of those offered, the ticket of the decided round is to ask, so that the next
 	// round can use what they guess.
 	Guesses(offered []string) []string
@@ -64,7 +64,7 @@ type deaf struct{}
 
 func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
 func (deaf) Wanted([]Draft) bool                                           { return true }
-func (deaf) Opens(string, []string) bool                                   { return true }
+func (deaf) Opens(string, []string) (open, settled bool)                   { return true, true }
 func (deaf) Prompts(_ string, _ int, rows []int, _ []float64) int          { return len(rows) - 1 }
 func (deaf) Guesses(offered []string) []string                             { return offered }
 
