@@ -17,9 +17,16 @@ func (o *Output) Features(part, row int, dst []float32) {
 		if to := dst[i*m.config.Dim : (i+1)*m.config.Dim]; b != kernels.None {
 			copy(to, m.runner.Row(b, at))
 		} else {
-			ref.RMSNorm(m.runner.Row(m.residual, at), m.weights.OutputNorm, m.config.NormEps, to)
+			o.Final(part, row, to)
 		}
 	}
+}
+
+// Final computes the state after the final norm of a row of a part (its Extend rows, then its Nodes), and puts it into dst: (d). It needs no
+// Options.Taps.
+func (o *Output) Final(part, row int, dst []float32) {
+	m := o.model
+	ref.RMSNorm(m.runner.Row(m.residual, o.row(part, row)), m.weights.OutputNorm, m.config.NormEps, dst)
 }
 
 // Hidden returns the residual stream after the last layer, before the final norm, of a row of a part: its Extend rows, then its Nodes.
