@@ -97,7 +97,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
 	r.Gauge("features.bytes", v.FeatureBytes)
-	server = verifying.NewServer(verifying.Config{Verifier: v, Features: v, Segment: segment, Counters: r.Counters,
+	server = verifying.NewServer(verifying.Config{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
 		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(), Map: func(socket string) func() {
 			return shm.NewLink(shm.Verifier, mapped, func(context.Context) (string, error) { return socket, nil }).Close
 		}})

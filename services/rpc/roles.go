@@ -37,6 +37,7 @@ var mayCall = map[string][]Role{
 	peerv1.VerifierService_Close_FullMethodName:    {Gateway},
 	peerv1.VerifierService_Verdicts_FullMethodName: {Gateway},
 	peerv1.VerifierService_Submit_FullMethodName:   {Gateway},
+	peerv1.VerifierService_Vectors_FullMethodName:  {Gateway},
 	peerv1.VerifierService_Describe_FullMethodName: {Gateway, Drafter},
 	// A session's id, random and told to its drafters alone, is what entitles a drafter to its features.
 	peerv1.VerifierService_Features_FullMethodName: {Drafter},

@@ -29,6 +29,7 @@ type Config struct {
 	MaxNodes int              // largest valid tree of a ticket: tandem.DefaultLimits.Nodes
 	Vocab    int              // its tokens must be below it: no limit
 
+	Vectors  tandem.VectorSource  // nil: none are made
 	Features tandem.FeatureSource // nil: none are handed out
 	Segment  *shm.Segment         // for large answers with features, to drafters that have it mapped; nil: none. The caller owns it
 

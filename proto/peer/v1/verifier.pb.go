@@ -717,6 +717,276 @@ func (x *FeaturesResponse) GetHandle() *Handle {
 	return nil
 }
 
+// VectorsRequest asks for vectors of texts.
+type VectorsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tenant whose texts they are.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Inputs are the texts, as tokens.
+	Inputs []*VectorInput `protobuf:"bytes,2,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	// Pooling is "last" or "mean": which states make a vector.
+	Pooling string `protobuf:"bytes,3,opt,name=pooling,proto3" json:"pooling,omitempty"`
+	// Fingerprint of the vocabulary of the tokens; empty: unknown.
+	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VectorsRequest) Reset() {
+	*x = VectorsRequest{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VectorsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VectorsRequest) ProtoMessage() {}
+
+func (x *VectorsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VectorsRequest.ProtoReflect.Descriptor instead.
+func (*VectorsRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *VectorsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *VectorsRequest) GetInputs() []*VectorInput {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *VectorsRequest) GetPooling() string {
+	if x != nil {
+		return x.Pooling
+	}
+	return ""
+}
+
+func (x *VectorsRequest) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+// VectorInput is a text.
+type VectorInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens of the text.
+	Tokens        []uint32 `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VectorInput) Reset() {
+	*x = VectorInput{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VectorInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VectorInput) ProtoMessage() {}
+
+func (x *VectorInput) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VectorInput.ProtoReflect.Descriptor instead.
+func (*VectorInput) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VectorInput) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// VectorsResponse is a step on the way to the vectors.
+type VectorsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State of the call.
+	//
+	// Types that are valid to be assigned to State:
+	//
+	//	*VectorsResponse_Progress
+	//	*VectorsResponse_Vectors
+	State         isVectorsResponse_State `protobuf_oneof:"state"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VectorsResponse) Reset() {
+	*x = VectorsResponse{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VectorsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VectorsResponse) ProtoMessage() {}
+
+func (x *VectorsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VectorsResponse.ProtoReflect.Descriptor instead.
+func (*VectorsResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *VectorsResponse) GetState() isVectorsResponse_State {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *VectorsResponse) GetProgress() *Progress {
+	if x != nil {
+		if x, ok := x.State.(*VectorsResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *VectorsResponse) GetVectors() *Vectors {
+	if x != nil {
+		if x, ok := x.State.(*VectorsResponse_Vectors); ok {
+			return x.Vectors
+		}
+	}
+	return nil
+}
+
+type isVectorsResponse_State interface {
+	isVectorsResponse_State()
+}
+
+type VectorsResponse_Progress struct {
+	// Progress while the vectors are computed.
+	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type VectorsResponse_Vectors struct {
+	// Vectors of all inputs, in their order.
+	Vectors *Vectors `protobuf:"bytes,2,opt,name=vectors,proto3,oneof"`
+}
+
+func (*VectorsResponse_Progress) isVectorsResponse_State() {}
+
+func (*VectorsResponse_Vectors) isVectorsResponse_State() {}
+
+// Vectors are the answer.
+type Vectors struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identity of what computed them.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Width of a vector: numbers.
+	Width int32 `protobuf:"varint,2,opt,name=width,proto3" json:"width,omitempty"`
+	// Rows of f32, little-endian, one after the other.
+	Rows          []byte `protobuf:"bytes,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vectors) Reset() {
+	*x = Vectors{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vectors) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vectors) ProtoMessage() {}
+
+func (x *Vectors) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vectors.ProtoReflect.Descriptor instead.
+func (*Vectors) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Vectors) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Vectors) GetWidth() int32 {
+	if x != nil {
+		return x.Width
+	}
+	return 0
+}
+
+func (x *Vectors) GetRows() []byte {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
 // VerifierServiceDescribeRequest asks what a verifier is.
 type VerifierServiceDescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -726,7 +996,7 @@ type VerifierServiceDescribeRequest struct {
 
 func (x *VerifierServiceDescribeRequest) Reset() {
 	*x = VerifierServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +1008,7 @@ func (x *VerifierServiceDescribeRequest) String() string {
 func (*VerifierServiceDescribeRequest) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +1021,7 @@ func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{16}
 }
 
 // VerifierServiceDescribeResponse tells what a verifier is.
@@ -765,7 +1035,7 @@ type VerifierServiceDescribeResponse struct {
 
 func (x *VerifierServiceDescribeResponse) Reset() {
 	*x = VerifierServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1047,7 @@ func (x *VerifierServiceDescribeResponse) String() string {
 func (*VerifierServiceDescribeResponse) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1060,7 @@ func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VerifierServiceDescribeResponse) GetDescription() *Description {
@@ -841,17 +1111,33 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\x04taps\x18\x02 \x03(\x11R\x04taps\x12\x14\n" +
 	"\x05width\x18\x03 \x01(\x05R\x05width\x12\x12\n" +
 	"\x04rows\x18\x04 \x01(\fR\x04rows\x122\n" +
-	"\x06handle\x18\x05 \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\" \n" +
+	"\x06handle\x18\x05 \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\"\x9d\x01\n" +
+	"\x0eVectorsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x127\n" +
+	"\x06inputs\x18\x02 \x03(\v2\x1f.tandem.internal.v1.VectorInputR\x06inputs\x12\x18\n" +
+	"\apooling\x18\x03 \x01(\tR\apooling\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\"%\n" +
+	"\vVectorInput\x12\x16\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\x8f\x01\n" +
+	"\x0fVectorsResponse\x12:\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1c.tandem.internal.v1.ProgressH\x00R\bprogress\x127\n" +
+	"\avectors\x18\x02 \x01(\v2\x1b.tandem.internal.v1.VectorsH\x00R\avectorsB\a\n" +
+	"\x05state\"O\n" +
+	"\aVectors\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
+	"\x05width\x18\x02 \x01(\x05R\x05width\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\fR\x04rows\" \n" +
 	"\x1eVerifierServiceDescribeRequest\"d\n" +
 	"\x1fVerifierServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\xc7\x05\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\x9d\x06\n" +
 	"\x0fVerifierService\x12g\n" +
 	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12i\n" +
 	"\x04Hold\x12..tandem.internal.v1.VerifierServiceHoldRequest\x1a/.tandem.internal.v1.VerifierServiceHoldResponse0\x01\x12j\n" +
 	"\x05Close\x12/.tandem.internal.v1.VerifierServiceCloseRequest\x1a0.tandem.internal.v1.VerifierServiceCloseResponse\x12W\n" +
 	"\bVerdicts\x12#.tandem.internal.v1.VerdictsRequest\x1a$.tandem.internal.v1.VerdictsResponse0\x01\x12O\n" +
 	"\x06Submit\x12!.tandem.internal.v1.SubmitRequest\x1a\".tandem.internal.v1.SubmitResponse\x12U\n" +
-	"\bFeatures\x12#.tandem.internal.v1.FeaturesRequest\x1a$.tandem.internal.v1.FeaturesResponse\x12s\n" +
+	"\bFeatures\x12#.tandem.internal.v1.FeaturesRequest\x1a$.tandem.internal.v1.FeaturesResponse\x12T\n" +
+	"\aVectors\x12\".tandem.internal.v1.VectorsRequest\x1a#.tandem.internal.v1.VectorsResponse0\x01\x12s\n" +
 	"\bDescribe\x122.tandem.internal.v1.VerifierServiceDescribeRequest\x1a3.tandem.internal.v1.VerifierServiceDescribeResponseB3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
 
 var (
@@ -866,7 +1152,7 @@ func file_tandem_internal_v1_verifier_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_verifier_proto_rawDescData
 }
 
-var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerifierServiceOpenRequest)(nil),      // 0: tandem.internal.v1.VerifierServiceOpenRequest
 	(*VerifierServiceOpenResponse)(nil),     // 1: tandem.internal.v1.VerifierServiceOpenResponse
@@ -880,45 +1166,54 @@ var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*SubmitResponse)(nil),                  // 9: tandem.internal.v1.SubmitResponse
 	(*FeaturesRequest)(nil),                 // 10: tandem.internal.v1.FeaturesRequest
 	(*FeaturesResponse)(nil),                // 11: tandem.internal.v1.FeaturesResponse
-	(*VerifierServiceDescribeRequest)(nil),  // 12: tandem.internal.v1.VerifierServiceDescribeRequest
-	(*VerifierServiceDescribeResponse)(nil), // 13: tandem.internal.v1.VerifierServiceDescribeResponse
-	(*Opening)(nil),                         // 14: tandem.internal.v1.Opening
-	(*Guess)(nil),                           // 15: tandem.internal.v1.Guess
-	(*Progress)(nil),                        // 16: tandem.internal.v1.Progress
-	(*Verdict)(nil),                         // 17: tandem.internal.v1.Verdict
-	(*Ticket)(nil),                          // 18: tandem.internal.v1.Ticket
-	(*Handle)(nil),                          // 19: tandem.internal.v1.Handle
-	(*Description)(nil),                     // 20: tandem.internal.v1.Description
+	(*VectorsRequest)(nil),                  // 12: tandem.internal.v1.VectorsRequest
+	(*VectorInput)(nil),                     // 13: tandem.internal.v1.VectorInput
+	(*VectorsResponse)(nil),                 // 14: tandem.internal.v1.VectorsResponse
+	(*Vectors)(nil),                         // 15: tandem.internal.v1.Vectors
+	(*VerifierServiceDescribeRequest)(nil),  // 16: tandem.internal.v1.VerifierServiceDescribeRequest
+	(*VerifierServiceDescribeResponse)(nil), // 17: tandem.internal.v1.VerifierServiceDescribeResponse
+	(*Opening)(nil),                         // 18: tandem.internal.v1.Opening
+	(*Guess)(nil),                           // 19: tandem.internal.v1.Guess
+	(*Progress)(nil),                        // 20: tandem.internal.v1.Progress
+	(*Verdict)(nil),                         // 21: tandem.internal.v1.Verdict
+	(*Ticket)(nil),                          // 22: tandem.internal.v1.Ticket
+	(*Handle)(nil),                          // 23: tandem.internal.v1.Handle
+	(*Description)(nil),                     // 24: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
-	14, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	15, // 1: tandem.internal.v1.VerifierServiceOpenResponse.guesses:type_name -> tandem.internal.v1.Guess
-	14, // 2: tandem.internal.v1.VerifierServiceHoldRequest.opening:type_name -> tandem.internal.v1.Opening
-	16, // 3: tandem.internal.v1.VerifierServiceHoldResponse.progress:type_name -> tandem.internal.v1.Progress
+	18, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	19, // 1: tandem.internal.v1.VerifierServiceOpenResponse.guesses:type_name -> tandem.internal.v1.Guess
+	18, // 2: tandem.internal.v1.VerifierServiceHoldRequest.opening:type_name -> tandem.internal.v1.Opening
+	20, // 3: tandem.internal.v1.VerifierServiceHoldResponse.progress:type_name -> tandem.internal.v1.Progress
 	1,  // 4: tandem.internal.v1.VerifierServiceHoldResponse.opened:type_name -> tandem.internal.v1.VerifierServiceOpenResponse
-	17, // 5: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
-	18, // 6: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
-	19, // 7: tandem.internal.v1.FeaturesResponse.handle:type_name -> tandem.internal.v1.Handle
-	20, // 8: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 9: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
-	2,  // 10: tandem.internal.v1.VerifierService.Hold:input_type -> tandem.internal.v1.VerifierServiceHoldRequest
-	4,  // 11: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
-	6,  // 12: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
-	8,  // 13: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
-	10, // 14: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
-	12, // 15: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
-	1,  // 16: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
-	3,  // 17: tandem.internal.v1.VerifierService.Hold:output_type -> tandem.internal.v1.VerifierServiceHoldResponse
-	5,  // 18: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
-	7,  // 19: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
-	9,  // 20: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
-	11, // 21: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
-	13, // 22: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	21, // 5: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
+	22, // 6: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
+	23, // 7: tandem.internal.v1.FeaturesResponse.handle:type_name -> tandem.internal.v1.Handle
+	13, // 8: tandem.internal.v1.VectorsRequest.inputs:type_name -> tandem.internal.v1.VectorInput
+	20, // 9: tandem.internal.v1.VectorsResponse.progress:type_name -> tandem.internal.v1.Progress
+	15, // 10: tandem.internal.v1.VectorsResponse.vectors:type_name -> tandem.internal.v1.Vectors
+	24, // 11: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	0,  // 12: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
+	2,  // 13: tandem.internal.v1.VerifierService.Hold:input_type -> tandem.internal.v1.VerifierServiceHoldRequest
+	4,  // 14: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
+	6,  // 15: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
+	8,  // 16: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
+	10, // 17: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
+	12, // 18: tandem.internal.v1.VerifierService.Vectors:input_type -> tandem.internal.v1.VectorsRequest
+	16, // 19: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
+	1,  // 20: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
+	3,  // 21: tandem.internal.v1.VerifierService.Hold:output_type -> tandem.internal.v1.VerifierServiceHoldResponse
+	5,  // 22: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
+	7,  // 23: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
+	9,  // 24: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
+	11, // 25: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
+	14, // 26: tandem.internal.v1.VerifierService.Vectors:output_type -> tandem.internal.v1.VectorsResponse
+	17, // 27: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_verifier_proto_init() }
@@ -931,13 +1226,17 @@ func file_tandem_internal_v1_verifier_proto_init() {
 		(*VerifierServiceHoldResponse_Progress)(nil),
 		(*VerifierServiceHoldResponse_Opened)(nil),
 	}
+	file_tandem_internal_v1_verifier_proto_msgTypes[14].OneofWrappers = []any{
+		(*VectorsResponse_Progress)(nil),
+		(*VectorsResponse_Vectors)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_verifier_proto_rawDesc), len(file_tandem_internal_v1_verifier_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	VerifierService_Verdicts_FullMethodName = "/tandem.internal.v1.VerifierService/Verdicts"
 	VerifierService_Submit_FullMethodName   = "/tandem.internal.v1.VerifierService/Submit"
 	VerifierService_Features_FullMethodName = "/tandem.internal.v1.VerifierService/Features"
+	VerifierService_Vectors_FullMethodName  = "/tandem.internal.v1.VerifierService/Vectors"
 	VerifierService_Describe_FullMethodName = "/tandem.internal.v1.VerifierService/Describe"
 )
 
@@ -50,6 +51,8 @@ type VerifierServiceClient interface {
 	Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
 	// Features hands out the target's hidden states at positions of a session to a drafter, which knows the session's id from the gateway.
 	Features(ctx context.Context, in *FeaturesRequest, opts ...grpc.CallOption) (*FeaturesResponse, error)
+	// Vectors computes vectors of texts from the target's hidden states. It tells how it gets on until the last message, which holds them.
+	Vectors(ctx context.Context, in *VectorsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VectorsResponse], error)
 	// Describe tells what this verifier is.
 	Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error)
 }
@@ -140,6 +143,25 @@ func (c *verifierServiceClient) Features(ctx context.Context, in *FeaturesReques
 	return out, nil
 }
 
+func (c *verifierServiceClient) Vectors(ctx context.Context, in *VectorsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VectorsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &VerifierService_ServiceDesc.Streams[2], VerifierService_Vectors_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VectorsRequest, VectorsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type VerifierService_VectorsClient = grpc.ServerStreamingClient[VectorsResponse]
+
 func (c *verifierServiceClient) Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VerifierServiceDescribeResponse)
@@ -170,6 +192,8 @@ type VerifierServiceServer interface {
 	Submit(context.Context, *SubmitRequest) (*SubmitResponse, error)
 	// Features hands out the target's hidden states at positions of a session to a drafter, which knows the session's id from the gateway.
 	Features(context.Context, *FeaturesRequest) (*FeaturesResponse, error)
+	// Vectors computes vectors of texts from the target's hidden states. It tells how it gets on until the last message, which holds them.
+	Vectors(*VectorsRequest, grpc.ServerStreamingServer[VectorsResponse]) error
 	// Describe tells what this verifier is.
 	Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error)
 	mustEmbedUnimplementedVerifierServiceServer()
@@ -199,6 +223,9 @@ func (UnimplementedVerifierServiceServer) Submit(context.Context, *SubmitRequest
 }
 func (UnimplementedVerifierServiceServer) Features(context.Context, *FeaturesRequest) (*FeaturesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Features not implemented")
+}
+func (UnimplementedVerifierServiceServer) Vectors(*VectorsRequest, grpc.ServerStreamingServer[VectorsResponse]) error {
+	return status.Error(codes.Unimplemented, "method Vectors not implemented")
 }
 func (UnimplementedVerifierServiceServer) Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
@@ -318,6 +345,17 @@ func _VerifierService_Features_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _VerifierService_Vectors_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(VectorsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(VerifierServiceServer).Vectors(m, &grpc.GenericServerStream[VectorsRequest, VectorsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type VerifierService_VectorsServer = grpc.ServerStreamingServer[VectorsResponse]
+
 func _VerifierService_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(VerifierServiceDescribeRequest)
 	if err := dec(in); err != nil {
@@ -373,6 +411,11 @@ var VerifierService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Verdicts",
 			Handler:       _VerifierService_Verdicts_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Vectors",
+			Handler:       _VerifierService_Vectors_Handler,
 			ServerStreams: true,
 		},
 	},
