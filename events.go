@@ -11,6 +11,7 @@ type Stage string
 
 const (
 	StageRequest Stage = "chat"    // gateway: admission to last token
+	StageEmbed   Stage = "embed"   // gateway: admission to last vector
 	StageAdmit   Stage = "admit"   // gateway: tokenising and waiting for a slot
 	StagePrefill Stage = "prefill" // gateway: Open of one process, by attribute
 	StageRounds  Stage = "rounds"  // gateway: up to 32 rounds

@@ -70,6 +70,7 @@ type Config struct {
 	// Fingerprint is that of Vocab; a verifier with another one is refused. "": not compared.
 	Fingerprint string
 	Rules       Rules
+	Embedding   Embedding
 	// Remember gets the text of a session that has ended, prompt and output; nil: not called. It must neither keep the slice nor block.
 	Remember func(tenant string, tokens []tandem.Token)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first

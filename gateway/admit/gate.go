@@ -173,6 +173,16 @@ func (g *Gate) Longest(limit, rows int) int {
 	return min(limit, max(0, g.total*g.page-(rows+g.page-1)/g.page*g.page))
 }
 
+// Whole returns how many tokens so many take up in whole pages of the verifier's memory.
+func (g *Gate) Whole(tokens int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.page == 0 {
+		return tokens
+	}
+	return (tokens + g.page - 1) / g.page * g.page
+}
+
 // Enter waits for a slot; the caller must Leave it. Errors: Invalid (the request needs more memory than
 // there is), Exhausted (the queue is full; with the time after which to try again), or why ctx ended.
 func (g *Gate) Enter(ctx context.Context, n Need) (*Slot, error) {
