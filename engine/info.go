@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -32,6 +33,8 @@ type Info struct {
 
 	Sampling        tandem.Preset // how its makers want tokens drawn
 	SamplingIgnored []string      // keys about that which tandem cannot follow
+
+	Pooling string // how its makers want a vector of a text made: none, mean, cls, last, rank or type N; "": the file does not say
 
 	LeftOut []gguf.TowerPart // what of the file reads pictures or sound; counted in FileBytes alone
 }
@@ -84,6 +87,9 @@ func Inspect(path string) (*Info, error) {
 	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
 		return nil, err
 	}
+	if info.Pooling, err = readPooling(f, cfg.Arch); err != nil {
+		return nil, err
+	}
 	for i := range c.Matrices {
 		info.WeightBytes += c.Matrices[i].Packed()
 	}
@@ -99,6 +105,19 @@ func Inspect(path string) (*Info, error) {
 		}
 	}
 	return info, nil
+}
+
+// readPooling reads how a vector of a text is made; the numbers are llama.cpp's.
+func readPooling(f *gguf.File, arch string) (string, error) {
+	key := arch + ".pooling_type"
+	if !f.Has(key) {
+		return "", nil
+	}
+	n, err := f.Int(key, math.MinInt32, math.MaxInt32)
+	if names := [...]string{"none", "mean", "cls", "last", "rank"}; err == nil && n >= 0 && n < len(names) {
+		return names[n], nil
+	}
+	return fmt.Sprintf("type %d", n), err
 }
 
 // typesOf adds tensors up by type; matrices are those that kernels multiply with.

@@ -20,6 +20,14 @@ type Embedding struct {
 	Width   int                 // of the model's states
 }
 
+// Made returns the width of vectors, 0 if none are made.
+func (e Embedding) Made() int {
+	if e.Pooling == "" {
+		return 0
+	}
+	return e.Width
+}
+
 const (
 	// embedTexts and embedTokens bound the texts that the verifier gets at once, unless one alone is longer: enough to fill its passes, few
 	// enough that a call with many texts soon lets others have their turn, and that the answer fits into a message.

@@ -120,20 +120,20 @@ func TestEmbedSurvives(t *testing.T) {
 		always[i] = away
 	}
 	for name, c := range map[string]struct {
-		source vectorSource
+		source *vectorSource
 		kind   tandem.Kind
 		says   string
 	}{
-		"lost once":        {vectorSource{fail: map[int]error{2: away}}, tandem.OK, ""},
-		"full twice":       {vectorSource{fail: map[int]error{1: full, 2: full}}, tandem.OK, ""},
-		"away":             {vectorSource{fail: always}, tandem.Unavailable, "made no vectors"},
-		"silent":           {vectorSource{silent: true}, tandem.Unavailable, "made no vectors"},
-		"another identity": {vectorSource{identity: func(n int) tandem.Identity { return tandem.Identity(fmt.Sprint(n)) }}, tandem.Unavailable, "ask again"},
-		"broken":           {vectorSource{fail: map[int]error{1: tandem.Errorf("fake", tandem.Internal, "broken")}}, tandem.Internal, "broken"},
+		"lost once":        {&vectorSource{fail: map[int]error{2: away}}, tandem.OK, ""},
+		"full twice":       {&vectorSource{fail: map[int]error{1: full, 2: full}}, tandem.OK, ""},
+		"away":             {&vectorSource{fail: always}, tandem.Unavailable, "made no vectors"},
+		"silent":           {&vectorSource{silent: true}, tandem.Unavailable, "made no vectors"},
+		"another identity": {&vectorSource{identity: func(n int) tandem.Identity { return tandem.Identity(fmt.Sprint(n)) }}, tandem.Unavailable, "ask again"},
+		"broken":           {&vectorSource{fail: map[int]error{1: tandem.Errorf("fake", tandem.Internal, "broken")}}, tandem.Internal, "broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, stop := embeds(t, &c.source, nil)
+				w, stop := embeds(t, c.source, nil)
 				got, err := w.gw.Embed(t.Context(), tandem.EmbedRequest{Inputs: inputsOf(600, 700)})
 				if tandem.KindOf(err) != c.kind || err != nil && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v: want %s with %q", err, c.kind, c.says)
