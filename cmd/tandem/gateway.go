@@ -54,7 +54,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		HTTP: web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields,
-		KeepAttribution: c.KeepAttribution, Keys: keys,
+		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys,
 		MetricsKeys: metricsKeys,
 		NoLookup:    !c.Lookup, EarlierTexts: earlier})
 }

@@ -57,6 +57,7 @@ type Config struct {
 	Aliases         []string     // further names of the model over HTTP
 	Strict          bool         // as httpapi.Config.Strict
 	KeepAttribution bool         // as httpapi.Config.KeepAttribution
+	Pooling         string       // last or mean; "" or auto: as the target's file says
 	Keys            *access.Keys // of clients; nil: everybody who can connect is served
 	MetricsKeys     *access.Keys // the only keys for the metrics; nil: the clients' keys work
 
@@ -94,7 +95,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer r.Close()
 	g, undo, err := c.assemble(ctx, r, gateway.Config{
 		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
-		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint())},
+		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint()),
+		Embedding: c.embedding(info)},
 		model{c.Target, info.Config.Arch, vocab, room, info.Sampling})
 	defer undo.Run()
 	if err != nil {
@@ -138,7 +140,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		return out, undo, err
 	}
 	undo.Add(func() { verifierConn.Close() })
-	verifier := route.New(route.Config{Verifier: verifying.NewClient(verifierConn).Passing(socket), Pool: publisher,
+	client := verifying.NewClient(verifierConn).Passing(socket)
+	config.Embedding.Source = client
+	verifier := route.New(route.Config{Verifier: client, Pool: publisher,
 		PoolUp: publisher.Connected, Events: r.Events, Counters: r.Counters})
 	config.Verifier, config.Events, config.Counters = verifier, r.Events, r.Counters
 	config.Sessions = r.Sessions
@@ -182,11 +186,11 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
 	public.Register(r.Server.Registrar(), public.Config{Generator: r.Traces.RPC(public.Method, generator), Model: config.ModelName,
 		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
-		Prompt: vocab.refuse(config.Limits.Context)})
+		Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()})
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
-		out.web, err = c.web(httpapi.Config{Generator: generator, Defaults: c.Defaults, Limits: config.Limits, Describe: describe,
+		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults, Limits: config.Limits, Describe: describe,
 			Drafters: members.Names, Health: monitor.Health, Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap,
 			Page: playground.Handler(), Keys: c.Keys, Texts: texts, Insecure: c.Insecure, Grace: c.Grace, Log: r.Log, Counters: r.Counters},
 			target)

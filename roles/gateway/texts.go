@@ -39,6 +39,16 @@ func (s sparing) Encode(text string, special bool) []tandem.Token {
 	return s.Vocab.Encode(text, special)
 }
 
+// EncodeWithControl implements public.Vocab, as Encode does.
+func (s sparing) EncodeWithControl(text string, special bool) []tandem.Token {
+	giveBack, err := s.texts.Take(context.Background(), len(text))
+	if err != nil {
+		panic(err) // this context does not end
+	}
+	defer giveBack()
+	return s.Vocab.EncodeWithControl(text, special)
+}
+
 // NewDecoder implements gateway.Vocab.
 func (s sparing) NewDecoder(written bool, prev ...tandem.Token) gateway.Decoder {
 	return token.NewDecoder(s.Vocab, written, prev...)

@@ -26,6 +26,8 @@ import (
 type Config struct {
 	Listen      string // "host:port", port 0 lets the system choose, or "unix:///path"
 	Generator   tandem.Generator
+	Embedder    tandem.Embedder // nil: there are no vectors
+	Width       int             // of vectors; 0: the model makes none
 	Model       Model
 	Build       string          // version of this program
 	Defaults    public.Defaults // of requests; oai.ToTheEnd as MaxTokens: to the end of the context

@@ -23,6 +23,9 @@ var ollamaRoutes = map[string]route{
 	"/api/show":     {post: true, errors: ollama.Error, handle: (*Server).ollamaShow},
 	"/api/chat":     {post: true, errors: ollama.Error, handle: (*Server).ollamaChat},
 	"/api/generate": {post: true, errors: ollama.Error, handle: (*Server).ollamaGenerate},
+
+	"/api/embed":      {post: true, errors: ollama.Error, handle: (*Server).ollamaEmbed},
+	"/api/embeddings": {post: true, errors: ollama.Error, handle: (*Server).ollamaEmbeddings},
 }
 
 func (s *Server) ollamaVersion(w http.ResponseWriter, _ *call) error {
@@ -68,6 +71,9 @@ func (s *Server) ollamaShow(w http.ResponseWriter, c *call) error {
 	}
 	m := s.cfg.Model
 	can := []string{"completion"}
+	if s.cfg.Width > 0 {
+		can = append(can, "embedding")
+	}
 	if s.cfg.Chat != nil {
 		can = append(can, "tools")
 		if s.cfg.Chat.Reads("enable_thinking") || s.cfg.Chat.Reads("reasoning_effort") {

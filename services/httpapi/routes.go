@@ -58,6 +58,7 @@ func (s *Server) routes() http.Handler {
 		"/v1/messages":              {post: true, errors: anthropic.Error, handle: (*Server).messages},
 		"/v1/messages/count_tokens": {post: true, errors: anthropic.Error, handle: (*Server).countTokens},
 		"/v1/responses":             {post: true, handle: (*Server).respond},
+		"/v1/embeddings":            {post: true, handle: (*Server).embeddings},
 		"/v1/models":                {handle: (*Server).models},
 		"/v1/models/":               {handle: (*Server).model},
 		"/props":                    {handle: (*Server).props},

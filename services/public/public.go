@@ -58,6 +58,8 @@ type Config struct {
 	Defaults  Defaults
 	Describe  func(ctx context.Context) Description
 	Vocab     Vocab                   // for Tokenize and Detokenize; may be nil
+	Embedder  tandem.Embedder         // nil: there are no vectors
+	Width     int                     // of vectors; 0: the model makes none
 	Keys      *access.Keys            // of clients; nil lets everybody in
 	Metrics   *access.Keys            // the only ones to which Describe tells counters; nil: it tells all callers
 	Prompt    func(text string) error // refuses a prompt that cannot be served, before it is tokenised; may be nil
@@ -74,7 +76,9 @@ func Register(r grpc.ServiceRegistrar, cfg Config) {
 	if cfg.Stall == 0 {
 		cfg.Stall = defaultStall
 	}
-	tandemv1.RegisterGenerationServiceServer(r, &server{cfg: cfg})
+	s := &server{cfg: cfg}
+	tandemv1.RegisterGenerationServiceServer(r, s)
+	tandemv1.RegisterEmbeddingServiceServer(r, embedder{s: s})
 }
 
 type server struct {

@@ -14,6 +14,8 @@ import (
 type Vocab interface {
 	Size() int
 	Encode(text string, special bool) []tandem.Token
+	// EncodeWithControl also takes control tokens that are written in text as those tokens.
+	EncodeWithControl(text string, special bool) []tandem.Token
 	AppendBytes(dst []byte, t tandem.Token) []byte
 	Decode(tokens []tandem.Token) string
 }

@@ -279,47 +279,51 @@ func readLegacyLogprobs(c *Call, name string, s *source) error {
 const maxPromptTokens = 1 << 20
 
 // readPrompts reads a string, an array of strings, an array of token ids or an array of such arrays.
-func readPrompts(c *Call, name string, s *source) error {
+func readPrompts(c *Call, name string, s *source) (err error) {
+	c.Prompts, err = promptsIn(name, s, MostChoices, "prompt")
+	return err
+}
+
+// promptsIn reads one of the forms of prompts, at most so many of them.
+func promptsIn(name string, s *source, most int, what string) (all []Prompt, err error) {
 	switch s.kind() {
 	case "a string":
 		p, err := readPrompt(name, name, s)
-		c.Prompts = []Prompt{p}
-		return err
+		return []Prompt{p}, err
 	case "an array":
 	default:
-		return bad(name, "%s is %s: want a string, an array of strings, an array of token ids, or an array of such", name, s.show())
+		return nil, bad(name, "%s is %s: want a string, an array of strings, an array of token ids, or an array of such", name, s.show())
 	}
 	first, n := "", 0
 	var ids []tandem.Token
-	err := s.array(name, maxPromptTokens, func(i int) error {
+	err = s.array(name, maxPromptTokens, func(i int) error {
 		kind := s.kind()
 		if first = or(first, kind); kind != first {
 			return bad(element(name, i), "%s is %s behind %s: want elements of one kind", element(name, i), kind, first)
 		}
 		if kind == "a number" {
 			t, err := readToken(name, i, s)
-			if n++; n < s.limits.Tokens {
+			if n++; n <= s.limits.most() {
 				ids = append(ids, t)
 			}
 			return err
 		}
-		if i == MostChoices {
-			return bad(name, "%s has more than %d prompts", name, MostChoices)
+		if i == most {
+			return bad(name, "%s has more than %d %ss", name, most, what)
 		}
 		p, err := readPrompt(name, element(name, i), s)
-		c.Prompts = append(c.Prompts, p)
+		all = append(all, p)
 		return err
 	})
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case n > 0:
-		c.Prompts = []Prompt{{Tokens: ids}}
-		return fits(name, n, s.limits)
-	case len(c.Prompts) == 0:
-		return bad(name, "%s is an empty array: want at least one prompt", name)
+		return []Prompt{{Tokens: ids}}, fits(name, n, s.limits)
+	case len(all) == 0:
+		return nil, bad(name, "%s is an empty array: want at least one %s", name, what)
 	}
-	return nil
+	return all, nil
 }
 
 // readLong reads a string as long as a prompt.
@@ -345,7 +349,7 @@ func readPrompt(field, name string, s *source) (p Prompt, err error) {
 		return p, nil
 	case "an array":
 		n := 0
-		if p.Tokens, n, err = readTokens(name, s, s.limits.Tokens-1); err != nil {
+		if p.Tokens, n, err = readTokens(name, s, s.limits.most()); err != nil {
 			return p, err
 		}
 		return p, fits(field, n, s.limits)
@@ -353,10 +357,13 @@ func readPrompt(field, name string, s *source) (p Prompt, err error) {
 	return p, bad(name, "%s is %s: want a string or an array of token ids", name, s.show())
 }
 
-// fits refuses a prompt of n tokens that leaves none to generate.
+// fits refuses a prompt of n tokens that is too long.
 func fits(field string, n int, l Limits) error {
-	if n < l.Tokens {
+	switch {
+	case n <= l.most():
 		return nil
+	case l.Whole:
+		return InputTooLong(field, n, true, l.Tokens)
 	}
 	return TooLong(field, n, true, l.Tokens)
 }

@@ -22,10 +22,19 @@ const (
 type Limits struct {
 	Text    int               // bytes of one prompt, or of all messages
 	Tokens  int               // positions of a session; a prompt needs fewer
+	Whole   bool              // a prompt may have all positions: nothing is generated
 	Strict  bool              // refuse fields that would be ignored
 	Ignored func(name string) // is called with the name of each field that is ignored, perhaps several times; may be nil
 
 	Reads func(name string) bool // whether the chat template reads a variable; nil: not known
+}
+
+// most returns how many tokens a prompt may have.
+func (l Limits) most() int {
+	if l.Whole {
+		return l.Tokens
+	}
+	return l.Tokens - 1
 }
 
 // ignore notes a field that is ignored.
@@ -394,6 +403,18 @@ func TooLong(param string, tokens int, exact bool, context int) error {
 	e := Refusal(400, "context_length_exceeded",
 		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
 			"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
+	e.Param, e.TooLong = param, Excess{tokens, context}
+	return e
+}
+
+// InputTooLong is the same of a text that is embedded.
+func InputTooLong(param string, tokens int, exact bool, context int) error {
+	least := ""
+	if !exact {
+		least = "at least "
+	}
+	e := Refusal(400, "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens: shorten it.", context, param, least, tokens)
 	e.Param, e.TooLong = param, Excess{tokens, context}
 	return e
 }

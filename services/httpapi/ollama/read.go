@@ -154,6 +154,17 @@ func (r *request) asked(turns []oai.Sent, ignored func(string)) []oai.Sent {
 	return append([]oai.Sent{{Role: "system", Content: ask}}, turns...)
 }
 
+// contextSize reads the window that a body asks for. It must not be larger than the model's.
+func contextSize(raw json.RawMessage, window Context) (n int, err error) {
+	if json.Unmarshal(raw, &n) != nil {
+		return 0, oai.Bad("options.num_ctx", "options.num_ctx is %.50s: want an integer", raw)
+	}
+	if n > int(window) {
+		return 0, oai.Bad("options.num_ctx", "options.num_ctx is %d: this server has a context of %d; start it with --ctx %d", n, window, n)
+	}
+	return n, nil
+}
+
 // read reads a body, and returns it with the fields that both paths share.
 func read(body []byte, window Context, ignored func(string)) (*request, map[string]any, error) {
 	var r request
@@ -170,13 +181,8 @@ func read(body []byte, window Context, ignored func(string)) (*request, map[stri
 		case to != "":
 			out[to] = raw
 		case name == "num_ctx":
-			n := 0
-			if json.Unmarshal(raw, &n) != nil {
-				return nil, nil, oai.Bad("options.num_ctx", "options.num_ctx is %.50s: want an integer", raw)
-			}
-			if n > int(window) {
-				return nil, nil, oai.Bad("options.num_ctx",
-					"options.num_ctx is %d: this server has a context of %d; start it with --ctx %d", n, window, n)
+			if _, err := contextSize(raw, window); err != nil {
+				return nil, nil, err
 			}
 		default:
 			ignored("options." + name)
