@@ -187,7 +187,9 @@ type words struct{}
 
 func (words) Size() int { return 256 }
 
-func (w words) EncodeWithControl(text string, special bool) []tandem.Token { return w.Encode(text, special) }
+func (w words) EncodeWithControl(text string, special bool) []tandem.Token {
+	return w.Encode(text, special)
+}
 func (words) Encode(text string, special bool) (out []tandem.Token) {
 	if special {
 		out = append(out, 1)
