@@ -407,7 +407,7 @@ func TestAccess(t *testing.T) {
 		{site: open, method: "DELETE", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
 		{site: open, method: "OPTIONS", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
 		{site: open, method: "GET", path: "/v1/nothing", status: 404, code: "unknown_url"},
-		{site: open, method: "POST", path: "/v1/embeddings", status: 404, code: "unknown_url"},
+		{site: open, method: "POST", path: "/v1/moderations", status: 404, code: "unknown_url"},
 		{site: open, method: "GET", path: "/", status: 200},
 		{site: open, method: "GET", path: "/playground/app.js", status: 200},
 		{site: open, method: "GET", path: "/metrics", status: 200},

@@ -2,6 +2,7 @@ package public
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
@@ -55,8 +56,8 @@ func (e embedder) Embed(ctx context.Context, r *tandemv1.EmbedRequest) (*tandemv
 		req.Inputs = append(req.Inputs, tokens)
 	}
 	made, err := c.Embedder.Embed(ctx, req)
-	if tandem.FieldOf(err) == "input" {
-		return nil, wrong("inputs", "%w", err)
+	if e := (*tandem.Error)(nil); tandem.FieldOf(err) == "input" && errors.As(err, &e) {
+		return nil, wrong("inputs", "%w", e.Err)
 	}
 	if err != nil {
 		return nil, err

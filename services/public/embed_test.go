@@ -7,9 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
@@ -80,19 +78,19 @@ func TestEmbed(t *testing.T) {
 		"too many":      {&tandemv1.EmbedRequest{Inputs: slices.Repeat([]*tandemv1.EmbedInput{idsOf(1)}, 2049)}, "2048"},
 		"no dimensions": {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}, Dimensions: &zero}, "at least 1"},
 	} {
-		if _, err := c.Embed(ctx, x.r); status.Code(err) != codes.InvalidArgument || !strings.Contains(fmt.Sprint(err), x.says) {
+		if _, err := c.Embed(ctx, x.r); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(fmt.Sprint(err), x.says) {
 			t.Errorf("%s: %v: want %q", name, err, x.says)
 		}
 	}
-	if _, err := c.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); status.Code(err) != codes.Unauthenticated {
+	if _, err := c.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Unauthenticated {
 		t.Errorf("without a key: %v", err)
 	}
 	wide := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 1 << 20}))
-	if _, err := wide.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); status.Code(err) != codes.InvalidArgument {
+	if _, err := wide.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("an answer that fits into no message: %v", err)
 	}
 	none := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}}))
-	if _, err := none.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); status.Code(err) != codes.Unimplemented {
+	if _, err := none.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("a gateway without vectors: %v", err)
 	}
 }
