@@ -37,6 +37,7 @@ type Gateway struct {
 	described chan struct{} // closed by the first SelfDraftsAre
 	describe  sync.Once     // closes it
 	served    atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
+	pace      pace
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox

@@ -239,6 +239,7 @@ func (s *session) learn(t *turn) {
 	s.account.round(t)
 	planning := time.Now()
 	n := len(t.delta.Tokens)
+	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
 	s.g.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
 	s.ahead = t.Ahead()
 	s.sources.Committed(n)

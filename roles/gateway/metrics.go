@@ -23,7 +23,10 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 		_, waiting := g.Load()
 		return int64(waiting)
 	})
-	r.Tell(func(counters map[string]int64) { tellPrefills(counters, g.Prefills()) })
+	r.Tell(func(counters map[string]int64) {
+		tellPrefills(counters, g.Prefills())
+		tellPace(counters, g.Pace())
+	})
 	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe, Prefilling: func() (n int) {
 		for _, p := range g.Prefills() {
 			if !p.Again {
@@ -51,6 +54,19 @@ func tellPrefills(counters map[string]int64, all []gateway.Prefill) {
 			counters[of+".total"], counters[of+".done"] = int64(p.Total), int64(p.Held)
 		}
 	}
+}
+
+// Counters of a gateway's rounds, which together say how many times as fast as plain decoding it decodes: gateway.Pace.
+const (
+	RoundTokens = "rounds.tokens"
+	RoundTime   = "rounds.us"
+	PlainRounds = "rounds.plain"
+	PlainTime   = "rounds.plain_us"
+)
+
+func tellPace(counters map[string]int64, p gateway.Pace) {
+	counters[RoundTokens], counters[RoundTime] = p.Tokens, p.Time.Microseconds()
+	counters[PlainRounds], counters[PlainTime] = p.PlainRounds, p.PlainTime.Microseconds()
 }
 
 // peers are the processes behind a gateway.
