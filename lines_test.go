@@ -39,7 +39,6 @@ var longFuncs = map[string]int{
 	"guesses.decode":      70,
 	"kerneltest.oneCache": 88,
 	"kerneltest.random":   61,
-	"main.Run":            69,
 	"measure.decode":      74,
 	"pair.Check":          71,
 	"roles.Load":          73,

@@ -16,15 +16,20 @@ import (
 )
 
 type upCmd struct {
-	Listen  string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR" group:"Serving"`
-	NoDraft bool   `help:"Run without a drafter." group:"Speculation"`
+	Listen string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR" group:"Serving"`
+	serverFlags
+	settings.Logging
+	output
+}
+
+// serverFlags say what gateway, drafter and verifier serve over HTTP.
+type serverFlags struct {
+	NoDraft bool `help:"Run without a drafter." group:"Speculation"`
 	groupFlags
 	settings.Speculation
 	httpFlags
 	settings.Drawing
 	settings.Answers
-	settings.Logging
-	output
 }
 
 // upResult is what up prints once all processes serve.
@@ -46,43 +51,52 @@ type upResult struct {
 	PIDs       map[string]int `json:"pids"`
 }
 
-// Run runs the three processes until stopped.
-func (c *upCmd) Run(a *app) error {
+// processes returns the processes with these settings, for so many sessions at once unless they say how many. listen is the gateway's
+// address, "" for a socket in the run directory.
+func (c *serverFlags) processes(a *app, listen string, logging settings.Logging, sessions int) (l launch, err error) {
 	defaults, err := requestDefaults(c.Speculation)
 	if err != nil {
-		return err
+		return l, err
 	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
 	if err != nil {
-		return err
+		return l, err
 	}
 	if c.NoDraft && len(c.Heads) > 0 {
-		return tandem.Errorf("", tandem.Invalid, "--no-draft with --heads %s: want one of them", c.Heads[0])
+		return l, tandem.Errorf("", tandem.Invalid, "--no-draft with --heads %s: want one of them", c.Heads[0])
 	}
 	if c.NoDraft && len(c.DraftHeads) > 0 {
-		return tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
+		return l, tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
 	if err := c.settle(); err != nil {
-		return err
+		return l, err
 	}
 	if err := c.httpFlags.check(); err != nil {
-		return err
+		return l, err
 	}
 	c.httpFlags.warn(a.say)
-	if c.Listen, err = fixed(c.Listen); err != nil {
-		return err
+	if listen, err = fixed(listen); err != nil {
+		return l, err
 	}
 	if c.HTTP, err = fixed(c.HTTP); err != nil {
-		return err
+		return l, err
 	}
-	l := launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: c.Logging,
-		target: target, drafts: drafts,
-		listen: c.Listen, sessions: c.sessionsOr(roles.DefaultSessions), keepGateway: true}
+	l = launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
+		target: target, drafts: drafts, listen: listen, sessions: c.sessionsOr(sessions), keepGateway: true}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
-		return err
+		return l, err
 	}
 	l.wide()
-	info, err := engine.Inspect(target)
+	return l, nil
+}
+
+// Run runs the three processes until stopped.
+func (c *upCmd) Run(a *app) error {
+	l, err := c.processes(a, c.Listen, c.Logging, roles.DefaultSessions)
+	if err != nil {
+		return err
+	}
+	info, err := engine.Inspect(l.target)
 	if err != nil {
 		return err
 	}
@@ -90,7 +104,7 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts,
+	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: l.target, Drafts: l.drafts,
 		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
 	if up.HTTP != "" {
 		up.Sampling = drawing(c.Drawing, info)
@@ -98,7 +112,7 @@ func (c *upCmd) Run(a *app) error {
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
-	if up.NoChat, err = chats.Missing(c.ChatTemplate, target); err != nil {
+	if up.NoChat, err = chats.Missing(c.ChatTemplate, l.target); err != nil {
 		return errors.Join(err, p.Stop(a.force))
 	}
 	up.Chat = up.NoChat == ""
