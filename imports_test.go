@@ -130,6 +130,9 @@ var rooms = map[string][]string{
 	// reads settings from flags, TANDEM_…, --set and the file
 	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
+	// programs that work with a model, and how each is told of a server
+	"agents": {"."},
+
 	"cache":        {"."},
 	"cache/packed": {".", "cache", "engine", "kernels/stream", "roles", "terminal"},
 	// its tables are those of spec/shape, its divisions those that a device takes

@@ -38,6 +38,7 @@ type cli struct {
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
 	Chat       runCmd        `cmd:"" name:"run" help:"Chat with a model in the terminal, or have it continue what you write."`
 	Demo       demoCmd       `cmd:"" help:"Show what speculation does: one prompt with and without, side by side."`
+	Launch     launchCmd     `cmd:"" help:"Run an agent, such as claude or codex, with a model of yours."`
 	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
@@ -84,7 +85,7 @@ func main() {
 }
 
 // run runs one command line and returns the exit code: 0, 1 for a failure, 75 for one that another try may not meet, 2 for a wrong value or
-// usage, 128+n after signal n. Commands that serve end with 0 after a signal.
+// usage, 128+n after signal n. Commands that serve end with 0 after a signal, and launch with the exit code of its program.
 func run(args []string) int {
 	settings := config.NewResolver(os.LookupEnv)
 	parser, err := newParser(settings, args...)
@@ -105,11 +106,15 @@ func run(args []string) int {
 		a.outdated(quietly())
 	}
 	var sig stopSignal
+	var status exitStatus
 	if errors.As(context.Cause(ctx), &sig) && err != nil {
 		if slices.Contains(serving, parsed.Command()) && stopped(err) {
 			return 0
 		}
 		return 128 + int(sig.Signal)
+	}
+	if errors.As(err, &status) {
+		return int(status)
 	}
 	return report(os.Stderr, err)
 }

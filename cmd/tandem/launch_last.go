@@ -1,0 +1,131 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
+)
+
+// lastUsed is what launch remembers from one call to the next, in a file of the cache's folder for this user alone: the models, for a call
+// that names none, and the key of its servers. The key stays the same, since what a server keeps of texts belongs to a key.
+type lastUsed struct {
+	Target       string   `json:"target,omitempty"`
+	Draft        []string `json:"draft,omitempty"`
+	Heads        []string `json:"heads,omitempty"`
+	DraftHeads   []string `json:"draft_heads,omitempty"`
+	ChatTemplate string   `json:"chat_template,omitempty"`
+	NoDraft      bool     `json:"no_draft,omitempty"`
+	Key          string   `json:"key"`
+
+	path string
+}
+
+const (
+	lastName = "launch.json"
+	maxLast  = 64 << 10
+)
+
+// openLast reads what is remembered; a file that is not there, or that others could have written or read, is none.
+func openLast(c cacheFlags) (*lastUsed, error) {
+	kept, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	l := &lastUsed{path: filepath.Join(kept.Folder(), lastName)}
+	text, err := files.ReadFile(l.path, maxLast)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	} else if err == nil && private(l.path) {
+		err = json.Unmarshal(text, l)
+	}
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "%s: %w: remove it", l.path, err)
+	}
+	if l.Key == "" {
+		l.Key = rand.Text()
+	}
+	return l, nil
+}
+
+// private reports whether only this user can have written a file, and can read it.
+func private(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().Perm()&0o077 == 0 && files.Trusted(filepath.Dir(path)) == nil
+}
+
+// models gives c the models of the last time, if it names none. Errors: Invalid if there was no last time.
+func (l *lastUsed) models(c *serverFlags) error {
+	switch {
+	case c.Target != "":
+		return nil
+	case len(c.Draft)+len(c.Heads)+len(c.DraftHeads) > 0 || c.NoDraft:
+		return tandem.Errorf("", tandem.Invalid, "drafts are named and no target: want --target FILE too")
+	case l.Target == "":
+		return tandem.Errorf("", tandem.Invalid, "no model named, and none is remembered: want --target FILE, and --draft FILE for a "+
+			"small model of the same family")
+	}
+	c.Target, c.Draft, c.Heads, c.DraftHeads, c.NoDraft = l.Target, l.Draft, l.Heads, l.DraftHeads, l.NoDraft
+	if c.ChatTemplate == "" {
+		c.ChatTemplate = l.ChatTemplate
+	}
+	return nil
+}
+
+// save remembers c's models.
+func (l *lastUsed) save(c *serverFlags) error {
+	l.Target, l.NoDraft, l.ChatTemplate = absolute(c.Target), c.NoDraft, absolute(c.ChatTemplate)
+	l.Draft, l.Heads, l.DraftHeads = allAbsolute(c.Draft), allAbsolute(c.Heads), allAbsolute(c.DraftHeads)
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(l.path), 0o700)
+	}
+	if err == nil {
+		err = replace(l.path, append(text, '\n'))
+	}
+	if err != nil {
+		return tandem.Errorf("", tandem.Unavailable, "the models are not remembered: %w", err)
+	}
+	return nil
+}
+
+// replace writes a file for this user alone, as a whole.
+func replace(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), lastName+".") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// absolute returns the path of a file that there is; names that stand for files stay.
+func absolute(path string) string {
+	if _, err := os.Stat(path); err != nil {
+		return path
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+func allAbsolute(paths []string) []string {
+	paths = slices.Clone(paths)
+	for i, p := range paths {
+		paths[i] = absolute(p)
+	}
+	return paths
+}
