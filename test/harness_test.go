@@ -60,6 +60,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(natsAddress); addr != "" {
 		os.Exit(serveNATS(addr)) // this process is a test's NATS server
 	}
+	if record := os.Getenv(agentRecord); record != "" {
+		os.Exit(actAgent(record)) // this process is what a test launches
+	}
 	testkit.AtOnce(3) // some wait, for Docker or for a process to end
 	flag.Parse()
 	if run := flag.Lookup("test.run"); *slow && run.Value.String() == "" {

@@ -176,7 +176,7 @@ func (c *launchCmd) use(ctx context.Context, a *app, program agents.Program, pat
 
 // run runs the program to its end, in a private folder that is removed with it.
 func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, path string, server served, d description) (_ int, err error) {
-	dir, err := supervise.NewRunDir(c.RunDir)
+	dir, err := c.privateDir()
 	if err != nil {
 		return 0, err
 	}
@@ -203,6 +203,19 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 		defer server.held.Hold()()
 	}
 	return running.Wait(ctx, a.force)
+}
+
+// privateDir makes a folder for the program: in the cache's, since Codex keeps no programs of its own in a folder for temporary files, else
+// where run directories are.
+func (c *launchCmd) privateDir() (*supervise.RunDir, error) {
+	if c.RunDir == "" {
+		if kept, err := (cacheFlags{c.CacheFolder}).open(); err == nil && os.MkdirAll(kept.Folder(), 0o700) == nil {
+			if dir, err := supervise.NewRunDir(kept.Folder()); err == nil {
+				return dir, nil
+			}
+		}
+	}
+	return supervise.NewRunDir(c.RunDir)
 }
 
 // print prints the program's settings as commands of a shell.
