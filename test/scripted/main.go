@@ -4,9 +4,9 @@
 //	go run ./test/scripted -script FILE -out FOLDER
 //	tandem up --target FOLDER/scripted.gguf --chat-template FOLDER/scripted.jinja
 //
-// The script is a JSON array of objects {"when", "says"}: the model says the text of the first whose "when", an expression of the template,
-// holds. The expressions may use "messages", "tools", and what the template has set: "system", the first message's text; "names", the tools'
-// names between bars, as in "|read|write|"; "results", how many results of tools there are; "said", the text of all messages.
+// The script is a JSON array of objects {"when", "says"}: the model says the text of the first whose "when", an expression of the
+// template, holds. The expressions may use "messages", "tools", and what the template has set: "names", the tools' names between bars, as
+// in "|read|write|"; "results", how many results of tools there are; "said", the text of all messages.
 //
 // The model is real, of one layer that adds nothing: each of its tokens has one successor. Every text has tokens of its own, which lead
 // from a marker that the template writes at the end of the prompt to the end of the text. So engine, verifier, gateway and the parser of
@@ -81,8 +81,7 @@ func marker(i int) string { return fmt.Sprintf("<|says %d|>", i) }
 // template renders a conversation in the form of Hermes 2 Pro, whose markers say how calls are read, and ends with the marker of a text.
 func template(lines []line) string {
 	var b strings.Builder
-	b.WriteString(`{%- set system = messages[0].content or "" -%}
-{%- set ns = namespace(names="|", said="", results=0) -%}
+	b.WriteString(`{%- set ns = namespace(names="|", said="", results=0) -%}
 {%- for t in tools or [] -%}{%- set ns.names = ns.names + t.function.name + "|" -%}{%- endfor -%}
 {%- if tools -%}{{- "<tools>" + (tools | tojson) + "</tools>\n" -}}{%- endif -%}
 {%- for m in messages -%}
