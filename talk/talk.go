@@ -10,20 +10,19 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // Conversation holds what has been said so far. One goroutine at a time may use it.
 type Conversation struct {
 	Client  Client
-	Chat    httpapi.Chat                                // nil: text is continued
+	Chat    conversation.Chat                           // nil: text is continued
 	Request func(prompt string) (tandem.Request, error) // the request for a prompt with the options now in effect, validated
 	Last    *Answer                                     // the latest; nil before there is one
 
-	messages []oai.Message     // with Chat
-	text     string            // without
-	words    map[uint32]string // of tokens, as the gateway writes them
+	messages []conversation.Message // with Chat
+	text     string                 // without
+	words    map[uint32]string      // of tokens, as the gateway writes them
 }
 
 // Clear forgets what was said, but for the latest answer.
@@ -43,7 +42,7 @@ func (t *Conversation) Say(ctx context.Context, said string, show func(*client.D
 	}
 	t.Last = answer
 	if t.Chat != nil {
-		t.messages = append(t.messages, oai.Message{Role: "assistant", Content: answer.Text})
+		t.messages = append(t.messages, conversation.Message{Role: "assistant", Content: answer.Text})
 	} else {
 		t.text += answer.Text
 	}
@@ -61,9 +60,9 @@ func (t *Conversation) ask(ctx context.Context, said string) (r tandem.Request, 
 		t.text += said
 		r, err = t.Request(t.text)
 	} else {
-		t.messages = append(slices.Clip(messages), oai.Message{Role: "user", Content: said})
-		var p httpapi.Prompt
-		if p, err = t.Chat.Prompt(ctx, oai.Conversation{Messages: t.messages}); err == nil {
+		t.messages = append(slices.Clip(messages), conversation.Message{Role: "user", Content: said})
+		var p conversation.Prompt
+		if p, err = t.Chat.Prompt(ctx, conversation.Conversation{Messages: t.messages}); err == nil {
 			r, err = t.Request("x")
 			r.Prompt, r.Tokens = "", p.Tokens()
 		}

@@ -11,8 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // scripted is a gateway that answers each request with the next of its texts, a token a word; after "!" an answer fails.
@@ -55,16 +54,16 @@ type rendered struct{}
 
 func (rendered) Reads(string) bool { return false }
 
-func (rendered) Prompt(_ context.Context, of oai.Conversation) (httpapi.Prompt, error) {
+func (rendered) Prompt(_ context.Context, of conversation.Conversation) (conversation.Prompt, error) {
 	messages := of.Messages
 	var tokens []tandem.Token
 	for _, m := range messages {
 		if m.Content == "unspeakable" {
-			return httpapi.Prompt{}, errors.New("refused")
+			return conversation.Prompt{}, errors.New("refused")
 		}
 		tokens = append(tokens, tandem.Token(len(m.Content)))
 	}
-	return httpapi.Prompt{Tokens: func() []tandem.Token { return tokens }}, nil
+	return conversation.Prompt{Tokens: func() []tandem.Token { return tokens }}, nil
 }
 
 func request(prompt string) (tandem.Request, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
-	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/talk/console"
@@ -72,7 +72,7 @@ func (c *runCmd) Run(a *app) error {
 }
 
 // chat returns what renders conversations (nil if the text is continued instead) and the model's name.
-func (c *runCmd) chat() (httpapi.Chat, string, error) {
+func (c *runCmd) chat() (conversation.Chat, string, error) {
 	if c.Addr != "" && c.Target == "" {
 		if c.ChatTemplate != "" {
 			return nil, "", tandem.Errorf("", tandem.Invalid,

@@ -9,25 +9,24 @@ import (
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/text/calls"
 	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// room renders conversations for a model; it implements httpapi.Chat.
+// room renders conversations for a model; it implements conversation.Chat.
 type room struct {
 	template *chat.Template
 	vocab    *token.Vocab
-	defaults oai.Variables // of the template, where a request has none
-	format   *calls.Format // of its answers
+	defaults conversation.Variables // of the template, where a request has none
+	format   *calls.Format          // of its answers
 }
 
 // Open returns the renderer of conversations with a model: by the template in file, else by the model's own, nil if there is neither. If
 // the model's own template cannot be used, the renderer refuses every chat and says why. kwargs is a JSON object of variables for the
 // template, "" for none. The second result is vocab with the markers and ends that the template adds.
-func Open(file, kwargs, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+func Open(file, kwargs, model string, vocab *token.Vocab) (conversation.Chat, *token.Vocab, error) {
 	defaults, err := variables(kwargs)
 	if err != nil {
 		return nil, vocab, err
@@ -79,7 +78,7 @@ func Missing(file, model string) (string, error) {
 	return "", err
 }
 
-func newRoom(t *chat.Template, vocab *token.Vocab, defaults oai.Variables) (httpapi.Chat, *token.Vocab, error) {
+func newRoom(t *chat.Template, vocab *token.Vocab, defaults conversation.Variables) (conversation.Chat, *token.Vocab, error) {
 	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
 	return room{t, vocab, defaults, calls.Find(t.Source())}, vocab, nil
 }
@@ -87,20 +86,20 @@ func newRoom(t *chat.Template, vocab *token.Vocab, defaults oai.Variables) (http
 // noChat refuses every conversation.
 type noChat struct{ err error }
 
-// Prompt implements httpapi.Chat.
-func (n noChat) Prompt(context.Context, oai.Conversation) (httpapi.Prompt, error) {
-	return httpapi.Prompt{}, n.err
+// Prompt implements conversation.Chat.
+func (n noChat) Prompt(context.Context, conversation.Conversation) (conversation.Prompt, error) {
+	return conversation.Prompt{}, n.err
 }
 
-// Reads implements httpapi.Chat.
+// Reads implements conversation.Chat.
 func (n noChat) Reads(string) bool { return false }
 
 // variables reads --chat-template-kwargs.
-func variables(kwargs string) (oai.Variables, error) {
+func variables(kwargs string) (conversation.Variables, error) {
 	if kwargs == "" {
 		return nil, nil
 	}
-	v, err := oai.ParseVariables(kwargs)
+	v, err := conversation.ParseVariables("", kwargs)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template-kwargs: %w", err)
 	}
@@ -137,9 +136,9 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 	return t, nil
 }
 
-// Prompt implements httpapi.Chat. Markers come only from the template; the begin-of-text marker is added if the
+// Prompt implements conversation.Chat. Markers come only from the template; the begin-of-text marker is added if the
 // model wants it and the template has not written it.
-func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, error) {
+func (c room) Prompt(ctx context.Context, of conversation.Conversation) (conversation.Prompt, error) {
 	if !c.template.Reads("tools") {
 		of = inWords(of)
 	}
@@ -155,39 +154,39 @@ func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, 
 			ToolCallID: m.ToolCallID, ToolCalls: m.ToolCalls}
 	}
 	o := chat.Options{AddGenerationPrompt: !of.Continue, Tools: of.Tools, Extra: map[string]any{}}
-	for _, all := range []oai.Variables{c.defaults, of.Variables} {
+	for _, all := range []conversation.Variables{c.defaults, of.Variables} {
 		for name, v := range all {
 			o.Extra[name] = v
 		}
 	}
 	r, err := c.template.Render(ctx, turns, o)
 	if err != nil {
-		return httpapi.Prompt{}, err
+		return conversation.Prompt{}, err
 	}
 	if of.Continue {
 		r = r.UpTo(of.Messages[len(of.Messages)-1].Content)
 	}
-	return httpapi.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }, Output: c.output(of, r.Text)}, nil
+	return conversation.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }, Output: c.output(of, r.Text)}, nil
 }
 
 // output says how the answer behind a prompt is read.
-func (c room) output(of oai.Conversation, prompt string) httpapi.Output {
+func (c room) output(of conversation.Conversation, prompt string) conversation.Output {
 	tools := len(of.Tools) > 0
 	if !c.format.Reads(c.Source(), tools) {
-		return httpapi.Output{}
+		return conversation.Output{}
 	}
 	o := calls.Options{Thinking: c.format.Thinks(prompt), Single: of.Single}
 	if tools {
 		o.Tools = calls.Parse(of.Tools)
 	}
-	return httpapi.Output{Reader: func() *calls.Reader { return c.format.Reader(o) }, Written: c.format.Written(tools),
+	return conversation.Output{Reader: func() *calls.Reader { return c.format.Reader(o) }, Written: c.format.Written(tools),
 		ShortIDs: c.format.ShortIDs}
 }
 
 // Source returns the template.
 func (c room) Source() string { return c.template.Source() }
 
-// Reads implements httpapi.Chat.
+// Reads implements conversation.Chat.
 func (c room) Reads(name string) bool { return c.template.Reads(name) }
 
 // tokens returns the tokens of a rendered conversation.

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // inWords returns a conversation for a template that knows no tools: the system message describes them, calls and results are texts of the
 // conversation, in the form that most models have seen in training (Hermes 2 Pro's).
-func inWords(of oai.Conversation) oai.Conversation {
-	turns := make([]oai.Message, 0, len(of.Messages)+1)
+func inWords(of conversation.Conversation) conversation.Conversation {
+	turns := make([]conversation.Message, 0, len(of.Messages)+1)
 	for i, m := range of.Messages {
 		switch {
 		case m.Role == "tool":
@@ -22,7 +22,7 @@ func inWords(of oai.Conversation) oai.Conversation {
 				turns[last].Content += "\n" + text // results of one turn are one message: many templates want the roles to alternate
 				continue
 			}
-			m = oai.Message{Role: "user", Content: text}
+			m = conversation.Message{Role: "user", Content: text}
 		case len(m.ToolCalls) > 0:
 			m.Content, m.ToolCalls = strings.TrimSpace(m.Content+"\n"+written(m.ToolCalls)), nil
 		}
@@ -37,7 +37,7 @@ func inWords(of oai.Conversation) oai.Conversation {
 
 // shortIDs returns a conversation in which ids of calls are nine letters and digits, as Mistral's templates want them. Clients send back
 // ids that other models or APIs have given. Equal ids stay equal.
-func shortIDs(messages []oai.Message) []oai.Message {
+func shortIDs(messages []conversation.Message) []conversation.Message {
 	messages = slices.Clone(messages)
 	for i := range messages {
 		m := &messages[i]
@@ -119,7 +119,7 @@ func written(array json.RawMessage) string {
 }
 
 // mustCall asks for a call: nothing forces one yet.
-func mustCall(of oai.Conversation) string {
+func mustCall(of conversation.Conversation) string {
 	var all []struct {
 		Function struct {
 			Name string `json:"name"`
@@ -132,9 +132,9 @@ func mustCall(of oai.Conversation) string {
 }
 
 // told returns messages whose system message ends with text.
-func told(messages []oai.Message, text string) []oai.Message {
+func told(messages []conversation.Message, text string) []conversation.Message {
 	if len(messages) == 0 || messages[0].Role != "system" {
-		return append([]oai.Message{{Role: "system", Content: text}}, messages...)
+		return append([]conversation.Message{{Role: "system", Content: text}}, messages...)
 	}
 	messages = slices.Clone(messages)
 	messages[0].Content += "\n\n" + text

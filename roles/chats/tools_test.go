@@ -8,13 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
 // open returns the renderer of a template for the shipped model.
-func open(t *testing.T, source string) httpapi.Chat {
+func open(t *testing.T, source string) conversation.Chat {
 	t.Helper()
 	const target = "../../models/gopher-19m-q8_0.gguf"
 	vocab, err := token.Open(target)
@@ -38,7 +37,7 @@ const lines = "{% for m in messages %}<{{ m.role }}>{{ m.content }}" +
 
 var (
 	f     = json.RawMessage(`[{"type":"function","function":{"name":"f"}}]`)
-	asked = []oai.Message{{Role: "user", Content: "x"},
+	asked = []conversation.Message{{Role: "user", Content: "x"},
 		{Role: "assistant", Content: "y", ToolCalls: json.RawMessage(`[{"id":"1","function":{"name":"f","arguments":"{\"a\": 1}"}}]`)},
 		{Role: "tool", Content: "3"}, {Role: "tool", Content: "4"}}
 )
@@ -49,14 +48,14 @@ func TestToolsInWords(t *testing.T) {
 		"<user><tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response>\n<assistant>"
 	described := describe(f)
 	for _, tc := range []struct {
-		of   oai.Conversation
+		of   conversation.Conversation
 		want string
 	}{
-		{oai.Conversation{Messages: asked}, rest},
-		{oai.Conversation{Messages: asked, Tools: f}, "<system>" + described + "\n" + rest},
-		{oai.Conversation{Messages: asked[:1], Tools: f, Must: true}, "<system>" + described + "\n\n" +
+		{conversation.Conversation{Messages: asked}, rest},
+		{conversation.Conversation{Messages: asked, Tools: f}, "<system>" + described + "\n" + rest},
+		{conversation.Conversation{Messages: asked[:1], Tools: f, Must: true}, "<system>" + described + "\n\n" +
 			"Answer with a call of the function f, and with nothing else.\n<user>x\n<assistant>"},
-		{oai.Conversation{Messages: append([]oai.Message{{Role: "system", Content: "s"}}, asked[0]), Tools: f},
+		{conversation.Conversation{Messages: append([]conversation.Message{{Role: "system", Content: "s"}}, asked[0]), Tools: f},
 			"<system>s\n\n" + described + "\n<user>x\n<assistant>"},
 	} {
 		p, err := open(t, lines).Prompt(t.Context(), tc.of)
@@ -67,7 +66,7 @@ func TestToolsInWords(t *testing.T) {
 			t.Errorf("%+v: the answer is read for calls: %v", tc.of, p.Output.Reader != nil)
 		}
 	}
-	p, err := open(t, lines+"{{ tools|length }}").Prompt(t.Context(), oai.Conversation{Messages: asked, Tools: f})
+	p, err := open(t, lines+"{{ tools|length }}").Prompt(t.Context(), conversation.Conversation{Messages: asked, Tools: f})
 	if want := "<user>x\n<assistant>y[f]\n<tool>3\n<tool>4\n<assistant>1"; err != nil || p.Text != want {
 		t.Errorf("a template with tools: %v, got %q, want %q", err, p.Text, want)
 	}
@@ -75,10 +74,10 @@ func TestToolsInWords(t *testing.T) {
 
 // TestAnswerGoesOn: the beginning of an answer is continued, whether the template trims contents or not.
 func TestAnswerGoesOn(t *testing.T) {
-	said := []oai.Message{{Role: "user", Content: "So: x"}, {Role: "assistant", Content: "So: "}}
+	said := []conversation.Message{{Role: "user", Content: "So: x"}, {Role: "assistant", Content: "So: "}}
 	for source, want := range map[string]string{lines: "<user>So: x\n<assistant>So: ",
 		"{% for m in messages %}{{ m.content|trim }}|{% endfor %}": "So: x|So:"} {
-		p, err := open(t, source).Prompt(t.Context(), oai.Conversation{Messages: said, Continue: true})
+		p, err := open(t, source).Prompt(t.Context(), conversation.Conversation{Messages: said, Continue: true})
 		if err != nil || p.Text != want {
 			t.Errorf("%v, got %q, want %q", err, p.Text, want)
 		}
@@ -90,7 +89,7 @@ func TestAnswerGoesOn(t *testing.T) {
 
 // TestThoughts: an answer is read for thoughts where the template shows them, and begins within one where the prompt has opened it.
 func TestThoughts(t *testing.T) {
-	ask := oai.Conversation{Messages: asked[:1]}
+	ask := conversation.Conversation{Messages: asked[:1]}
 	for source, want := range map[string]string{
 		"{{ messages[0].content }}<think>\n":                      `[{1 0 a} {0 0 b}]`,
 		"{{ messages[0].content }}{# <think> #}":                  `[{0 0 a</think>b}]`,
@@ -113,10 +112,11 @@ func TestThoughts(t *testing.T) {
 func TestShortIDs(t *testing.T) {
 	const source = "{# [TOOL_CALLS] #}{{ tools|length }}{% for m in messages %}{{ m.tool_call_id }}" +
 		"{% for c in m.tool_calls %}{{ c.id }}|{% endfor %}{% endfor %}"
-	talk := func(id string) oai.Conversation {
+	talk := func(id string) conversation.Conversation {
 		call, _ := json.Marshal([]any{map[string]any{"id": id, "type": "function",
 			"function": map[string]any{"name": "f", "arguments": "{}"}}})
-		return oai.Conversation{Tools: f, Messages: []oai.Message{{Role: "assistant", ToolCalls: call}, {Role: "tool", ToolCallID: id}}}
+		return conversation.Conversation{Tools: f, Messages: []conversation.Message{{Role: "assistant", ToolCalls: call},
+			{Role: "tool", ToolCallID: id}}}
 	}
 	const long = "toolu_01A09q90qw90lq917835lq9"
 	for id, want := range map[string]string{"aB3456789": "aB3456789", long: shortID(long)} {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -33,13 +33,13 @@ func TestVariables(t *testing.T) {
 	}
 	calls := json.RawMessage(`[{"type":"function","function":{"name":"f","arguments":"{\"k\":1e20}"}}]`)
 	for _, tc := range []struct {
-		of   oai.Conversation
+		of   conversation.Conversation
 		want string
 	}{
-		{oai.Conversation{}, `1 {"z": 12345678901234567890, "y": 1.0} null`},
-		{oai.Conversation{Variables: oai.Variables{"a": json.RawMessage(`"x"`)}}, `x {"z": 12345678901234567890, "y": 1.0} null`},
-		{oai.Conversation{Variables: oai.Variables{"b": json.RawMessage(`null`)}, Tools: json.RawMessage(`[{"q": 1}]`)}, `1 null [{"q": 1}]`},
-		{oai.Conversation{Messages: []oai.Message{{Role: "assistant", ToolCalls: calls}}, Variables: oai.Variables{"b": json.RawMessage(`1`)}},
+		{conversation.Conversation{}, `1 {"z": 12345678901234567890, "y": 1.0} null`},
+		{conversation.Conversation{Variables: conversation.Variables{"a": json.RawMessage(`"x"`)}}, `x {"z": 12345678901234567890, "y": 1.0} null`},
+		{conversation.Conversation{Variables: conversation.Variables{"b": json.RawMessage(`null`)}, Tools: json.RawMessage(`[{"q": 1}]`)}, `1 null [{"q": 1}]`},
+		{conversation.Conversation{Messages: []conversation.Message{{Role: "assistant", ToolCalls: calls}}, Variables: conversation.Variables{"b": json.RawMessage(`1`)}},
 			`1 1 null{"k": 1e+20}`},
 	} {
 		p, err := c.Prompt(t.Context(), tc.of)

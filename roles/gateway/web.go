@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/text/token"
@@ -17,7 +18,7 @@ import (
 type model struct {
 	path, architecture string
 	vocab              *token.Vocab
-	chat               httpapi.Chat
+	chat               conversation.Chat
 	sampling           tandem.Preset // as its file says
 }
 

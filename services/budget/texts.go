@@ -1,6 +1,11 @@
 package budget
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
 
 const (
 	// perByte is the memory that a byte of text may take while a template renders it and the tokenizer splits it: at worst 20
@@ -24,4 +29,16 @@ func (t *Texts) Take(ctx context.Context, n int) (giveBack func(), err error) {
 		lane = t.small
 	}
 	return lane.Take(ctx, int64(n)*perByte)
+}
+
+// Within is Take for at most that long. Errors: Exhausted, and those of ctx.
+func (t *Texts) Within(ctx context.Context, n int, wait time.Duration) (giveBack func(), err error) {
+	within, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	giveBack, err = t.Take(within, n)
+	if err != nil && ctx.Err() == nil {
+		return nil, tandem.Errorf("memory", tandem.Exhausted,
+			"long prompts of others are being turned into tokens, for %v by now: try again", wait)
+	}
+	return giveBack, err
 }

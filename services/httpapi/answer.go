@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/budget"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 )
@@ -123,7 +124,7 @@ func (c *collected) Delta(d tandem.Delta) error {
 }
 
 // answer runs choices and answers with all of them.
-func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output Output) error {
+func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output conversation.Output) error {
 	weight := &weight{all: s.answers}
 	defer weight.release()
 	for _, x := range choices {
@@ -158,12 +159,12 @@ func identities(choices []*choice) string {
 }
 
 // whole returns a choice that is complete.
-func (s *Server) whole(o *oai.Call, x *choice, output Output) oai.Choice {
+func (s *Server) whole(o *oai.Call, x *choice, output conversation.Output) oai.Choice {
 	got := x.sink.(*collected)
 	text, finish := got.text.String(), string(x.result.Finish)
 	out := oai.Choice{Index: x.index, Finish: &finish}
 	if o.Chat {
-		turn := output.turn()
+		turn := turn{output.Turn()}
 		out.Message = turn.whole(text)
 		finish = turn.finish(x.result.Finish)
 	} else {

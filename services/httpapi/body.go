@@ -160,12 +160,5 @@ func (s *Server) limits(c *call) oai.Limits {
 
 // texts waits for the memory in which a text of n bytes becomes tokens. Errors: Exhausted, Canceled.
 func (s *Server) texts(ctx context.Context, n int) (giveBack func(), err error) {
-	within, cancel := context.WithTimeout(ctx, s.cfg.Body)
-	defer cancel()
-	giveBack, err = s.cfg.Texts.Take(within, n)
-	if err != nil && ctx.Err() == nil {
-		return nil, tandem.Errorf(op, tandem.Exhausted, "long prompts of others are being turned into tokens, for %v by now: try again",
-			s.cfg.Body)
-	}
-	return giveBack, err
+	return s.cfg.Texts.Within(ctx, n, s.cfg.Body)
 }

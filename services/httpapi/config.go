@@ -16,10 +16,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/budget"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // Config is what a server serves. Zero durations and sizes take the default named beside them.
@@ -33,7 +32,7 @@ type Config struct {
 	Defaults    public.Defaults // of requests; oai.ToTheEnd as MaxTokens: to the end of the context
 	Limits      tandem.Limits   // those of the generator; Context and Vocab must be set
 	Vocab       Vocab
-	Chat        Chat                                     // nil: the model has no chat template, and chats are refused
+	Chat        conversation.Chat                        // nil: the model has no chat template, and chats are refused
 	Health      func(context.Context) Health             // nil: always ready
 	Loading     func() string                            // why requests cannot be answered yet, "" once they can; nil: they can
 	Describe    func(context.Context) public.Description // nil: no /tandem/v1/describe
@@ -87,30 +86,6 @@ type Vocab interface {
 	DecodeWritten(tokens []tandem.Token) string
 	// Texts returns what each token that follows prev adds to the text; a character comes with its last token.
 	Texts(prev ...tandem.Token) func(tandem.Token) string
-}
-
-// Chat turns conversations into prompts. Safe for concurrent use.
-type Chat interface {
-	// Prompt returns the text of a conversation that ends with the beginning of the assistant's turn. Errors: Invalid (the
-	// template refuses it, or passes a limit), Unsupported (there is no template that can be run), Deadline, Canceled.
-	Prompt(ctx context.Context, of oai.Conversation) (Prompt, error)
-
-	// Reads reports whether the template reads a variable.
-	Reads(name string) bool
-}
-
-// Prompt is a conversation as a text for the model to continue.
-type Prompt struct {
-	Text   string
-	Tokens func() []tandem.Token // makes its tokens
-	Output Output
-}
-
-// Output says how the answer to a conversation is read.
-type Output struct {
-	Reader   func() *calls.Reader // of one answer; nil: it is text as it comes
-	Written  bool                 // the reader needs control tokens by their written form
-	ShortIDs bool                 // ids of calls are nine letters and digits
 }
 
 // Health is the state that load balancers ask for.

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
@@ -38,13 +39,13 @@ func (s *Server) chat(w http.ResponseWriter, c *call) error {
 
 // readChat reads a conversation. It returns what it asks for, its tokens, and how its answer is read; nothing of the body is kept.
 func (s *Server) readChat(w http.ResponseWriter, c *call, decode func(io.Reader, defaults, oai.Limits) (*oai.Call, error)) (*oai.Call,
-	[]oai.Prompt, Output, error) {
+	[]oai.Prompt, conversation.Output, error) {
 	o, b, err := s.read(w, c, decode)
 	if err != nil {
-		return nil, nil, Output{}, err
+		return nil, nil, conversation.Output{}, err
 	}
 	defer b.done()
-	tokens, output, err := s.converse(c.Context(), o.Conversation())
+	tokens, output, err := s.room().Tokens(c.Context(), o.Conversation())
 	o.Messages = nil
 	o.Request.Written = output.Written
 	return o, []oai.Prompt{{Tokens: tokens}}, output, err
@@ -70,7 +71,7 @@ func (s *Server) completion(w http.ResponseWriter, c *call) error {
 		o.Prompts[i].Text = ""
 	}
 	b.done()
-	return s.complete(w, c, o, o.Prompts, Output{})
+	return s.complete(w, c, o, o.Prompts, conversation.Output{})
 }
 
 // read decodes the body of a call that generates; done must be called once its texts are tokens.
@@ -136,21 +137,10 @@ func (s *Server) hopeless(field, text string) error {
 	return nil
 }
 
-// converse returns the tokens of a conversation, and how its answer is read.
-func (s *Server) converse(ctx context.Context, of oai.Conversation) ([]tandem.Token, Output, error) {
-	giveBack, err := s.texts(ctx, oai.Size(of.Messages)+len(of.Tools))
-	if err != nil {
-		return nil, Output{}, err
-	}
-	defer giveBack()
-	p, err := s.conversation(ctx, of)
-	if err != nil {
-		return nil, Output{}, err
-	}
-	if err := s.hopeless("messages", p.Text); err != nil {
-		return nil, Output{}, err
-	}
-	return p.Tokens(), p.Output, nil
+// room is where conversations become prompts.
+func (s *Server) room() conversation.Room {
+	return conversation.Room{Chat: s.cfg.Chat, Model: s.cfg.Model.Name, Instead: "/v1/completions", Texts: s.cfg.Texts, Wait: s.cfg.Body,
+		Refuse: func(text string) error { return s.hopeless("messages", text) }}
 }
 
 // served refuses a model that is not this server's, if it is strict: there is one model, which answers under any name and says its own.
@@ -168,26 +158,8 @@ func (s *Server) noModel(model string) error {
 	return e
 }
 
-// conversation renders a conversation with the model's template.
-func (s *Server) conversation(ctx context.Context, of oai.Conversation) (Prompt, error) {
-	if s.cfg.Chat == nil {
-		return Prompt{}, &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: tandem.Errorf("chat", tandem.Unsupported,
-			"model %s has no tokenizer.chat_template: give one with --chat-template, or use /v1/completions", s.cfg.Model.Name)}
-	}
-	p, err := s.cfg.Chat.Prompt(ctx, of)
-	switch kind := tandem.KindOf(err); {
-	case err == nil || ctx.Err() != nil:
-		return p, err
-	case kind == tandem.Unsupported:
-		err = &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: err}
-	case kind == tandem.Invalid || kind == tandem.Deadline: // a template that takes too long counts as one that refuses
-		err = &tandem.Error{Kind: tandem.Invalid, Field: "messages", Err: err}
-	}
-	return p, err
-}
-
 // complete runs every choice of a call and answers it.
-func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output Output) error {
+func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output conversation.Output) error {
 	choices, err := s.choices(o, prompts)
 	if err != nil {
 		return err

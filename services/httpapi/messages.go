@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
@@ -39,7 +40,7 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
 		return o.InItsWords(weight.failed(err))
 	}
-	turn := output.turn()
+	turn := turn{output.Turn()}
 	whole := turn.whole(x.sink.(*collected).text.String())
 	if whole.Reasoning != "" {
 		head.Content = append(head.Content, anthropic.Thought(whole.Reasoning))
@@ -110,7 +111,7 @@ type messageSink struct {
 	events *sse.Writer
 	head   anthropic.Message
 	prompt int // tokens
-	turn   *turn
+	turn   *conversation.Turn
 
 	open  string // the type of the block that is open, "" for none
 	index int    // of the next block
@@ -127,13 +128,7 @@ func (m *messageSink) Started(tandem.Started) error {
 
 // Delta implements tandem.Sink.
 func (m *messageSink) Delta(d tandem.Delta) error {
-	if m.turn.reader == nil {
-		if d.Text == "" {
-			return nil
-		}
-		return m.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
-	}
-	return m.add(m.turn.reader.Read(d.Text))
+	return m.add(m.turn.Read(d.Text, len(d.Tokens)))
 }
 
 // add sends pieces of the answer.
@@ -197,29 +192,26 @@ func (m *messageSink) shut() error {
 
 // end sends the end of the answer.
 func (m *messageSink) end(x *choice) error {
-	n := 0
-	if r := m.turn.reader; r != nil {
-		if err := m.add(r.End()); err != nil {
-			return err
-		}
-		n = r.Calls()
+	if err := m.add(m.turn.End()); err != nil {
+		return err
 	}
 	if err := m.shut(); err != nil {
 		return err
 	}
 	usage := anthropic.NewUsage(x.result)
 	if err := m.send(anthropic.Event{Type: "message_delta", Usage: &usage,
-		Delta: anthropic.StopDelta{StopReason: anthropic.StopReason(x.result.Finish, n)}}); err != nil {
+		Delta: anthropic.StopDelta{StopReason: anthropic.StopReason(x.result.Finish, m.turn.Calls())}}); err != nil {
 		return err
 	}
 	return m.send(anthropic.Event{Type: "message_stop"})
 }
 
 // streamMessage runs a choice and sends its answer as it comes.
-func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *choice, head anthropic.Message, output Output) error {
+func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *choice, head anthropic.Message,
+	output conversation.Output) error {
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("ping", anthropic.Event{Type: "ping"})
 	defer e.Close()
-	sink := &messageSink{events: e, head: head, prompt: len(x.request.Tokens), turn: output.turn()}
+	sink := &messageSink{events: e, head: head, prompt: len(x.request.Tokens), turn: output.Turn()}
 	x.sink = sink
 	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, sink.end))
 	begun, broken := e.State()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/ollama"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
@@ -124,12 +125,12 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 		s.reply(w, http.StatusOK, r.loaded(plan.Stay))
 		return nil
 	}
-	prompts, output := o.Prompts, Output{}
+	prompts, output := o.Prompts, conversation.Output{}
 	if plan.Raw {
 		prompts[0].Tokens, err = s.tokens(c.Context(), o, prompts[0])
 	} else {
 		prompts = []oai.Prompt{{}}
-		prompts[0].Tokens, output, err = s.converse(c.Context(), o.Conversation())
+		prompts[0].Tokens, output, err = s.room().Tokens(c.Context(), o.Conversation())
 	}
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	}
 	x := choices[0]
 	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
-	r.turn, x.sink = output.turn(), r
+	r.turn, x.sink = output.Turn(), r
 	return s.sendOllama(w, c, o, x, r)
 }
 
@@ -172,7 +173,7 @@ func (s *Server) sendOllama(w http.ResponseWriter, c *call, o *oai.Call, x *choi
 type ollamaSink struct {
 	chat   bool
 	model  string
-	turn   *turn
+	turn   *conversation.Turn
 	lines  *sse.Writer // nil: the answer is sent as a whole
 	weight *weight
 	last   ollama.Chunk
@@ -223,10 +224,7 @@ func (r *ollamaSink) Delta(d tandem.Delta) error {
 	if err := r.weight.add(len(d.Text)); err != nil && r.lines == nil {
 		return err
 	}
-	if r.turn.reader != nil {
-		return r.add(r.turn.reader.Read(d.Text))
-	}
-	return r.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
+	return r.add(r.turn.Read(d.Text, len(d.Tokens)))
 }
 
 // add takes pieces of the answer.
@@ -242,7 +240,7 @@ func (r *ollamaSink) add(pieces []calls.Piece) error {
 		var err error
 		switch p.Kind {
 		case calls.Begin:
-			r.name, r.id, r.arguments = p.Text, r.turn.id(), r.arguments[:0]
+			r.name, r.id, r.arguments = p.Text, r.turn.ID(), r.arguments[:0]
 		case calls.Text:
 			err = r.send(p.Text, "", nil)
 		case calls.Thought:
@@ -282,10 +280,8 @@ func (r *ollamaSink) send(text, thought string, all []ollama.Call) error {
 
 // end completes the answer.
 func (r *ollamaSink) end(x *choice, took time.Duration) error {
-	if r.turn.reader != nil {
-		if err := r.add(r.turn.reader.End()); err != nil {
-			return err
-		}
+	if err := r.add(r.turn.End()); err != nil {
+		return err
 	}
 	if err := r.called(); err != nil {
 		return err

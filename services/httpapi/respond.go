@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/responses"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
@@ -38,7 +39,7 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	}
 	x := choices[0]
 	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
-	r := &responding{turn: output.turn(), tools: plan.Tools, weight: &weight{all: s.answers},
+	r := &responding{turn: output.Turn(), tools: plan.Tools, weight: &weight{all: s.answers},
 		response: responses.NewResponse("resp_"+randomHex(12), cmp.Or(o.Model, s.cfg.Model.Name), time.Now().Unix(), plan.Echo)}
 	defer r.weight.release()
 	x.sink = r
@@ -73,7 +74,7 @@ func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *
 
 // responding is the sink of an answer of the Responses API: items, one after another. The items are kept, because the last event holds all.
 type responding struct {
-	turn     *turn
+	turn     *conversation.Turn
 	tools    map[string]responses.Offered
 	weight   *weight
 	events   *sse.Writer // nil: the answer is sent as a whole
@@ -108,13 +109,7 @@ func (r *responding) Delta(d tandem.Delta) error {
 	if err := r.weight.add(len(d.Text)); err != nil {
 		return err
 	}
-	if r.turn.reader != nil {
-		return r.add(r.turn.reader.Read(d.Text))
-	}
-	if d.Text == "" {
-		return nil
-	}
-	return r.add([]calls.Piece{{Kind: calls.Text, Text: d.Text}})
+	return r.add(r.turn.Read(d.Text, len(d.Tokens)))
 }
 
 // item returns the item that is open, and its place.
@@ -171,7 +166,7 @@ func (r *responding) begin(p calls.Piece) error {
 	case calls.Thought:
 		it.ID, it.Type, it.Content, it.Summary = "rs_"+randomHex(12), "reasoning", []responses.Part{}, []responses.Part{}
 	default:
-		it.ID, it.Type, it.CallID, it.Name = "fc_"+randomHex(12), "function_call", r.turn.id(), p.Text
+		it.ID, it.Type, it.CallID, it.Name = "fc_"+randomHex(12), "function_call", r.turn.ID(), p.Text
 		if t, ok := r.tools[p.Text]; ok {
 			it.Name, it.Namespace = t.Name, t.Namespace
 			if t.Custom {
@@ -243,10 +238,8 @@ func (r *responding) shut(status string) error {
 
 // end completes the answer.
 func (r *responding) end(x *choice) error {
-	if r.turn.reader != nil {
-		if err := r.add(r.turn.reader.End()); err != nil {
-			return err
-		}
+	if err := r.add(r.turn.End()); err != nil {
+		return err
 	}
 	status := "completed"
 	if x.result.Finish == tandem.FinishLength {

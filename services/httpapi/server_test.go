@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/text/calls"
@@ -175,7 +175,7 @@ type lines struct{}
 
 func (lines) Reads(name string) bool { return name == "enable_thinking" || name == "style" }
 
-func (lines) Prompt(_ context.Context, of oai.Conversation) (Prompt, error) {
+func (lines) Prompt(_ context.Context, of conversation.Conversation) (conversation.Prompt, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(of.Variables)) {
 		fmt.Fprintf(&b, "%s=%s\n", name, of.Variables[name])
@@ -185,15 +185,15 @@ func (lines) Prompt(_ context.Context, of oai.Conversation) (Prompt, error) {
 	}
 	for _, m := range of.Messages {
 		if m.Content == "refuse" {
-			return Prompt{}, tandem.Errorf("chat", tandem.Invalid,
+			return conversation.Prompt{}, tandem.Errorf("chat", tandem.Invalid,
 				"template line 3: after the optional system message, roles must alternate")
 		}
 		if m.Content == "loop" {
-			return Prompt{}, tandem.Errorf("chat", tandem.Deadline, "the template takes longer than 1s")
+			return conversation.Prompt{}, tandem.Errorf("chat", tandem.Deadline, "the template takes longer than 1s")
 		}
 		fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
 	}
-	p := Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}
+	p := conversation.Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}
 	if len(of.Tools) > 0 {
 		o := calls.Options{Tools: calls.Parse(of.Tools), Single: of.Single}
 		p.Output.Reader = func() *calls.Reader { return calls.Hermes.Reader(o) }

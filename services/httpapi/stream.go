@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
 )
@@ -18,7 +19,7 @@ type streamed struct {
 	usage  json.RawMessage // the usage field of chunks
 	index  int
 	at     *oai.Offsets // of its next token; nil in chats
-	turn   *turn        // of a chat
+	turn   turn         // of a chat
 }
 
 // chunk returns a chunk with this choice.
@@ -36,11 +37,11 @@ func (s *streamed) piece(text string) oai.Choice {
 }
 
 // pieces returns the choices of what has been generated: several where it is text and calls.
-func (s *streamed) pieces(text string) (out []oai.Choice) {
+func (s *streamed) pieces(text string, tokens int) (out []oai.Choice) {
 	if !s.call.Chat {
 		return []oai.Choice{s.piece(text)}
 	}
-	for _, d := range s.turn.deltas(text) {
+	for _, d := range s.turn.deltas(text, tokens) {
 		out = append(out, oai.Choice{Delta: &d})
 	}
 	return out
@@ -63,7 +64,7 @@ func (s *streamed) Delta(d tandem.Delta) error {
 	if d.Text == "" && len(d.Logprobs) == 0 && !report {
 		return nil // half a character, or the beginning of a stop sequence
 	}
-	choices := s.pieces(d.Text)
+	choices := s.pieces(d.Text, len(d.Tokens))
 	if len(choices) == 0 && (len(d.Logprobs) > 0 || report) {
 		choices = append(choices, s.piece(""))
 	}
@@ -109,7 +110,7 @@ func (s *streamed) end(x *choice) error {
 }
 
 // stream runs choices and sends their pieces as they come.
-func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output Output) error {
+func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output conversation.Output) error {
 	head := s.head(o, true)
 	var usage json.RawMessage
 	if o.IncludeUsage {
@@ -118,7 +119,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
 	for _, x := range choices {
-		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, turn: output.turn()}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, turn: turn{output.Turn()}}
 		if o.Request.Sampling.Logprobs && !o.Chat {
 			sink.at = s.offsets(x)
 		}

@@ -191,11 +191,11 @@ func (s *Server) applyTemplate(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	defer b.done()
-	giveBack, err := s.texts(c.Context(), oai.Size(a.Conversation.Messages)+len(a.Conversation.Tools))
+	giveBack, err := s.texts(c.Context(), a.Conversation.Size())
 	if err != nil {
 		return err
 	}
-	p, err := s.conversation(c.Context(), a.Conversation)
+	p, err := s.room().Render(c.Context(), a.Conversation)
 	giveBack()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
@@ -133,7 +134,7 @@ func Chat(body []byte, o Options) (json.RawMessage, error) {
 	if err := r.tools(out, o); err != nil {
 		return nil, err
 	}
-	return oai.Marshal(out)
+	return conversation.Marshal(out)
 }
 
 // fields returns the fields of a chat but the conversation and the tools.
@@ -351,7 +352,7 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (o
 
 // tools adds the tools and the choice among them.
 func (r *request) tools(out map[string]any, o Options) error {
-	var all []oai.SentTool
+	var all []conversation.Tool
 	for i, t := range r.Tools {
 		switch {
 		case t.Type != "" && t.Type != "custom" && len(t.Schema) == 0: // what Anthropic's servers carry out
@@ -359,8 +360,8 @@ func (r *request) tools(out map[string]any, o Options) error {
 		case t.Name == "":
 			return oai.Bad(fmt.Sprintf("tools[%d].name", i), "tools[%d].name is missing: want the tool's name", i)
 		default:
-			all = append(all, oai.SentTool{Type: "function",
-				Function: oai.SentFunction{Name: t.Name, Description: t.Description, Parameters: t.Schema}})
+			all = append(all, conversation.Tool{Type: "function",
+				Function: conversation.Function{Name: t.Name, Description: t.Description, Parameters: t.Schema}})
 		}
 	}
 	if len(all) > 0 {

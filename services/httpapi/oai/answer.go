@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // Head is the beginning of every answer and chunk of a call.
@@ -40,10 +41,10 @@ type Choice struct {
 
 // Turn is an assistant's turn, or a piece of it.
 type Turn struct {
-	Role      string     `json:"role,omitempty"`
-	Content   any        `json:"content,omitempty"` // a string, Null beside calls alone
-	Reasoning string     `json:"reasoning_content,omitempty"`
-	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+	Role      string                  `json:"role,omitempty"`
+	Content   any                     `json:"content,omitempty"` // a string, Null beside calls alone
+	Reasoning string                  `json:"reasoning_content,omitempty"`
+	ToolCalls []conversation.ToolCall `json:"tool_calls,omitempty"`
 }
 
 // Answer is a whole answer.

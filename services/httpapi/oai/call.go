@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/public"
 )
 
@@ -20,7 +21,7 @@ const MostChoices = 16
 type Call struct {
 	Chat         bool
 	Model        string // "" if the body names none
-	Messages     []Message
+	Messages     []conversation.Message
 	Prompts      []Prompt // of completions
 	Suffix       string   // of completions: the text behind what is to be filled in; "" for none
 	ParseSpecial bool     // of completions: control tokens written in a prompt become those tokens
@@ -40,7 +41,7 @@ type Call struct {
 	speculation tandemv1.Speculation // as gRPC has it
 	variables   variables            // of a chat's template
 	tools       json.RawMessage      // a JSON array of functions that the model may call
-	choice      ToolChoice
+	choice      conversation.ToolChoice
 	parallel    bool // several calls in one answer
 	says        bool // parallel_tool_calls was given
 	goesOn      bool // the last message is the beginning of the answer
@@ -48,14 +49,9 @@ type Call struct {
 }
 
 // Conversation returns what a chat's prompt is made of.
-func (c *Call) Conversation() Conversation {
-	of := Conversation{Messages: c.Messages, Variables: c.variables.of, Tools: c.tools, Single: !c.parallel, Must: c.choice.Must}
-	if n := len(of.Messages) - 1; n > 0 && of.Messages[n].Role == "assistant" && len(of.Messages[n].ToolCalls) == 0 {
-		if of.Continue = of.Messages[n].Content != ""; !of.Continue {
-			of.Messages = of.Messages[:n]
-		}
-	}
-	return of
+func (c *Call) Conversation() conversation.Conversation {
+	return conversation.Conversation{Messages: c.Messages, Variables: c.variables.Variables(), Tools: c.tools, Single: !c.parallel,
+		Must: c.choice.Must}.Ended()
 }
 
 // Prompt is a text, or tokens taken as they are.
@@ -126,12 +122,14 @@ func (c *Call) finish(d public.Defaults, l Limits) error {
 	if err := c.offer(l); err != nil {
 		return err
 	}
-	if last := len(c.Messages) - 1; (c.goesOn || !c.opens) && (last < 1 || c.Messages[last].Role != "assistant") {
+	if c.goesOn || !c.opens {
 		field, value := "continue_final_message", c.goesOn
 		if !c.opens {
 			field, value = "add_generation_prompt", false
 		}
-		return bad(field, "%s is %v and the last message is not the assistant's: want one to continue", field, value)
+		if err := conversation.CanContinue(c.Messages, field, value); err != nil {
+			return err
+		}
 	}
 	if p := &c.Request.Sampling; p.TopP == 0 { // the likeliest tokens that together have any probability: one
 		p.TopP, p.TopK = 1, 1

@@ -5,25 +5,11 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string // "system", "user", "assistant" or "tool"
-	Content string
-
-	Name       string
-	Reasoning  string
-	ToolCallID string
-	ToolCalls  json.RawMessage // a JSON array, empty for none
-}
-
-const (
-	maxMessages = 16 << 10
-	maxParts    = 1024 // of one message
-)
-
-var roles = []string{"system", "developer", "user", "assistant", "tool"}
+const maxParts = 1024 // of one message
 
 func readMessages(c *Call, name string, s *source) (err error) {
 	c.Messages, err = messages(name, s)
@@ -31,12 +17,12 @@ func readMessages(c *Call, name string, s *source) (err error) {
 }
 
 // messages reads a conversation; all its texts together are bounded by the limit of a text.
-func messages(name string, s *source) ([]Message, error) {
-	var out []Message
+func messages(name string, s *source) ([]conversation.Message, error) {
+	var out []conversation.Message
 	left := s.limits.Text
-	err := s.array(name, maxMessages, func(i int) error {
+	err := s.array(name, conversation.Most, func(i int) error {
 		m, err := readMessage(element(name, i), s, left)
-		if left -= m.size(); left < 0 && err == nil {
+		if left -= m.Size(); left < 0 && err == nil {
 			err = tooLarge(name, "the conversation", s.limits.Text-left, s.limits.Text)
 		}
 		out = append(out, m)
@@ -48,21 +34,8 @@ func messages(name string, s *source) ([]Message, error) {
 	return out, err
 }
 
-// size returns the bytes of all texts.
-func (m *Message) size() int {
-	return len(m.Role) + len(m.Content) + len(m.Name) + len(m.Reasoning) + len(m.ToolCallID) + len(m.ToolCalls)
-}
-
-// Size returns the bytes of all texts of a conversation.
-func Size(messages []Message) (n int) {
-	for i := range messages {
-		n += messages[i].size()
-	}
-	return n
-}
-
 // readMessage reads one message with texts of at most left bytes each.
-func readMessage(name string, s *source, left int) (m Message, err error) {
+func readMessage(name string, s *source, left int) (m conversation.Message, err error) {
 	content, refusal := false, ""
 	err = s.object(name, func(field string) error {
 		full := join(name, field)
@@ -91,24 +64,14 @@ func readMessage(name string, s *source, left int) (m Message, err error) {
 	if m.Content == "" && refusal != "" {
 		m.Content, content = refusal, true
 	}
-	switch {
-	case err != nil:
-	case m.Role == "":
-		err = bad(join(name, "role"), "%s.role is missing: want %s", name, list(roles))
-	case !slices.Contains(roles, m.Role):
-		err = bad(join(name, "role"), "%s.role is %.50q: want %s", name, m.Role, list(roles))
-	case len(m.ToolCalls) > 0 && m.Role != "assistant":
-		err = bad(join(name, "tool_calls"), "%s.tool_calls: only the assistant calls tools, the role is %s", name, m.Role)
-	case !content && len(m.ToolCalls) == 0 && (m.Reasoning == "" || s.limits.Strict):
-		err = bad(join(name, "content"), "%s.content is missing: want text", name)
-	case m.Role == "developer":
-		m.Role = "system" // the newer name of the same, which few templates know
+	if err == nil {
+		err = m.Check(name, content || m.Reasoning != "" && !s.limits.Strict)
 	}
 	return m, err
 }
 
 // readSentBack reads a field of a message that clients send back as they got it, or add for other servers.
-func readSentBack(m *Message, refusal *string, name, field string, s *source, left int) error {
+func readSentBack(m *conversation.Message, refusal *string, name, field string, s *source, left int) error {
 	full, isText := join(name, field), s.kind() == "a string"
 	switch {
 	case field == "annotations" && s.limits.Strict:

@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // Tokenize is a body of llama.cpp's /tokenize.
@@ -19,7 +20,7 @@ type Tokenize struct {
 type Detokenize struct{ Tokens []tandem.Token }
 
 // ApplyTemplate is a body of /apply-template.
-type ApplyTemplate struct{ Conversation Conversation }
+type ApplyTemplate struct{ Conversation conversation.Conversation }
 
 // ReadTokenize decodes a body of /tokenize. Errors as ReadChat's.
 func ReadTokenize(body io.Reader, l Limits) (t Tokenize, err error) {
@@ -61,7 +62,7 @@ func ReadApplyTemplate(body io.Reader, l Limits) (a ApplyTemplate, err error) {
 		known[name] = v.reader(name)
 	}
 	err = fields(body, l, "messages", known)
-	a.Conversation.Variables = v.of
+	a.Conversation.Variables = v.Variables()
 	return a, err
 }
 

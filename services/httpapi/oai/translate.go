@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+
+	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // What packages need that translate another API into bodies of chats.
@@ -28,15 +30,6 @@ func Unmarshal(body []byte, to any) error {
 	return nil
 }
 
-// Marshal is json.Marshal without escapes for HTML.
-func Marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
 // Asks reports whether a field has a value that asks for something.
 func Asks(raw json.RawMessage) bool {
 	return !slices.Contains([]string{"", "null", `""`, "[]", "{}", "false"}, string(bytes.TrimSpace(raw)))
@@ -44,31 +37,18 @@ func Asks(raw json.RawMessage) bool {
 
 // Sent is a message of a body of a chat.
 type Sent struct {
-	Role      string     `json:"role"`
-	Content   string     `json:"content"`
-	Reasoning string     `json:"reasoning_content,omitempty"`
-	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
-	CallID    string     `json:"tool_call_id,omitempty"`
-	Name      string     `json:"name,omitempty"` // of the tool that answers
+	Role      string                  `json:"role"`
+	Content   string                  `json:"content"`
+	Reasoning string                  `json:"reasoning_content,omitempty"`
+	ToolCalls []conversation.ToolCall `json:"tool_calls,omitempty"`
+	CallID    string                  `json:"tool_call_id,omitempty"`
+	Name      string                  `json:"name,omitempty"` // of the tool that answers
 }
 
 // SentCall returns a call in a message that is sent. Without arguments it has an empty object.
-func SentCall(id, name string, arguments json.RawMessage) ToolCall {
+func SentCall(id, name string, arguments json.RawMessage) conversation.ToolCall {
 	if !Asks(arguments) {
 		arguments = json.RawMessage("{}")
 	}
-	return ToolCall{ID: id, Type: "function", Function: FunctionCall{Name: name, Arguments: string(arguments)}}
-}
-
-// SentTool is a function in a body of a chat.
-type SentTool struct {
-	Type     string       `json:"type"` // "function"
-	Function SentFunction `json:"function"`
-}
-
-// SentFunction is what a model is told of a function.
-type SentFunction struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Parameters  json.RawMessage `json:"parameters,omitempty"` // JSON Schema
+	return conversation.ToolCall{ID: id, Type: "function", Function: conversation.FunctionCall{Name: name, Arguments: string(arguments)}}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
@@ -92,7 +93,7 @@ func Chat(body []byte, window Context, ignored func(string)) (*Plan, error) {
 	if oai.Asks(r.Tools) {
 		out["tools"] = r.Tools
 	}
-	raw, err := oai.Marshal(out)
+	raw, err := conversation.Marshal(out)
 	return &Plan{Body: raw}, err
 }
 
@@ -119,7 +120,7 @@ func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) 
 		if out["prompt"] = r.Prompt; r.Suffix != "" {
 			out["suffix"] = r.Suffix
 		}
-		raw, err := oai.Marshal(out)
+		raw, err := conversation.Marshal(out)
 		return &Plan{Body: raw, Raw: true}, err
 	}
 	var turns []oai.Sent
@@ -127,7 +128,7 @@ func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) 
 		turns = append(turns, oai.Sent{Role: "system", Content: r.System})
 	}
 	out["messages"] = r.asked(append(turns, oai.Sent{Role: "user", Content: r.Prompt}), ignored)
-	raw, err := oai.Marshal(out)
+	raw, err := conversation.Marshal(out)
 	return &Plan{Body: raw}, err
 }
 

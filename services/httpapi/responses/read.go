@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
@@ -142,7 +143,7 @@ func Read(body []byte, ignored func(name string)) (*Plan, error) {
 		return nil, err
 	}
 	out["messages"] = messages
-	p.Chat, err = oai.Marshal(out)
+	p.Chat, err = conversation.Marshal(out)
 	return p, err
 }
 
@@ -168,9 +169,9 @@ var passed = []string{"seed", "speculation", "top_k", "min_p", "repeat_penalty",
 
 // offer adds the tools: functions, those of namespaces, and custom ones as functions of a text.
 func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
-	var all []oai.SentTool
+	var all []conversation.Tool
 	add := func(t tool, namespace string) {
-		f := oai.SentFunction{Name: t.Name, Description: t.Description, Parameters: t.Parameters}
+		f := conversation.Function{Name: t.Name, Description: t.Description, Parameters: t.Parameters}
 		if t.Type == "custom" {
 			f.Parameters = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
 		}
@@ -178,7 +179,7 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 			f.Name = namespace + "__" + f.Name
 		}
 		p.Tools[f.Name] = Offered{t.Name, namespace, t.Type == "custom"}
-		all = append(all, oai.SentTool{Type: "function", Function: f})
+		all = append(all, conversation.Tool{Type: "function", Function: f})
 	}
 	for _, t := range r.Tools {
 		switch {
@@ -317,7 +318,7 @@ func (h *history) add(at string, it item) error {
 	case "function_call", "custom_tool_call":
 		name, arguments := h.plan.offered(it.Namespace, it.Name), json.RawMessage(it.Arguments)
 		if it.Type == "custom_tool_call" {
-			arguments, _ = oai.Marshal(map[string]string{"input": it.Input})
+			arguments, _ = conversation.Marshal(map[string]string{"input": it.Input})
 		}
 		h.names[it.CallID] = name
 		t := h.assistant()

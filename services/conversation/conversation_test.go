@@ -1,0 +1,87 @@
+package conversation
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/text/calls"
+)
+
+// TestOffer: of the tools those are left that the choice allows, in its order, as they were written.
+func TestOffer(t *testing.T) {
+	const f, g = `{"function":{"name":"f","parameters":{"b":1,"a":2}}}`, `{"type":"function","function":{"name":"g"}}`
+	all := "[" + f + "," + g + "]"
+	for _, c := range []struct {
+		choice      ToolChoice
+		tools, want string // want: what is left, or what the error says
+	}{
+		{ToolChoice{}, all, all},
+		{ToolChoice{Must: true}, all, all},
+		{ToolChoice{None: true}, all, ""},
+		{ToolChoice{}, "", ""},
+		{ToolChoice{Only: []string{"g", "f"}}, all, "[" + g + "," + f + "]"},
+		{ToolChoice{Only: []string{"h"}}, all, `"h", which is not in tools: want one of f, g`},
+		{ToolChoice{Must: true}, "", "no functions in tools"},
+	} {
+		got, err := c.choice.Offer(json.RawMessage(c.tools))
+		if err != nil {
+			if tandem.FieldOf(err) != "tool_choice" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v of %s: %v, want an error with %q", c.choice, c.tools, err, c.want)
+			}
+		} else if string(got) != c.want {
+			t.Errorf("%+v of %s: %s, want %s", c.choice, c.tools, got, c.want)
+		}
+	}
+}
+
+// TestThoughts: tokens of thoughts are counted, with their markers' ends; those of a piece that ends a thought by their part.
+func TestThoughts(t *testing.T) {
+	o := Output{Reader: func() *calls.Reader { return calls.Hermes.Reader(calls.Options{}) }}
+	for _, c := range []struct {
+		pieces  []string
+		tokens  int // of each
+		thought int
+		text    string
+	}{
+		{[]string{"Hello", " you"}, 1, 0, "Hello you"},
+		{[]string{"<think>", "Hm", ".", "</think>", "Yes"}, 1, 3, "Yes"},
+		{[]string{"<think>abc</think>abc"}, 8, 4, "abc"},
+	} {
+		turn, text := o.Turn(), ""
+		add := func(all []calls.Piece) {
+			for _, p := range all {
+				if p.Kind == calls.Text {
+					text += p.Text
+				}
+			}
+		}
+		for _, p := range c.pieces {
+			add(turn.Read(p, c.tokens))
+		}
+		if add(turn.End()); turn.Thoughts() != c.thought || text != c.text {
+			t.Errorf("%q: %d tokens of thoughts, text %q", c.pieces, turn.Thoughts(), text)
+		}
+	}
+}
+
+// TestVariables: what says a variable more plainly wins, whatever the order.
+func TestVariables(t *testing.T) {
+	reads := func(only string) func(string) bool { return func(name string) bool { return name == only } }
+	var a, b, c Asked
+	a.Set("enable_thinking", json.RawMessage("true"))
+	a.Think(false)
+	if !a.Effort("none", reads("enable_thinking")) || a.Effort("high", reads("enable_thinking")) {
+		t.Error("a template that reads enable_thinking alone knows the effort none, and no other")
+	}
+	b.Effort("none", reads("enable_thinking"))
+	b.Think(true)
+	c.Effort("low", reads("reasoning_effort"))
+	for i, got := range []Variables{a.Variables(), b.Variables(), c.Variables()} {
+		want := []string{`{"enable_thinking":true}`, `{"enable_thinking":true}`, `{"reasoning_effort":"low"}`}[i]
+		if is, _ := json.Marshal(got); string(is) != want {
+			t.Errorf("variables %d are %s, want %s", i, is, want)
+		}
+	}
+}

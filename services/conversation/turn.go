@@ -1,0 +1,96 @@
+package conversation
+
+import (
+	crand "crypto/rand"
+	"encoding/hex"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/text/calls"
+)
+
+// Turn makes the assistant's turn of what the model writes. Not safe for concurrent use.
+type Turn struct {
+	reader   *calls.Reader // nil: it is text as it comes
+	shortIDs bool
+	within   bool // the last piece was of a thought
+	thought  int  // tokens of thoughts
+}
+
+// Turn returns the turn of one answer.
+func (o Output) Turn() *Turn {
+	t := &Turn{shortIDs: o.ShortIDs}
+	if o.Reader != nil {
+		t.reader = o.Reader()
+	}
+	return t
+}
+
+// Read returns what further output of so many tokens adds to the turn. The pieces are valid until the next call.
+func (t *Turn) Read(text string, tokens int) []calls.Piece {
+	var pieces []calls.Piece
+	switch {
+	case t.reader != nil:
+		pieces = t.reader.Read(text)
+	case text != "":
+		pieces = []calls.Piece{{Kind: calls.Text, Text: text}}
+	}
+	t.count(pieces, tokens)
+	return pieces
+}
+
+// count counts the tokens of thoughts: of output that ends one, by their part of its bytes.
+func (t *Turn) count(pieces []calls.Piece, tokens int) {
+	thought, all := 0, 0
+	for _, p := range pieces {
+		all += len(p.Text)
+		if t.within = p.Kind == calls.Thought; t.within {
+			thought += len(p.Text)
+		}
+	}
+	switch {
+	case all > 0:
+		t.thought += (tokens*thought + all/2) / all
+	case t.within: // markers, and the beginning of what may be one
+		t.thought += tokens
+	}
+}
+
+// End returns what is left at the end of the output. The pieces are valid until the next call.
+func (t *Turn) End() []calls.Piece {
+	if t.reader == nil {
+		return nil
+	}
+	return t.reader.End()
+}
+
+// Thoughts returns how many tokens of the output were thoughts.
+func (t *Turn) Thoughts() int { return t.thought }
+
+// Calls returns how many calls have begun so far.
+func (t *Turn) Calls() int {
+	if t.reader == nil {
+		return 0
+	}
+	return t.reader.Calls()
+}
+
+// Called reports whether the turn ended with calls of tools: one that is complete ends it otherwise than the end of a text.
+func (t *Turn) Called(why tandem.FinishReason) bool {
+	return why == tandem.FinishStop && t.Calls() > 0
+}
+
+// ID returns a new id of a call.
+func (t *Turn) ID() string {
+	if !t.shortIDs {
+		var b [12]byte
+		_, _ = crand.Read(b[:])
+		return "call_" + hex.EncodeToString(b[:])
+	}
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	b := make([]byte, 9)
+	_, _ = crand.Read(b)
+	for i := range b {
+		b[i] = letters[int(b[i])%len(letters)]
+	}
+	return string(b)
+}
