@@ -184,9 +184,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
-	public.Register(r.Server.Registrar(), public.Config{Generator: r.Traces.RPC(public.Method, generator), Model: config.ModelName,
-		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
-		Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()})
+	serveRPC(r, public.Config{Generator: generator, Model: config.ModelName, Defaults: c.Defaults, Describe: describe, Vocab: vocab,
+		Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()},
+		target.chat, texts, config.Limits.Context)
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/httpapi/ollama"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
@@ -169,7 +170,7 @@ func find(all map[string]route, path string) (to route, below string, ok bool) {
 
 // serve answers one request: it gives it an id, checks whether it is allowed, and turns an error or a panic into an answer.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]route) {
-	c := &call{Request: r, id: requestID(r.Header.Get("X-Request-Id")), begun: time.Now()}
+	c := &call{Request: r, id: public.RequestID(r.Header.Get("X-Request-Id")), begun: time.Now()}
 	seen := &watched{ResponseWriter: w}
 	h := w.Header()
 	h.Set("X-Request-Id", c.id)
@@ -344,20 +345,6 @@ func (w *watched) Write(p []byte) (int, error) {
 
 // Unwrap lets http.ResponseController find what lies below.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-const maxRequestID = 128 // bytes
-
-// requestID returns the client's own id of a request if it is valid, else a random one.
-func requestID(own string) string {
-	sane := own != "" && len(own) <= maxRequestID
-	for i := 0; i < len(own); i++ {
-		sane = sane && own[i] > ' ' && own[i] < 0x7f
-	}
-	if sane {
-		return own
-	}
-	return "req_" + randomHex(8)
-}
 
 func randomHex(n int) string {
 	b := make([]byte, n)

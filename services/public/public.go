@@ -1,10 +1,9 @@
-// Package public serves a tandem.Generator to clients as tandem.v1.GenerationService.
+// Package public serves a tandem.Generator to clients as tandem.v1.GenerationService and, with a chat template, as tandem.v1.ChatService.
 package public
 
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,7 +12,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/wire"
 )
 
 // Method is the full name of the call that generates, without a slash in front.
@@ -66,11 +64,6 @@ type Config struct {
 	Stall     time.Duration           // a client that takes fewer than stallEvents waiting events in it is given up; 0 = 30 s
 }
 
-const (
-	defaultStall = 30 * time.Second
-	stallEvents  = 32 // about a kilobyte
-)
-
 // Register serves cfg on r.
 func Register(r grpc.ServiceRegistrar, cfg Config) {
 	if cfg.Stall == 0 {
@@ -86,10 +79,7 @@ type server struct {
 	cfg Config
 }
 
-// Generate decodes the request, runs it, and ends the stream with Finished. Unread output waits in the
-// transport, which holds 64 KiB of a stream; beyond that a send waits, and the generator handles
-// that. A client that reads next to nothing is given up: the generation runs in a goroutine
-// beside the call, whose return ends the stream and with it the waiting send.
+// Generate decodes the request, runs it, and ends the stream with Finished.
 func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
 	tenant, err := s.tenant(stream.Context())
 	if err != nil {
@@ -105,32 +95,14 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 		}
 	}
 	req.Tenant = tenant
-	stalled := make(chan struct{})
-	sink := &sink{model: s.cfg.Model, stream: stream, stall: s.cfg.Stall,
-		watch: time.AfterFunc(s.cfg.Stall, sync.OnceFunc(func() { close(stalled) }))}
-	sink.watch.Stop()
-	done := make(chan error, 1)
-	go func() { done <- s.generate(stream.Context(), req, sink) }()
-	select {
-	case err := <-done:
-		return withPath(err)
-	case <-stalled:
-		return sink.stalled()
-	}
-}
-
-// generate runs a request and returns a panic as an error: gRPC's recovery does not cover this goroutine.
-func (s *server) generate(ctx context.Context, req tandem.Request, sink *sink) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = tandem.Panicked(op, p)
+	return withPath(paced(s.cfg.Stall, func(p *pace) error {
+		sink := &sink{pace: p, model: s.cfg.Model, stream: stream}
+		result, err := s.cfg.Generator.Generate(stream.Context(), req, sink)
+		if err != nil {
+			return err
 		}
-	}()
-	result, err := s.cfg.Generator.Generate(ctx, req, sink)
-	if err != nil {
-		return err
-	}
-	return sink.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(result)}})
+		return sink.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(result)}})
+	}))
 }
 
 // Bare returns d without what tells of other tenants' requests and of the machine: counters, and numbers of processes. d stays as it is.
@@ -167,44 +139,21 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 
 // sink implements tandem.Sink by sending events.
 type sink struct {
+	*pace
 	model  string
 	stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]
 	next   uint64
-	stall  time.Duration
-	watch  *time.Timer   // runs while a send does
-	waited time.Duration // for the latest sends
-	sends  int           // that took so long, fewer than stallEvents
 }
 
 func (s *sink) send(r *tandemv1.GenerateResponse) error {
 	r.Sequence = s.next
 	s.next++
-	if s.sends++; s.sends == stallEvents {
-		s.sends, s.waited = 0, 0
-	}
-	begun := time.Now()
-	s.watch.Reset(s.stall - s.waited)
-	err := s.stream.Send(r)
-	s.watch.Stop()
-	if s.waited += time.Since(begun); err != nil && s.waited >= s.stall {
-		return s.stalled()
-	}
-	return err
-}
-
-// stalled is the error of a client that was given up.
-func (s *sink) stalled() error {
-	return tandem.Errorf(op, tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time", s.stall,
-		stallEvents)
+	return s.take(func() error { return s.stream.Send(r) })
 }
 
 // Started implements tandem.Sink.
 func (s *sink) Started(e tandem.Started) error {
-	r := e.Request
-	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: &tandemv1.Started{
-		Session: e.Session.String(), Prompt: &tandemv1.TokenList{Ids: wire.FromTokens(e.PromptTokens)}, Model: s.model, Drafter: e.Drafter,
-		MaxTokens: int32(r.MaxTokens), Sampling: fromSampling(r.Sampling), Speculation: fromSpeculation(r),
-		Identity: string(e.Identity)}}})
+	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: fromStarted(e, s.model)}})
 }
 
 // Delta implements tandem.Sink.

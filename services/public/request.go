@@ -6,6 +6,7 @@ import (
 	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -83,7 +84,7 @@ func withPath(err error) error {
 // request decodes r; d fills in what it leaves out. The generator validates the values.
 func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
-		FullTrace: r.GetFullTrace(), Report: r.GetReport()}
+		FullTrace: r.GetFullTrace(), Report: r.GetReport(), Written: r.GetWritten()}
 	switch p := r.GetPrompt().(type) {
 	case *tandemv1.GenerateRequest_Text:
 		req.Prompt = p.Text
@@ -181,6 +182,20 @@ func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err e
 		req.Without, err = tandem.ParseTechniques(s.GetWithout())
 	}
 	return err
+}
+
+const maxRequestID = 128 // bytes
+
+// RequestID returns the client's own id of a request if it is valid, else a random one.
+func RequestID(own string) string {
+	sane := own != "" && len(own) <= maxRequestID
+	for i := 0; i < len(own); i++ {
+		sane = sane && own[i] > ' ' && own[i] < 0x7f
+	}
+	if sane {
+		return own
+	}
+	return fmt.Sprintf("req_%016x", randomSeed())
 }
 
 func randomSeed() uint64 {

@@ -8,6 +8,13 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
+func fromStarted(e tandem.Started, model string) *tandemv1.Started {
+	r := e.Request
+	return &tandemv1.Started{Session: e.Session.String(), Prompt: &tandemv1.TokenList{Ids: wire.FromTokens(e.PromptTokens)}, Model: model,
+		Drafter: e.Drafter, MaxTokens: int32(r.MaxTokens), Sampling: fromSampling(r.Sampling), Speculation: fromSpeculation(r),
+		Identity: string(e.Identity)}
+}
+
 func fromDelta(d tandem.Delta) *tandemv1.Delta {
 	out := &tandemv1.Delta{Text: d.Text, Tokens: &tandemv1.TokenList{Ids: wire.FromTokens(d.Tokens)},
 		Origins: make([]tandemv1.Origin, len(d.Origins)), Round: fromRound(d.Round)}

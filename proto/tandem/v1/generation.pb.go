@@ -86,6 +86,8 @@ const (
 	FinishReason_FINISH_REASON_STOP FinishReason = 1
 	// The token limit was reached or the context is full.
 	FinishReason_FINISH_REASON_LENGTH FinishReason = 2
+	// The model called tools; of Chat alone.
+	FinishReason_FINISH_REASON_TOOL_CALLS FinishReason = 3
 )
 
 // Enum value maps for FinishReason.
@@ -94,11 +96,13 @@ var (
 		0: "FINISH_REASON_UNSPECIFIED",
 		1: "FINISH_REASON_STOP",
 		2: "FINISH_REASON_LENGTH",
+		3: "FINISH_REASON_TOOL_CALLS",
 	}
 	FinishReason_value = map[string]int32{
 		"FINISH_REASON_UNSPECIFIED": 0,
 		"FINISH_REASON_STOP":        1,
 		"FINISH_REASON_LENGTH":      2,
+		"FINISH_REASON_TOOL_CALLS":  3,
 	}
 )
 
@@ -154,7 +158,9 @@ type GenerateRequest struct {
 	// Stop sequences: the output ends before the first of them that it would hold. At most 64, of 1 to 256 bytes.
 	Stop []string `protobuf:"bytes,8,rep,name=stop,proto3" json:"stop,omitempty"`
 	// True has each Delta of a round carry its Round.
-	Report        *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
+	Report *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
+	// True has control tokens show in the text, by their written form, such as <|im_end|>. They are nothing there otherwise.
+	Written       *bool `protobuf:"varint,10,opt,name=written,proto3,oneof" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +265,13 @@ func (x *GenerateRequest) GetStop() []string {
 func (x *GenerateRequest) GetReport() bool {
 	if x != nil && x.Report != nil {
 		return *x.Report
+	}
+	return false
+}
+
+func (x *GenerateRequest) GetWritten() bool {
+	if x != nil && x.Written != nil {
+		return *x.Written
 	}
 	return false
 }
@@ -1361,8 +1374,10 @@ type Usage struct {
 	OutputTokens int32 `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	// Tokens of the prompt that were found in the verifier's memory.
 	CachedPromptTokens int32 `protobuf:"varint,3,opt,name=cached_prompt_tokens,json=cachedPromptTokens,proto3" json:"cached_prompt_tokens,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Tokens of the output that were thoughts; of Chat alone.
+	ReasoningTokens int32 `protobuf:"varint,4,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -1412,6 +1427,13 @@ func (x *Usage) GetOutputTokens() int32 {
 func (x *Usage) GetCachedPromptTokens() int32 {
 	if x != nil {
 		return x.CachedPromptTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetReasoningTokens() int32 {
+	if x != nil {
+		return x.ReasoningTokens
 	}
 	return 0
 }
@@ -2248,7 +2270,7 @@ var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xa1\x03\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xcc\x03\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -2261,12 +2283,16 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"full_trace\x18\a \x01(\bH\x03R\tfullTrace\x88\x01\x01\x12\x12\n" +
 	"\x04stop\x18\b \x03(\tR\x04stop\x12\x1b\n" +
-	"\x06report\x18\t \x01(\bH\x04R\x06report\x88\x01\x01B\b\n" +
+	"\x06report\x18\t \x01(\bH\x04R\x06report\x88\x01\x01\x12\x1d\n" +
+	"\awritten\x18\n" +
+	" \x01(\bH\x05R\awritten\x88\x01\x01B\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
 	"\v_full_traceB\t\n" +
-	"\a_report\"\x1d\n" +
+	"\a_reportB\n" +
+	"\n" +
+	"\b_written\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xd9\x06\n" +
 	"\bSampling\x12%\n" +
@@ -2377,11 +2403,12 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"statistics\x18\x03 \x01(\v2\x15.tandem.v1.StatisticsR\n" +
 	"statistics\x12\x18\n" +
-	"\astopped\x18\x04 \x01(\tR\astopped\"\x83\x01\n" +
+	"\astopped\x18\x04 \x01(\tR\astopped\"\xae\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\x120\n" +
-	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\"\xb6\a\n" +
+	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\x12)\n" +
+	"\x10reasoning_tokens\x18\x04 \x01(\x05R\x0freasoningTokens\"\xb6\a\n" +
 	"\n" +
 	"Statistics\x12\x16\n" +
 	"\x06rounds\x18\x01 \x01(\x05R\x06rounds\x12\x18\n" +
@@ -2472,11 +2499,12 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rORIGIN_TARGET\x10\x01\x12\x10\n" +
-	"\fORIGIN_DRAFT\x10\x02*_\n" +
+	"\fORIGIN_DRAFT\x10\x02*}\n" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +
-	"\x14FINISH_REASON_LENGTH\x10\x022\xaf\x02\n" +
+	"\x14FINISH_REASON_LENGTH\x10\x02\x12\x1c\n" +
+	"\x18FINISH_REASON_TOOL_CALLS\x10\x032\xaf\x02\n" +
 	"\x11GenerationService\x12E\n" +
 	"\bGenerate\x12\x1a.tandem.v1.GenerateRequest\x1a\x1b.tandem.v1.GenerateResponse0\x01\x12C\n" +
 	"\bDescribe\x12\x1a.tandem.v1.DescribeRequest\x1a\x1b.tandem.v1.DescribeResponse\x12C\n" +

@@ -1,0 +1,24 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/budget"
+	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public"
+)
+
+// textsWait is how long a conversation waits for memory in which it becomes tokens.
+const textsWait = 30 * time.Second
+
+// serveRPC registers what clients call over gRPC: generations, and conversations by chat, which may be nil. context is the number of
+// positions of a session.
+func serveRPC(r *roles.Process, cfg public.Config, chat conversation.Chat, texts *budget.Texts, context int) {
+	generator := cfg.Generator
+	cfg.Generator = r.Traces.RPC(public.Method, generator)
+	public.Register(r.Server.Registrar(), cfg)
+	cfg.Generator = r.Traces.RPC(public.ChatMethod, generator)
+	public.RegisterChat(r.Server.Registrar(), public.ChatConfig{Config: cfg, Context: context, Room: conversation.Room{Chat: chat,
+		Model: cfg.Model, Instead: "GenerationService's Generate", Texts: texts, Wait: textsWait, Refuse: cfg.Prompt}})
+}
