@@ -29,7 +29,9 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Admit(Admit(keys, nil))
-	Register(s.Registrar(), Config{Keys: keys, Describe: func(context.Context) Description { return Description{} }})
+	cfg := Config{Keys: keys, Describe: func(context.Context) Description { return Description{} }}
+	Register(s.Registrar(), cfg)
+	RegisterChat(s.Registrar(), ChatConfig{Config: cfg})
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -41,7 +43,7 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	}
 	defer conn.Close()
 	d := tandemv1.GenerationService_ServiceDesc
-	methods := []string{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}
+	methods := []string{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", tandemv1.ChatService_Chat_FullMethodName}
 	for _, m := range d.Methods {
 		methods = append(methods, "/"+d.ServiceName+"/"+m.MethodName)
 	}
