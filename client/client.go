@@ -26,6 +26,7 @@ import (
 type Client struct {
 	conn *grpc.ClientConn
 	rpc  tandemv1.GenerationServiceClient
+	chat tandemv1.ChatServiceClient
 }
 
 // Dial returns a client of the gateway at "host:port" or "unix:///absolute/path". It does not wait
@@ -69,7 +70,7 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Message: "address " + addr + ": " + err.Error()}
 	}
-	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn)}, nil
+	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn), chat: tandemv1.NewChatServiceClient(conn)}, nil
 }
 
 // Close ends the connection and the calls on it.
@@ -93,7 +94,7 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 		for next := uint64(0); ; next++ {
 			m, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
-				err = &Error{Kind: Unavailable, Message: "the gateway ended the stream before the generation"}
+				err = cut
 			}
 			if err != nil {
 				yield(Event{}, fromStatus(err))
@@ -106,6 +107,32 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 		}
 	}
 }
+
+// Chat answers one conversation. The sequence ends after the event Finished or with an error; events before an error are valid. Leaving the
+// loop, or the end of ctx, cancels the request. The messages are those of proto/tandem/v1/chat.proto.
+func (c *Client) Chat(ctx context.Context, r *tandemv1.ChatRequest) iter.Seq2[*tandemv1.ChatResponse, error] {
+	return func(yield func(*tandemv1.ChatResponse, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.chat.Chat(ctx, r)
+		for next := uint64(0); err == nil; next++ {
+			var m *tandemv1.ChatResponse
+			switch m, err = stream.Recv(); {
+			case errors.Is(err, io.EOF):
+				err = cut
+			case err != nil:
+			case m.GetSequence() != next:
+				err = gap(m.GetSequence(), next)
+			case !yield(m, nil) || m.GetFinished() != nil:
+				return
+			}
+		}
+		yield(nil, fromStatus(err))
+	}
+}
+
+// cut is the error of a stream that ends without its last event.
+var cut = &Error{Kind: Unavailable, Message: "the gateway ended the stream before the generation"}
 
 // Describe returns the gateway's description. The caller owns the message.
 func (c *Client) Describe(ctx context.Context) (*tandemv1.DescribeResponse, error) {

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // gateway plays a script.
 type gateway struct {
 	tandemv1.UnimplementedGenerationServiceServer
+	tandemv1.UnimplementedChatServiceServer
+	said   []*tandemv1.ChatResponse
 	got    *tandemv1.GenerateRequest
 	events []*tandemv1.GenerateResponse
 	err    error
@@ -58,6 +60,19 @@ func (g *gateway) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingS
 	return g.err
 }
 
+func (g *gateway) Chat(_ *tandemv1.ChatRequest, st grpc.ServerStreamingServer[tandemv1.ChatResponse]) error {
+	for _, e := range g.said {
+		if err := st.Send(e); err != nil {
+			return err
+		}
+	}
+	if g.hang {
+		<-st.Context().Done()
+		close(g.left)
+	}
+	return g.err
+}
+
 func (g *gateway) Describe(context.Context, *tandemv1.DescribeRequest) (*tandemv1.DescribeResponse, error) {
 	return &tandemv1.DescribeResponse{Model: "gopher"}, g.err
 }
@@ -71,6 +86,7 @@ func serve(t testing.TB, g *gateway) *client.Client {
 	}
 	s := grpc.NewServer(grpc.WaitForHandlers(true))
 	tandemv1.RegisterGenerationServiceServer(s, g)
+	tandemv1.RegisterChatServiceServer(s, g)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -142,6 +158,41 @@ func end(c *client.Client, r client.Request) (events int, err error) {
 		events++
 	}
 	return events, nil
+}
+
+// TestChat: the events of an answer come in order, and how it ends is told.
+func TestChat(t *testing.T) {
+	event := func(n uint64, text string) *tandemv1.ChatResponse {
+		return &tandemv1.ChatResponse{Sequence: n, Event: &tandemv1.ChatResponse_Text{Text: text}}
+	}
+	last := &tandemv1.ChatResponse{Sequence: 2, Event: &tandemv1.ChatResponse_Finished{Finished: &tandemv1.ChatFinished{RequestId: "x"}}}
+	ask := func(g *gateway, most int) (text string, end *tandemv1.ChatFinished, err error) {
+		for e, err := range serve(t, g).Chat(t.Context(), &tandemv1.ChatRequest{}) {
+			if err != nil {
+				return text, end, err
+			}
+			if text, end = text+e.GetText(), e.GetFinished(); len(text) == most {
+				break
+			}
+		}
+		return text, end, nil
+	}
+	all := []*tandemv1.ChatResponse{event(0, "a"), event(1, "b"), last}
+	if text, end, err := ask(&gateway{said: all}, 9); text != "ab" || end.GetRequestId() != "x" || err != nil {
+		t.Errorf("%q, %v, %v", text, end, err)
+	}
+	full := status.Error(codes.ResourceExhausted, "full")
+	for want, g := range map[client.Kind]*gateway{client.Exhausted: {said: all[:2], err: full}, client.Unavailable: {said: all[:2]},
+		client.Corrupt: {said: []*tandemv1.ChatResponse{all[0], all[1], event(3, "c")}}} {
+		if text, _, err := ask(g, 9); text != "ab" || !errors.Is(err, want) {
+			t.Errorf("%q, %v, want %s", text, err, want)
+		}
+	}
+	g := &gateway{said: all[:2], hang: true, left: make(chan struct{})}
+	if text, _, err := ask(g, 1); text != "a" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	<-g.left
 }
 
 func TestErrors(t *testing.T) {
@@ -239,7 +290,7 @@ func TestOptions(t *testing.T) {
 	for e, err := range serve(t, g).Generate(context.Background(), client.Request{Tokens: []uint32{1}, MinP: new(0.1),
 		RepeatPenalty: new(1.5), RepeatLast: new(9),
 		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: true, TopLogprobs: 2,
-		Stop: []string{"()"}, Report: true}) {
+		Stop: []string{"()"}, Report: true, Written: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +299,7 @@ func TestOptions(t *testing.T) {
 	want := &tandemv1.GenerateRequest{Prompt: &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: []uint32{1}}},
 		Sampling: &tandemv1.Sampling{MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(int32(9)), FrequencyPenalty: new(-0.5),
 			PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: new(true), TopLogprobs: new(int32(2))},
-		Speculation: &tandemv1.Speculation{}, Stop: []string{"()"}, Report: new(true)}
+		Speculation: &tandemv1.Speculation{}, Stop: []string{"()"}, Report: new(true), Written: new(true)}
 	if !proto.Equal(g.got, want) {
 		t.Errorf("sent %v, want %v", g.got, want)
 	}

@@ -37,6 +37,9 @@ func (r Request) encode() *tandemv1.GenerateRequest {
 	if r.Report {
 		m.Report = &r.Report
 	}
+	if r.Written {
+		m.Written = &r.Written
+	}
 	if r.Tokens != nil {
 		m.Prompt = &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: r.Tokens}}
 	} else {
@@ -73,10 +76,15 @@ func number(n *int) *int32 {
 	return &v
 }
 
+// gap is the error of an event that is not the next of its stream.
+func gap(sequence, next uint64) error {
+	return &Error{Kind: Corrupt, Message: fmt.Sprintf("event %d arrived where event %d was due", sequence, next)}
+}
+
 // decode returns the event of m, which must be number next of its stream.
 func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 	if m.GetSequence() != next {
-		return Event{}, &Error{Kind: Corrupt, Message: fmt.Sprintf("event %d arrived where event %d was due", m.GetSequence(), next)}
+		return Event{}, gap(m.GetSequence(), next)
 	}
 	switch e := m.GetEvent().(type) {
 	case *tandemv1.GenerateResponse_Started:

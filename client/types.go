@@ -28,6 +28,7 @@ type Request struct {
 	Stop      []string // the output ends before the first of these that appears; at most 64
 	IgnoreEOS bool
 	Report    bool // each Delta tells how its round went
+	Written   bool // control tokens show in the text, by their written form
 
 	NoDraft   bool     // plain decoding: the same text, slower
 	Tree      *Tree    // bounds of the strategy's trees; nil: the strategy's own

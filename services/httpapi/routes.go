@@ -19,8 +19,8 @@ import (
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
-	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/httpapi/ollama"
+	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 

@@ -34,12 +34,12 @@ func TestSamplingOptions(t *testing.T) {
 		FrequencyPenalty: new(-0.5),
 		PresencePenalty:  new(0.75), LogitBias: map[uint32]float32{9: -100, 2: 1.5, 300: 0}, Logprobs: new(true),
 		TopLogprobs: new(int32(5)), Accept: new("typical"), AcceptEpsilon: new(0.2), AcceptDelta: new(0.4)}
-	r.Stop, r.Report = []string{"a", "é"}, new(true)
+	r.Stop, r.Report, r.Written = []string{"a", "é"}, new(true), new(true)
 	all, _ := collect(t, c, r)
 	want := tandem.Sampling{TopP: 1, Seed: 3, MinP: 0.25, RepeatPenalty: 1.5, RepeatLast: 9, FrequencyPenalty: -0.5, PresencePenalty: 0.75,
 		Bias: []tandem.Bias{{Token: 2, Add: 1.5}, {Token: 9, Add: -100}, {Token: 300}}, Logprobs: true, TopLogprobs: 5,
 		Accept: tandem.AcceptTypical, Epsilon: 0.2, Delta: 0.4}
-	if !reflect.DeepEqual(got.Sampling, want) || !slices.Equal(got.Stop, []string{"a", "é"}) || !got.Report {
+	if !reflect.DeepEqual(got.Sampling, want) || !slices.Equal(got.Stop, []string{"a", "é"}) || !got.Report || !got.Written {
 		t.Errorf("got %+v", got)
 	}
 	r.Sampling.Temperature, r.Sampling.TopK, r.Sampling.TopP = new(0.0), new(int32(0)), new(1.0)
