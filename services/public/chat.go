@@ -64,10 +64,10 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return withPath(ofMessages(err))
 	}
-	if left := s.cfg.Context - len(tokens); r.MaxTokens == nil && left > 0 {
-		req.MaxTokens = left
+	if r.MaxTokens == nil { // to the end of the context; the generator refuses a prompt that leaves nothing
+		req.MaxTokens = max(s.cfg.Context-len(tokens), 1)
 		if most := s.cfg.Defaults.MaxOutput; most > 0 {
-			req.MaxTokens = min(left, most)
+			req.MaxTokens = min(req.MaxTokens, most)
 		}
 	}
 	req.Tenant, req.Tokens, req.Written = tenant, tokens, output.Written
