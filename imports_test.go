@@ -189,7 +189,8 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"roles/verifier": {"kernels/split"},
 	"placement":      {"kernels/cuda"},
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
-	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
+	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
+		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream", // a target whose weights are streamed
 		"modelfile/trim"},
 	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}

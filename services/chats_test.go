@@ -33,8 +33,8 @@ func (everything) Prompt(_ context.Context, of conversation.Conversation) (conve
 		Output: conversation.Output{Written: len(of.Tools) > 0}}, err
 }
 
-// TestBothFrontsChatAlike asks for the same conversation over HTTP and gRPC: the generator is asked the same, and what one refuses the other
-// refuses too, naming the same place.
+// TestBothFrontsChatAlike asks for the same conversation over HTTP and gRPC: the generator is asked the same, and what one refuses the
+// other refuses too, naming the same place.
 func TestBothFrontsChatAlike(t *testing.T) {
 	j := &judge{limits: tandem.Limits{Context: 2000, Vocab: 256}}
 	defaults := public.Defaults{Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
@@ -80,7 +80,8 @@ func TestBothFrontsChatAlike(t *testing.T) {
 	}{
 		{"", "", nil, &request{}, "", ""},
 		{`,{"role":"assistant","content":"a","reasoning_content":"t","tool_calls":[{"id":"1","type":"function","function":` +
-			`{"name":"f","arguments":"{\"x\": 1}"}}]},{"role":"tool","content":"r","tool_call_id":"1","name":"f"}`, `,"tools":[` + f + `,` + g + `]`,
+			`{"name":"f","arguments":"{\"x\": 1}"}}]},{"role":"tool","content":"r","tool_call_id":"1","name":"f"}`,
+			`,"tools":[` + f + `,` + g + `]`,
 			[]*message{{Role: "assistant", Content: "a", Thought: "t", ToolCalls: []*call{{Id: "1", Name: "f", Arguments: `{"x": 1}`}}},
 				{Role: "tool", Content: "r", ToolCallId: "1", Name: "f"}}, &request{Tools: tools}, "", ""},
 		{`,{"role":"assistant","content":"So"}`, `,"continue_final_message":true`, []*message{{Role: "assistant", Content: "So"}},
@@ -92,7 +93,8 @@ func TestBothFrontsChatAlike(t *testing.T) {
 		{"", `,"tools":[` + f + `],"tool_choice":"required"`, nil, &request{Tools: tools[:1], ToolChoice: &choice{Mode: "required"}}, "", ""},
 		{"", `,"tools":[` + f + `],"tool_choice":"none"`, nil, &request{Tools: tools[:1], ToolChoice: &choice{Mode: "none"}}, "", ""},
 		{"", `,"chat_template_kwargs":{"style":{"b":1,"a":[2]},"z":1},"enable_thinking":true,"reasoning_effort":"none"`, nil,
-			&request{TemplateVariables: new(`{"style":{"b":1,"a":[2]},"z":1}`), EnableThinking: new(true), ReasoningEffort: new("none")}, "", ""},
+			&request{TemplateVariables: new(`{"style":{"b":1,"a":[2]},"z":1}`), EnableThinking: new(true), ReasoningEffort: new("none")},
+			"", ""},
 		{"", `,"max_tokens":7,"temperature":0.5,"stop":["a"],"speculation":{"enabled":false}`, nil, &request{MaxTokens: new(int32(7)),
 			Sampling: &tandemv1.Sampling{Temperature: new(0.5)}, Stop: []string{"a"}, Speculation: &tandemv1.Speculation{Enabled: new(false)}},
 			"", ""},

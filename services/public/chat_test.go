@@ -318,7 +318,8 @@ func TestChatOptions(t *testing.T) {
 		"outputs": {&tandemv1.ChatRequest{Sampling: &tandemv1.Sampling{Logprobs: new(true)}},
 			"tools=[" + first + "," + second + "] must=false single=false\n", nil,
 			func(h heard) bool { return h.outputs == weather("") && h.thought == "Two places." }},
-		"a cut call": {&tandemv1.ChatRequest{MaxTokens: new(int32(26))}, "tools=[" + first + "," + second + "] must=false single=false\n", nil,
+		"a cut call": {&tandemv1.ChatRequest{MaxTokens: new(int32(26))},
+			"tools=[" + first + "," + second + "] must=false single=false\n", nil,
 			func(h heard) bool {
 				return h.end.GetReason() == tandemv1.FinishReason_FINISH_REASON_LENGTH && len(h.calls) == 1 &&
 					strings.HasPrefix(`{"place": "Rome"}`, h.calls[0].GetArguments())
