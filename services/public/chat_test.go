@@ -77,7 +77,7 @@ func scripted(n int, answer func(prompt string) string) generator {
 		if err := r.Validate(tandem.Limits{Context: chatContext, Vocab: 256}); err != nil {
 			return tandem.Result{}, err
 		}
-		prompt := textOf(r.Tokens)
+		prompt := r.Prompt + textOf(r.Tokens)
 		res := tandem.Result{Finish: tandem.FinishStop, PromptTokens: len(r.Tokens), CachedTokens: 7, Identity: "fp_1",
 			Stats: tandem.Stats{Rounds: 3}}
 		if err := s.Started(tandem.Started{Session: 0xabc, PromptTokens: r.Tokens, Request: r, Identity: "fp_1"}); err != nil {
