@@ -70,7 +70,7 @@ type Embedded struct {
 
 // VectorSource computes vectors: the verifier. Safe for concurrent use.
 type VectorSource interface {
-	// Vectors returns a vector of each input, before it is given the length 1. Its rows take their turn in passes like those of prompts, and
+	// Vectors returns a vector of each input, before it is given the length 1. Its rows take their turn in passes like those of prompts;
 	// nothing of them is kept. Errors: Invalid, Unsupported (the pooling, or states that are no numbers), Exhausted (no memory beside the
 	// sessions that are held, or these needed it before the end), Unavailable (also for another vocabulary), ctx's.
 	Vectors(ctx context.Context, q VectorQuery) (Vectors, error)

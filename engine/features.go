@@ -22,8 +22,8 @@ func (o *Output) Features(part, row int, dst []float32) {
 	}
 }
 
-// Final computes the state after the final norm of a row of a part (its Extend rows, then its Nodes), and puts it into dst: (d). It needs no
-// Options.Taps.
+// Final computes the state after the final norm of a row of a part (its Extend rows, then its Nodes), and puts it into dst: (d).
+// It needs no Options.Taps.
 func (o *Output) Final(part, row int, dst []float32) {
 	m := o.model
 	ref.RMSNorm(m.runner.Row(m.residual, o.row(part, row)), m.weights.OutputNorm, m.config.NormEps, dst)

@@ -218,8 +218,8 @@ func (e *embedding) ask(ctx context.Context, inputs [][]tandem.Token) (got tande
 	case err != nil:
 		return got, watch.Begun(), err
 	case e.identity != "" && got.Identity != e.identity:
-		return got, false, tandem.Errorf(tandem.OpIdentity, tandem.Unavailable, "the first texts were embedded by %s, but the verifier is now %s: "+
-			"ask again", e.identity, got.Identity)
+		return got, false, tandem.Errorf(tandem.OpIdentity, tandem.Unavailable, "the first texts were embedded by %s, but the verifier "+
+			"is now %s: ask again", e.identity, got.Identity)
 	}
 	e.identity = got.Identity
 	return got, true, nil

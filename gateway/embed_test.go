@@ -87,7 +87,8 @@ func inputsOf(lengths ...int) (all [][]tandem.Token) {
 	return all
 }
 
-// TestEmbedInBatches: the verifier gets as many texts at once as its passes can use, and no more; every text has its own vector of length 1.
+// TestEmbedInBatches: the verifier gets as many texts at once as its passes can use, and no more; every text has its own vector of
+// length 1.
 func TestEmbedInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &vectorSource{}
@@ -115,6 +116,7 @@ func TestEmbedInBatches(t *testing.T) {
 func TestEmbedSurvives(t *testing.T) {
 	away := tandem.Errorf("fake", tandem.Unavailable, "away")
 	full := tandem.Errorf("fake", tandem.Exhausted, "full")
+	broken := tandem.Errorf("fake", tandem.Internal, "broken")
 	always := map[int]error{}
 	for i := range 1000 {
 		always[i] = away
@@ -124,12 +126,13 @@ func TestEmbedSurvives(t *testing.T) {
 		kind   tandem.Kind
 		says   string
 	}{
-		"lost once":        {&vectorSource{fail: map[int]error{2: away}}, tandem.OK, ""},
-		"full twice":       {&vectorSource{fail: map[int]error{1: full, 2: full}}, tandem.OK, ""},
-		"away":             {&vectorSource{fail: always}, tandem.Unavailable, "made no vectors"},
-		"silent":           {&vectorSource{silent: true}, tandem.Unavailable, "made no vectors"},
-		"another identity": {&vectorSource{identity: func(n int) tandem.Identity { return tandem.Identity(fmt.Sprint(n)) }}, tandem.Unavailable, "ask again"},
-		"broken":           {&vectorSource{fail: map[int]error{1: tandem.Errorf("fake", tandem.Internal, "broken")}}, tandem.Internal, "broken"},
+		"lost once":  {&vectorSource{fail: map[int]error{2: away}}, tandem.OK, ""},
+		"full twice": {&vectorSource{fail: map[int]error{1: full, 2: full}}, tandem.OK, ""},
+		"away":       {&vectorSource{fail: always}, tandem.Unavailable, "made no vectors"},
+		"silent":     {&vectorSource{silent: true}, tandem.Unavailable, "made no vectors"},
+		"another identity": {&vectorSource{identity: func(n int) tandem.Identity { return tandem.Identity(fmt.Sprint(n)) }},
+			tandem.Unavailable, "ask again"},
+		"broken": {&vectorSource{fail: map[int]error{1: broken}}, tandem.Internal, "broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,6 +152,7 @@ func TestEmbedSurvives(t *testing.T) {
 
 // TestEmbedRefused: what cannot be embedded is refused by its field before the verifier is asked.
 func TestEmbedRefused(t *testing.T) {
+	one := tandem.EmbedRequest{Inputs: inputsOf(1)}
 	for name, c := range map[string]struct {
 		change func(*Config)
 		r      tandem.EmbedRequest
@@ -156,8 +160,8 @@ func TestEmbedRefused(t *testing.T) {
 		field  string
 		says   string
 	}{
-		"no source":    {func(c *Config) { c.Embedding.Source = nil }, tandem.EmbedRequest{Inputs: inputsOf(1)}, tandem.Unsupported, "", "no vectors"},
-		"no pooling":   {func(c *Config) { c.Embedding.Pooling, c.Embedding.Unknown = "", "say it" }, tandem.EmbedRequest{Inputs: inputsOf(1)}, tandem.Unsupported, "model", "say it"},
+		"no source":    {func(c *Config) { c.Embedding.Source = nil }, one, tandem.Unsupported, "", "no vectors"},
+		"no pooling":   {func(c *Config) { c.Embedding.Pooling, c.Embedding.Unknown = "", "say" }, one, tandem.Unsupported, "model", "say"},
 		"fewer":        {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: 1}, tandem.Invalid, "dimensions", "have 2"},
 		"below zero":   {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: -1}, tandem.Invalid, "dimensions", "have 2"},
 		"none":         {nil, tandem.EmbedRequest{}, tandem.Invalid, "input", "0 texts"},
@@ -171,7 +175,8 @@ func TestEmbedRefused(t *testing.T) {
 				w, stop := embeds(t, &vectorSource{}, c.change)
 				got, err := w.gw.Embed(t.Context(), c.r)
 				if tandem.KindOf(err) != c.kind || tandem.FieldOf(err) != c.field || !strings.Contains(fmt.Sprint(err), c.says) {
-					t.Errorf("%v, field %q, %d vectors: want %s of %q with %q", err, tandem.FieldOf(err), len(got.Vectors), c.kind, c.field, c.says)
+					t.Errorf("%v, field %q, %d vectors: want %s of %q with %q", err, tandem.FieldOf(err), len(got.Vectors), c.kind,
+						c.field, c.says)
 				}
 				stop()
 			})

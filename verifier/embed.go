@@ -109,8 +109,8 @@ func (v *Verifier) embeds(q tandem.VectorQuery) error {
 	}
 	for i, tokens := range q.Inputs {
 		if need := engine.PagesFor(1, len(tokens), 0); need > m.Pages() {
-			return tandem.Errorf("embed", tandem.Invalid, "text %d has %d tokens: it needs %d pages of %d tokens, all of the memory for keys "+
-				"and values holds %d", i, len(tokens), need, engine.PageTokens, m.Pages())
+			return tandem.Errorf("embed", tandem.Invalid, "text %d has %d tokens: it needs %d pages of %d tokens, all of the memory for "+
+				"keys and values holds %d", i, len(tokens), need, engine.PageTokens, m.Pages())
 		}
 	}
 	return nil

@@ -28,8 +28,8 @@ func (c Config) embedding(target *engine.Info) gateway.Embedding {
 	case "rank":
 		out.Unknown = fmt.Sprintf("model %s ranks texts (%s is rank) and makes no vectors: want an embedding model", name, key)
 	default: // the first token of a causal model sees no other: cls would be the same vector for all texts
-		out.Unknown = fmt.Sprintf("model %s: its file says that vectors are made in another way (%s is %s) than the two that tandem has; %s",
-			name, key, said, how)
+		out.Unknown = fmt.Sprintf("model %s: its file says that vectors are made in another way (%s is %s) than the two that tandem has; "+
+			"%s", name, key, said, how)
 	}
 	return out
 }

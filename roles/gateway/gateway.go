@@ -140,11 +140,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		return out, undo, err
 	}
 	undo.Add(func() { verifierConn.Close() })
-	client := verifying.NewClient(verifierConn).Passing(socket)
-	config.Embedding.Source = client
-	verifier := route.New(route.Config{Verifier: client, Pool: publisher,
-		PoolUp: publisher.Connected, Events: r.Events, Counters: r.Counters})
-	config.Verifier, config.Events, config.Counters = verifier, r.Events, r.Counters
+	v := verifying.NewClient(verifierConn).Passing(socket)
+	verifier := route.New(route.Config{Verifier: v, Pool: publisher, PoolUp: publisher.Connected, Events: r.Events, Counters: r.Counters})
+	config.Verifier, config.Embedding.Source, config.Events, config.Counters = verifier, v, r.Events, r.Counters
 	config.Sessions = r.Sessions
 	config.Queue = roles.QueuePerSession * config.Sessions
 	taken, describeLookup, err := c.addLookup(r, target.vocab.Size(), verifier, &config, &undo)
@@ -190,10 +188,10 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
-		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults, Limits: config.Limits, Describe: describe,
-			Drafters: members.Names, Health: monitor.Health, Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap,
-			Page: playground.Handler(), Keys: c.Keys, Texts: texts, Insecure: c.Insecure, Grace: c.Grace, Log: r.Log, Counters: r.Counters},
-			target)
+		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,
+			Limits: config.Limits, Describe: describe, Drafters: members.Names, Health: monitor.Health, Loading: monitor.Loading,
+			Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(), Keys: c.Keys, Texts: texts, Insecure: c.Insecure,
+			Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
 		if err != nil {
 			return out, undo, err
 		}

@@ -111,8 +111,8 @@ func (s *Server) embed(c *call, r tandem.EmbedRequest, each int, answer func(tan
 		if each == numberBytes {
 			hint = ", or for \"encoding_format\": \"base64\""
 		}
-		return oai.Refusal(http.StatusBadRequest, "answer_too_large", "%d vectors of %d numbers are an answer of about %d MiB: at most %d MiB "+
-			"allowed, ask for fewer texts at once%s", len(r.Inputs), s.cfg.Width, size>>20, mostVectors>>20, hint)
+		return oai.Refusal(http.StatusBadRequest, "answer_too_large", "%d vectors of %d numbers are an answer of about %d MiB: at most "+
+			"%d MiB allowed, ask for fewer texts at once%s", len(r.Inputs), s.cfg.Width, size>>20, mostVectors>>20, hint)
 	}
 	weight := &weight{all: s.answers}
 	defer weight.release()

@@ -26,7 +26,8 @@ func (e spans) Embed(_ context.Context, r tandem.EmbedRequest) (out tandem.Embed
 		return out, e.err
 	}
 	if r.Dimensions != 0 && r.Dimensions != 3 {
-		return out, &tandem.Error{Kind: tandem.Invalid, Field: "dimensions", Err: fmt.Errorf("dimensions is %d: vectors have 3", r.Dimensions)}
+		return out, &tandem.Error{Kind: tandem.Invalid, Field: "dimensions",
+			Err: fmt.Errorf("dimensions is %d: vectors have 3", r.Dimensions)}
 	}
 	if err := r.Validate(limits); err != nil {
 		return out, err

@@ -64,7 +64,7 @@ func TestEmbed(t *testing.T) {
 		!slices.Equal(r.GetEmbeddings()[1].GetValues(), []float32{5, 7, 3}) || e.tenant == "" {
 		t.Fatalf("%v of tenant %q: %v", r, e.tenant, err)
 	}
-	zero := int32(0)
+	zero, one := int32(0), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}
 	for name, x := range map[string]struct {
 		r    *tandemv1.EmbedRequest
 		says string
@@ -82,15 +82,15 @@ func TestEmbed(t *testing.T) {
 			t.Errorf("%s: %v: want %q", name, err, x.says)
 		}
 	}
-	if _, err := c.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Unauthenticated {
+	if _, err := c.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Unauthenticated {
 		t.Errorf("without a key: %v", err)
 	}
 	wide := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 1 << 20}))
-	if _, err := wide.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := wide.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("an answer that fits into no message: %v", err)
 	}
 	none := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}}))
-	if _, err := none.Embed(t.Context(), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}); tandem.KindOf(err) != tandem.Unsupported {
+	if _, err := none.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("a gateway without vectors: %v", err)
 	}
 }

@@ -414,7 +414,8 @@ func InputTooLong(param string, tokens int, exact bool, context int) error {
 		least = "at least "
 	}
 	e := Refusal(400, "context_length_exceeded",
-		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens: shorten it.", context, param, least, tokens)
+		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens: shorten it.", context, param, least,
+		tokens)
 	e.Param, e.TooLong = param, Excess{tokens, context}
 	return e
 }
