@@ -73,7 +73,7 @@ func TestChat(t *testing.T) {
 	for _, service := range list.GetListServicesResponse().GetService() {
 		names = append(names, service.GetName())
 	}
-	for _, name := range []string{"tandem.v1.GenerationService", "tandem.v1.ChatService"} {
+	for _, name := range []string{"tandem.v1.GenerationService", "tandem.v1.ChatService", "tandem.v1.EmbeddingService"} {
 		if !slices.Contains(names, name) {
 			t.Errorf("reflection knows %s: want %s among them", strings.Join(names, ", "), name)
 		}

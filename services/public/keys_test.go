@@ -43,7 +43,8 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	}
 	defer conn.Close()
 	d := tandemv1.GenerationService_ServiceDesc
-	methods := []string{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", tandemv1.ChatService_Chat_FullMethodName}
+	methods := []string{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", tandemv1.ChatService_Chat_FullMethodName,
+		tandemv1.EmbeddingService_Embed_FullMethodName}
 	for _, m := range d.Methods {
 		methods = append(methods, "/"+d.ServiceName+"/"+m.MethodName)
 	}
