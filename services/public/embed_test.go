@@ -41,11 +41,11 @@ func embeddings(t *testing.T, c tandemv1.GenerationServiceClient) tandemv1.Embed
 	return tandemv1.NewEmbeddingServiceClient(conn)
 }
 
-func textOf(s string) *tandemv1.EmbedInput {
+func inputText(s string) *tandemv1.EmbedInput {
 	return &tandemv1.EmbedInput{Input: &tandemv1.EmbedInput_Text{Text: s}}
 }
 
-func idsOf(ids ...uint32) *tandemv1.EmbedInput {
+func inputIDs(ids ...uint32) *tandemv1.EmbedInput {
 	return &tandemv1.EmbedInput{Input: &tandemv1.EmbedInput_Tokens{Tokens: &tandemv1.TokenList{Ids: ids}}}
 }
 
@@ -58,25 +58,25 @@ func TestEmbed(t *testing.T) {
 	c := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 3, Model: "gopher", Keys: keys}))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer one")
 	three := int32(3)
-	r, err := c.Embed(ctx, &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{textOf("ab"), idsOf(5, 6, 7)}, Dimensions: &three})
+	r, err := c.Embed(ctx, &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputText("ab"), inputIDs(5, 6, 7)}, Dimensions: &three})
 	if err != nil || len(r.GetEmbeddings()) != 2 || r.GetModel() != "gopher" || r.GetPromptTokens() != 6 || r.GetIdentity() != "i" ||
 		!slices.Equal(r.GetEmbeddings()[0].GetValues(), []float32{1, 'b', 3}) ||
 		!slices.Equal(r.GetEmbeddings()[1].GetValues(), []float32{5, 7, 3}) || e.tenant == "" {
 		t.Fatalf("%v of tenant %q: %v", r, e.tenant, err)
 	}
-	zero, one := int32(0), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}}
+	zero, one := int32(0), &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputIDs(1)}}
 	for name, x := range map[string]struct {
 		r    *tandemv1.EmbedRequest
 		says string
 	}{
 		"none":          {&tandemv1.EmbedRequest{}, "0 texts"},
 		"no form":       {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{{}}}, "text 0 of input is empty"},
-		"an empty text": {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{textOf("a"), textOf("")}}, "text 1 of inputs is empty"},
-		"no tokens":     {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf()}}, "empty"},
-		"a wrong id":    {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1 << 31)}}, "vocabulary has 256"},
-		"too long":      {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{textOf(strings.Repeat("a", 20))}}, "21 tokens"},
-		"too many":      {&tandemv1.EmbedRequest{Inputs: slices.Repeat([]*tandemv1.EmbedInput{idsOf(1)}, 2049)}, "2048"},
-		"no dimensions": {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{idsOf(1)}, Dimensions: &zero}, "at least 1"},
+		"an empty text": {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputIDs(1), inputText("")}}, "text 1 of inputs is empty"},
+		"no tokens":     {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputIDs()}}, "empty"},
+		"a wrong id":    {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputIDs(1 << 31)}}, "vocabulary has 256"},
+		"too long":      {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputText(strings.Repeat("a", 20))}}, "21 tokens"},
+		"too many":      {&tandemv1.EmbedRequest{Inputs: slices.Repeat([]*tandemv1.EmbedInput{inputIDs(1)}, 2049)}, "2048"},
+		"no dimensions": {&tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputIDs(1)}, Dimensions: &zero}, "at least 1"},
 	} {
 		if _, err := c.Embed(ctx, x.r); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(fmt.Sprint(err), x.says) {
 			t.Errorf("%s: %v: want %q", name, err, x.says)
