@@ -135,6 +135,8 @@ var rooms = map[string][]string{
 
 	"cache":        {"."},
 	"cache/packed": {".", "cache", "engine", "kernels/stream", "roles", "terminal"},
+	// pages of keys and values as files; knows neither models nor devices
+	"cache/prefixes": {".", "cache"},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"profile": {".", "spec/shape", "modelfile", "kernels"},
 	// what model info prints
