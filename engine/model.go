@@ -231,6 +231,10 @@ type Prefixes interface {
 // Prefixes returns the kept prefixes of m.
 func (m *Model) Prefixes() Prefixes { return m.cache }
 
+// Copies gives kept prefixes of m out as bytes and takes them back: see kv.Copies. nil if nothing is kept, or if the memory for keys and
+// values is a GPU's or divided between devices. Call it after Prefixes().Bound.
+func (m *Model) Copies() *kv.Copies { return m.cache.Copies() }
+
 // Passes returns what m's passes consist of and what they cost.
 func (m *Model) Passes() Passes { return Passes{m} }
 

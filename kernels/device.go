@@ -166,6 +166,16 @@ type Cache interface {
 	Close()
 }
 
+// HostCache is a Cache whose pages and slots lie in this process's memory, so that they can be kept elsewhere and put back.
+type HostCache interface {
+	Cache
+	// Form names the order of the bytes in pages and slots. Bytes of a cache of the same Layers, Type, States and Form mean the same.
+	Form() string
+	// Page returns the bytes of a page, Slot those of a slot, in place. The caller may write to those that no pass reads or writes.
+	Page(i int32) []byte
+	Slot(i int32) []byte
+}
+
 // PopulateBytes is the alignment of the first byte given to Cache.Populate.
 const PopulateBytes = 1 << 20
 

@@ -38,6 +38,7 @@ func newCache(pages int) *Cache {
 type memory struct {
 	kernels.Cache
 	cells []uint64
+	slots map[int32][]byte
 }
 
 func (m *memory) Pages() int { return len(m.cells) / kernels.PageRows }
@@ -281,6 +282,8 @@ func TestPrefixes(t *testing.T) {
 					}
 					p.Release()
 				},
+				"import": func(*rapid.T) { r.imports() },
+				"export": func(*rapid.T) { r.exports() },
 				"close": func(*rapid.T) {
 					if len(r.open) == 0 {
 						return

@@ -112,6 +112,18 @@ func (c *Cache) Bytes() int64 { return int64(len(c.mem.b)) }
 // Memory returns the pages, and what lies behind them.
 func (c *Cache) Memory() []byte { return c.mem.b }
 
+// form is the order of bytes that Cache's comment describes, which all instruction sets share. A change there is a new name.
+const form = "cpu 1"
+
+// Form, Page and Slot implement kernels.HostCache.
+func (c *Cache) Form() string        { return form }
+func (c *Cache) Page(i int32) []byte { return c.mem.b[int(i)*c.page:][:c.page:c.page] }
+func (c *Cache) Slot(i int32) []byte {
+	return c.mem.b[c.statesAt+int(i)*c.states.Slot:][:c.states.Slot:c.states.Slot]
+}
+
+var _ kernels.HostCache = (*Cache)(nil)
+
 // Populate makes the system provide a part of the memory now.
 func (c *Cache) Populate(from, to int64) error {
 	if from < 0 || from > to || to > c.Bytes() || from%kernels.PopulateBytes != 0 {

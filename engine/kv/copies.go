@@ -1,0 +1,133 @@
+package kv
+
+import (
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Copies gives kept prefixes out as bytes, and takes them back as if they had been computed. It is used by the owner of its Cache. What is
+// put back must be what was given out for the same tokens, by a cache of a model that computes the same bits.
+type Copies struct {
+	cache *Cache
+	mem   kernels.HostCache
+}
+
+// Copies returns the Copies of c; nil if its memory is not this process's, or if nothing is kept: call it after Bound.
+func (c *Cache) Copies() *Copies {
+	mem, ok := c.mem.(kernels.HostCache)
+	if !ok || c.most < 0 {
+		return nil
+	}
+	return &Copies{c, mem}
+}
+
+// Form names the order of the bytes: kernels.HostCache.
+func (x *Copies) Form() string { return x.mem.Form() }
+
+// PageBytes returns the size of a page, StateBytes that of the states of recurrent layers behind a page; 0: the model has none.
+func (x *Copies) PageBytes() int { return len(x.mem.Page(0)) }
+func (x *Copies) StateBytes() int {
+	if x.cache.allSlots == 0 {
+		return 0
+	}
+	return len(x.mem.Slot(0))
+}
+
+// Visit calls visit for the whole pages of a tenant's text that are kept or in use, in order, with their bytes in place, until it returns
+// false. state is nil if none is kept behind the page. The bytes are valid during the call.
+func (x *Copies) Visit(tenant string, tokens []tandem.Token, visit func(page int, rows, state []byte) bool) {
+	at := x.cache.roots[tenant]
+	for page := 0; at != nil && len(tokens) >= kernels.PageRows; page++ {
+		e, rows := at.child(tokens[:kernels.PageRows])
+		if rows < kernels.PageRows {
+			return
+		}
+		var state []byte
+		if e.state != none {
+			state = x.mem.Slot(e.state)
+		}
+		if !visit(page, x.mem.Page(e.page), state) {
+			return
+		}
+		at, tokens = e, tokens[kernels.PageRows:]
+	}
+}
+
+// Import is the beginning of a text whose pages come from elsewhere: Begin, Room, then the bytes are filled in, by any goroutine, then Put,
+// and at last Close. All but the filling in is the owner's. What it holds is in use, so it is not evicted.
+type Import struct {
+	copies *Copies
+	pages  *Pages
+	tokens []tandem.Token
+	slot   int32 // of a state; none
+}
+
+// Begin returns an Import of a tenant's text. It holds the pages that the cache has already.
+func (x *Copies) Begin(tenant string, tokens []tandem.Token) *Import {
+	p := &Pages{cache: x.cache, states: stateless}
+	p.join(tenant)
+	p.follow(tokens)
+	for _, e := range p.chain {
+		p.Table = append(p.Table, e.page)
+	}
+	x.cache.counted()
+	return &Import{x, p, tokens, none}
+}
+
+// Held returns how many pages i holds that others can find.
+func (i *Import) Held() int { return len(i.pages.chain) }
+
+// Usable returns how many of these a sequence can begin with: of a recurrent model those up to the last with a state.
+func (i *Import) Usable() int {
+	n := len(i.pages.chain)
+	for i.copies.cache.allSlots > 0 && n > 0 && i.pages.chain[n-1].state == none {
+		n--
+	}
+	return n
+}
+
+// Room takes the pages that i lacks to hold n, and a place for the state behind the last if state is set. It returns their bytes, to be
+// filled in; those of pages begin with page Held. Exhausted, and nothing is taken, if there are too few, or if fewer than spare would be
+// left.
+func (i *Import) Room(n, spare int, state bool) (pages [][]byte, behind []byte, err error) {
+	p, c := i.pages, i.pages.cache
+	held := len(p.chain)
+	if err := p.lack((n+spare)*kernels.PageRows, 0); err != nil {
+		return nil, nil, err
+	}
+	if state {
+		if i.slot = c.takeSlot(); i.slot == none {
+			return nil, nil, tandem.Errorf("kv", tandem.Exhausted, "all %d slots for states are in use", c.allSlots)
+		}
+		behind = i.copies.mem.Slot(i.slot)
+	}
+	if err := p.Grow(n*kernels.PageRows, 0); err != nil {
+		return nil, nil, err
+	}
+	for _, page := range p.Table[held:] {
+		pages = append(pages, i.copies.mem.Page(page))
+	}
+	return pages, behind, nil
+}
+
+// Put makes the first n pages those that others find. state says that the state behind the n-th is filled in too.
+func (i *Import) Put(n int, state bool) {
+	p := i.pages
+	if state && i.slot != none {
+		p.marks = append(p.marks, mark{n * kernels.PageRows, i.slot})
+		i.slot = none
+	}
+	p.publish(i.tokens, n)
+	if n > 0 && len(p.chain) >= n && !p.chain[n-1].condemned {
+		p.attach(p.chain[n-1], n*kernels.PageRows) // if the page was there before
+	}
+}
+
+// Close ends the use of what i holds. What was put stays as a kept prefix; the rest is free.
+func (i *Import) Close() {
+	if i.slot != none {
+		i.pages.cache.slotFree = append(i.pages.cache.slotFree, i.slot)
+		i.slot = none
+	}
+	i.pages.Release()
+}
