@@ -64,7 +64,7 @@ var rooms = map[string][]string{
 	"schedule": {".", "spec/learn", "engine"},
 
 	"drafter":  {".", "spec", "engine", "schedule", "text"},
-	"verifier": {".", "spec", "engine", "schedule"},
+	"verifier": {".", "spec", "engine", "schedule", "cache/prefixes"}, // long prefixes are kept in files, as bytes
 	"gateway":  {".", "spec", "text", "gateway/round", "gateway/source"},
 	// a round is a value, and knows neither what drafts nor what carries it out
 	"gateway/round":  {".", "spec", "gateway/strategy"},

@@ -54,3 +54,6 @@ func (s *Sequence) Distrust() { s.pages.Distrust() }
 
 // Private makes sure that no sequence finds what s computes from now on: it is not what its tokens alone say.
 func (s *Sequence) Private() { s.pages.Private() }
+
+// Shares reports whether other sequences find what s computes: not after Distrust or Private, or if nothing is shared.
+func (s *Sequence) Shares() bool { return s.pages.Shares() }

@@ -243,6 +243,12 @@ func (s *Schedule) Load() Load {
 // sessions as such passes had lately; 0 if nothing is known of it.
 func (s *Schedule) Pace(rows int) time.Duration { return s.pace.Time(rows + int(s.beside+0.5)) }
 
+// RowTime returns the expected time of a row of a prompt that is computed alone; 0 if nothing is known of it. Only the owner may call it.
+func (s *Schedule) RowTime() time.Duration {
+	rows := min(s.cfg.Chunk, s.cfg.Model.MaxRows())
+	return s.costs.Time(rows) / time.Duration(rows)
+}
+
 // SetPatience changes Config.Patience, for measurements.
 func (s *Schedule) SetPatience(x float64) { s.cfg.Patience = x }
 

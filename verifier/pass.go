@@ -98,9 +98,11 @@ func (s *session) Settle() error {
 	s.accepted = nil
 	s.keepFeatures(rows)
 	if s.Opening() {
-		return s.seq.Commit(nil) // prompt rows
+		rows = nil // prompt rows
 	}
-	return s.seq.Commit(rows)
+	err := s.seq.Commit(rows)
+	s.stored(false)
+	return err
 }
 
 // took is what Settle needs of a session's part of a pass.
@@ -127,10 +129,14 @@ func (s *session) keepFeatures(accepted []int32) {
 }
 
 // Opened implements schedule.Session.
-func (s *session) Opened() { s.v.features.decided(s.ID, s.seq.Len()) }
+func (s *session) Opened() {
+	s.v.features.decided(s.ID, s.seq.Len())
+	s.stored(true)
+}
 
 // Left implements schedule.Session.
 func (s *session) Left(err error) {
+	s.stored(true)
 	s.v.features.forget(s.ID)
 	s.v.out.miss(s.Owner, s.ID)
 	if errors.Is(err, tandem.Exhausted) {

@@ -16,6 +16,8 @@ type session struct {
 	v          *Verifier
 	limit      tandem.Position // of tokens: the smaller of the gateway's limit and the context
 	maxNodes   int
+	tenant     string
+	kept       int // tokens that were handed to the keeper
 	sampling   tandem.Sampling
 	history    *sample.History // of tokens, as far as sampling needs it
 	seq        *engine.Sequence
@@ -36,28 +38,39 @@ func (v *Verifier) session(id tandem.SessionID) *session {
 	return s
 }
 
+// check refuses an opening that no session can be made of. It returns how many tokens the session may have.
+func (v *Verifier) check(o tandem.Opening) (limit int, err error) {
+	const op = "open"
+	m := v.cfg.Model
+	cfg := m.Config()
+	limit = min(int(o.Limit), cfg.Context)
+	switch widest := min(m.MaxRows(), m.MaxWanted()); {
+	case o.Session == 0:
+		return 0, tandem.Errorf(op, tandem.Invalid, "session is 0: want any other number")
+	case o.MaxNodes < 1 || o.MaxNodes > widest:
+		return 0, tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, widest)
+	case limit < 1:
+		return 0, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens: want at least 1", o.Limit)
+	}
+	if err := v.belongs(o); err != nil {
+		return 0, err
+	}
+	limits := tandem.Limits{Context: limit, Vocab: cfg.Vocab}
+	if err := tandem.ValidatePromptTokens(o.Tokens, limits); err != nil {
+		return 0, err
+	}
+	if err := o.Sampling.Validate(limits); err != nil {
+		return 0, err
+	}
+	return limit, nil
+}
+
 // open makes the session of o.
 func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	const op = "open"
 	m := v.cfg.Model
-	cfg := m.Config()
-	limit := min(int(o.Limit), cfg.Context)
-	switch widest := min(m.MaxRows(), m.MaxWanted()); {
-	case o.Session == 0:
-		return nil, tandem.Errorf(op, tandem.Invalid, "session is 0: want any other number")
-	case o.MaxNodes < 1 || o.MaxNodes > widest:
-		return nil, tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, widest)
-	case limit < 1:
-		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens: want at least 1", o.Limit)
-	}
-	if err := v.belongs(o); err != nil {
-		return nil, err
-	}
-	limits := tandem.Limits{Context: limit, Vocab: cfg.Vocab}
-	if err := tandem.ValidatePromptTokens(o.Tokens, limits); err != nil {
-		return nil, err
-	}
-	if err := o.Sampling.Validate(limits); err != nil {
+	limit, err := v.check(o)
+	if err != nil {
 		return nil, err
 	}
 	if err := v.sched.Replace(o); err != nil {
@@ -75,7 +88,7 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	delete(v.crowded, o.Session)
 	v.features.open(o, seq.Len())
 	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
-		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
+		tenant: o.Tenant, sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
 		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), selfDrafts: o.SelfDrafts, begun: time.Now()}, nil
 }
 

@@ -31,6 +31,7 @@ type Config struct {
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
 	PrefixCache int
+	Store       StoreConfig // keeps long prefixes in files; without Files: they are kept in memory alone
 	Pulse       owner.Pulse // shows the verifier's progress; may be nil
 	// Taps are the hidden states that Model hands out (engine.Options.Taps), for Features; nil: none. FeatureBytes bounds the memory
 	// that they take; default DefaultFeatureBytes.
@@ -107,6 +108,7 @@ type Verifier struct {
 	out   *outbox
 
 	features *features // nil: none are handed out
+	keeper   *keeper   // nil: prefixes are in memory alone
 
 	blames     ledger                        // of drafters; the schedule's goroutine's, as all below
 	crowded    map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since
@@ -142,6 +144,11 @@ func build(cfg Config) (*Verifier, error) {
 	v.sched = schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
 		Answer: v.guess, Last: out.close})
+	if cfg.Store.Files != nil {
+		if v.keeper, err = newKeeper(cfg.Store, v); err != nil {
+			return nil, err
+		}
+	}
 	return v, nil
 }
 
@@ -163,12 +170,19 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 }
 
 // Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other
-// sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors: Stale for an epoch
+// sessions of the tenant have computed is not computed again (engine.Model.NewShared), nor is what the store has of it. Further errors: Stale for an epoch
 // older than the one held; Unavailable for a session of another identity or vocabulary; Exhausted if there is no memory for the prompt
 // beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var s *session
+	var found *arrival
+	if v.keeper != nil {
+		found = v.keeper.restore(ctx, o)
+		defer found.leave()
+	}
 	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
+		defer found.done()
+		found.put()
 		s, err = v.open(o)
 		return s, err
 	})
@@ -214,6 +228,13 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 
 // Shutdown ends calls of Open with Unavailable, frees all sessions and waits for the verifier's
 // goroutine, no longer than ctx; subscriptions to verdicts end with Unavailable. The model may be closed after it has returned nil.
-func (v *Verifier) Shutdown(ctx context.Context) error { return v.sched.Stop(ctx) }
+func (v *Verifier) Shutdown(ctx context.Context) error {
+	if v.keeper != nil {
+		if err := v.keeper.stop(ctx); err != nil {
+			return err
+		}
+	}
+	return v.sched.Stop(ctx)
+}
 
 var _ tandem.Verifier = (*Verifier)(nil)

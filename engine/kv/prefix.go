@@ -195,6 +195,9 @@ func (p *Pages) join(tenant string) {
 	p.root.users++
 }
 
+// Shares reports whether p shares pages with others.
+func (p *Pages) Shares() bool { return p.root != nil }
+
 // SharesWith reports whether p can use the pages that o publishes.
 func (p *Pages) SharesWith(o *Pages) bool {
 	return p.root != nil && p.root == o.root && !o.end().condemned
