@@ -95,8 +95,8 @@ var rooms = map[string][]string{
 		"services/supervise", "services/telemetry"},
 	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services", "services/discovery", "services/pool", "services/rpc",
 		"services/shm", "services/trees"}, // shm: the verifier's, with features
-	"roles/verifier": {".", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services", "services/discovery",
-		"services/pool", "services/rpc", "services/shm"}, // kernels: how a pass is divided
+	"roles/verifier": {".", "cache/prefixes", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services",
+		"services/discovery", "services/pool", "services/rpc", "services/shm"}, // kernels: how a pass is divided
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services", "services/discovery",
 		"services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},

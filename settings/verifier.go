@@ -2,6 +2,7 @@ package settings
 
 import (
 	"slices"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -26,6 +27,7 @@ type VerifierOptions struct {
 	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64" check:">=1 <=1048576 MiB" more:"" group:"Memory"`
 	Budget
 	CacheFolder
+	PrefixStore
 	GPULayers
 }
 
@@ -68,6 +70,12 @@ type Budget struct {
 type CacheFolder struct {
 	Cache      string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" more:"" group:"Memory"`
 	CacheLimit Size   `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" more:"" group:"Memory"`
+}
+
+// PrefixStore says what is kept of long beginnings of texts on the disk.
+type PrefixStore struct {
+	PrefixStore *Size         `help:"Keep long beginnings of texts on disk (default: off). Keys and values of beginnings of 512 tokens or more, at most SIZE in all, are there again after a restart. They lie in the folder prefixes of the cache folder. Where clients have keys they are encrypted, with keys made from those." placeholder:"SIZE" more:"" group:"Memory"`
+	PrefixAge   time.Duration `help:"Remove from the disk what --prefix-store has kept and nobody has used for this long." default:"168h" check:">0" more:"" group:"Memory"`
 }
 
 // GPULayers lend a GPU's spare memory to a target that computes on the processor.

@@ -169,8 +169,8 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 	return nil
 }
 
-// Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other
-// sessions of the tenant have computed is not computed again (engine.Model.NewShared), nor is what the store has of it. Further errors: Stale for an epoch
+// Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other sessions of the tenant
+// have computed is not computed again (engine.Model.NewShared), nor is one that Config.Store has. Further errors: Stale for an epoch
 // older than the one held; Unavailable for a session of another identity or vocabulary; Exhausted if there is no memory for the prompt
 // beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {

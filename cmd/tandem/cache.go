@@ -8,7 +8,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
@@ -32,7 +34,7 @@ func (c cacheFlags) open() (*cache.Cache, error) {
 
 type cacheCmd struct {
 	List  cacheListCmd  `cmd:"" default:"withargs" help:"List what is in the cache."`
-	Clear cacheClearCmd `cmd:"" help:"Remove all files that no process uses."`
+	Clear cacheClearCmd `cmd:"" help:"Remove all files that no process uses, and the prefixes of --prefix-store."`
 }
 
 type cacheListCmd struct {
@@ -42,6 +44,8 @@ type cacheListCmd struct {
 
 type cacheClearCmd struct {
 	cacheFlags
+	Tenant  []string `help:"Remove the prefixes of this tenant alone: its name as 'tandem cache' prints it, or its key. May be repeated." placeholder:"NAME|KEY" sep:"none" setting:"-"`
+	APIKeys string   `name:"api-keys" help:"Remove the prefixes of the tenants alone whose keys are in this file." placeholder:"FILE" setting:"-"`
 	output
 }
 
@@ -52,6 +56,9 @@ type cacheResult struct {
 	Bytes   int64        `json:"bytes"`   // of the entries
 	Entries []cache.Item `json:"entries"` // the last used first
 	Removed []cache.Item `json:"removed,omitempty"`
+
+	Prefixes        []prefixes.Use `json:"prefixes,omitempty"` // of --prefix-store, by tenant; not in Bytes
+	RemovedPrefixes []prefixes.Use `json:"removed_prefixes,omitempty"`
 }
 
 func newCacheResult(c *cache.Cache, entries []cache.Item) cacheResult {
@@ -73,6 +80,9 @@ func (c *cacheListCmd) Run(a *app) error {
 		return err
 	}
 	r := newCacheResult(kept, entries)
+	if r.Prefixes, err = prefixes.List(prefixFolder(kept)); err != nil {
+		return err
+	}
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, r)
 	}
@@ -83,6 +93,10 @@ func (c *cacheListCmd) Run(a *app) error {
 			use = "in use"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", terminal.Shown(e.Kind), or(terminal.Shown(e.File), "(unfinished)"), engine.Bytes(e.Bytes), use)
+	}
+	for _, u := range r.Prefixes {
+		fmt.Fprintf(w, "prefixes\t%s\t%s\tlast used %s\n", terminal.Shown(u.Tenant), engine.Bytes(u.Bytes),
+			u.Used.Local().Format(time.DateTime))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -97,23 +111,56 @@ func (c *cacheClearCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	removed, left, err := kept.Clear()
+	tenants, err := c.tenants()
 	if err != nil {
-		return tandem.Errorf("", tandem.Unavailable, "%w", err)
+		return err
 	}
-	r := newCacheResult(kept, left)
-	r.Removed = append([]cache.Item{}, removed...)
+	var r cacheResult
+	if len(tenants) == 0 {
+		removed, left, err := kept.Clear()
+		if err != nil {
+			return tandem.Errorf("", tandem.Unavailable, "%w", err)
+		}
+		r = newCacheResult(kept, left)
+		r.Removed = append([]cache.Item{}, removed...)
+	}
+	if r.RemovedPrefixes, err = prefixes.Clear(prefixFolder(kept), tenants...); err != nil {
+		return err
+	}
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, r)
 	}
-	var freed int64
-	for _, e := range removed {
+	n, freed := len(r.Removed), int64(0)
+	for _, e := range r.Removed {
 		freed += e.Bytes
 	}
-	line := fmt.Sprintf("removed %d, %s, from %s", len(removed), engine.Bytes(freed), terminal.Shown(r.Folder))
-	if len(left) > 0 {
-		line += fmt.Sprintf("; %d in use, %s", len(left), engine.Bytes(r.Bytes))
+	for _, u := range r.RemovedPrefixes {
+		n, freed = n+u.Files, freed+u.Bytes
+	}
+	line := fmt.Sprintf("removed %d, %s, from %s", n, engine.Bytes(freed), terminal.Shown(kept.Folder()))
+	if len(r.Entries) > 0 {
+		line += fmt.Sprintf("; %d in use, %s", len(r.Entries), engine.Bytes(r.Bytes))
 	}
 	_, err = fmt.Fprintln(a.stdout, line)
 	return err
+}
+
+// tenants returns the folders of the tenants whose prefixes are to be removed; none: everything is.
+func (c *cacheClearCmd) tenants() (folders []string, err error) {
+	var all []string
+	if c.APIKeys != "" {
+		if all, err = readKeys("--api-keys", c.APIKeys); err != nil {
+			return nil, err
+		}
+	}
+	keys, err := access.New(append(all, c.Tenant...))
+	if err != nil {
+		return nil, err
+	}
+	if keys != nil {
+		for _, name := range keys.Tenants() {
+			folders = append(folders, prefixes.Folder(name))
+		}
+	}
+	return append(folders, c.Tenant...), nil
 }

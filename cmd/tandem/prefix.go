@@ -1,9 +1,12 @@
 package main
 
 import (
+	"path/filepath"
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/settings"
 )
@@ -23,3 +26,18 @@ func prefixPages(p settings.Prefixes) (int, error) {
 	}
 	return int(n / kernels.PageRows), nil
 }
+
+// prefixFiles returns where a verifier keeps long prefixes on disk; without Limit: nowhere.
+func prefixFiles(p settings.PrefixStore, of cacheFlags) (prefixes.Config, error) {
+	if p.PrefixStore.Bytes() == 0 {
+		return prefixes.Config{}, nil
+	}
+	c, err := of.open()
+	if err != nil {
+		return prefixes.Config{}, err
+	}
+	return prefixes.Config{Dir: prefixFolder(c), Limit: p.PrefixStore.Bytes(), Age: p.PrefixAge}, nil
+}
+
+// prefixFolder returns the folder of the files with prefixes in a cache.
+func prefixFolder(c *cache.Cache) string { return filepath.Join(c.Folder(), "prefixes") }

@@ -69,7 +69,7 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	models.Sides = map[string][]string{path: heads}
-	prefixes, err := prefixPages(c.Prefixes)
+	pages, err := prefixPages(c.Prefixes)
 	if err != nil {
 		return err
 	}
@@ -79,6 +79,10 @@ func (c *verifierCmd) Run(a *app) error {
 			fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
+	files, err := prefixFiles(c.PrefixStore, cacheFlags{c.CacheFolder})
+	if err != nil {
+		return err
+	}
 	return compute.choose(a, decision, func(p device.Spec) error {
 		models.Device, models.Threads = compute.at(p), compute.threads(p)
 		models.Streaming = budget.streaming(a, p.String(), c.GPULayers, cacheFlags{c.CacheFolder})
@@ -87,7 +91,7 @@ func (c *verifierCmd) Run(a *app) error {
 			spare = 0 // its cores are its own
 		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
-			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure,
+			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
 			Plan: planFile(c.PassCosts), SpareThreads: spare,
 			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})

@@ -183,6 +183,7 @@ func TestImportedStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if i.Close(); len(c.slotFree)+c.KeptStates() != slots || c.FreePages() != 20 {
-		t.Errorf("after an import that put nothing: %d slots free, %d states, %d pages free", len(c.slotFree), c.KeptStates(), c.FreePages())
+		t.Errorf("after an import that put nothing: %d slots free, %d states, %d pages free", len(c.slotFree), c.KeptStates(),
+			c.FreePages())
 	}
 }

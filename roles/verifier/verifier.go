@@ -6,6 +6,8 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache/prefixes"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/pool"
@@ -19,16 +21,17 @@ import (
 type Config struct {
 	roles.Config
 	Models       roles.Models
-	Target       string   // GGUF file of the target model
-	Pool         string   // as roles.Process.PoolAccess takes it
-	Drafters     []string // addresses of drafter processes that do not announce themselves
-	PrefixCache  int      // as verifier.Config has it
-	Measure      bool     // measure at the start what its passes cost
-	Plan         string   // file of package profile that is looked into before measuring; "" for none
-	Batches      int      // as verifier.Config has it
-	Taps         []int    // hidden states to hand out to drafters that read them; nil: none
-	FeatureBytes int      // memory for them
-	SpareThreads int      // threads to leave to others, if passes measured at the start take hardly longer without them
+	Target       string          // GGUF file of the target model
+	Pool         string          // as roles.Process.PoolAccess takes it
+	Drafters     []string        // addresses of drafter processes that do not announce themselves
+	PrefixCache  int             // as verifier.Config has it
+	Prefixes     prefixes.Config // of the files with long prefixes; Limit 0: none
+	Measure      bool            // measure at the start what its passes cost
+	Plan         string          // file of package profile that is looked into before measuring; "" for none
+	Batches      int             // as verifier.Config has it
+	Taps         []int           // hidden states to hand out to drafters that read them; nil: none
+	FeatureBytes int             // memory for them
+	SpareThreads int             // threads to leave to others, if passes measured at the start take hardly longer without them
 }
 
 // Run runs a verifier process until ctx ends.
@@ -89,7 +92,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, SelfDrafts: selfDrafts,
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
-		Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
+		Store: c.store(r, m), Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
 	if err != nil {
 		return nil, undo, err
 	}
@@ -124,6 +127,30 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
 	return server, undo, nil
+}
+
+// store opens the files with long prefixes; none, and a warning, if that is not possible.
+func (c Config) store(r *roles.Process, m *engine.Model) verifier.StoreConfig {
+	p := c.Prefixes
+	if p.Limit == 0 {
+		return verifier.StoreConfig{}
+	}
+	none := func(why string) verifier.StoreConfig {
+		r.Log.Warn("--prefix-store: nothing is kept on disk", "why", why)
+		return verifier.StoreConfig{}
+	}
+	switch {
+	case c.PrefixCache < 0:
+		return none("--prefix-cache is off")
+	case m.Copies() == nil:
+		return none("keys and values are not, or not alone, in the memory of " + m.About().String())
+	}
+	p.Model, p.Page, p.Log = verifier.StoredAs(m), engine.PageTokens, r.Log
+	files, err := prefixes.Open(p)
+	if err != nil {
+		return none(err.Error())
+	}
+	return verifier.StoreConfig{Files: files, Log: r.Log}
 }
 
 const (
