@@ -98,6 +98,7 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *las
 	}
 	if !c.Print {
 		c.HTTP = free(c.HTTP)
+		c.keep()
 	}
 	l, err := c.processes(a, "", settings.Logging{}, launchSessions)
 	if err != nil {
@@ -134,6 +135,16 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *las
 		server.ours, server.held = true, held
 		return c.use(ctx, a, program, path, server)
 	})
+}
+
+// launchStore is what prefixes may take on disk unless --prefix-store says it: an agent begins with the same thousands of tokens each time.
+const launchStore settings.Size = 8 << 30
+
+// keep has the verifier keep long prefixes on disk, unless a setting says otherwise.
+func (c *launchCmd) keep() {
+	if c.PrefixStore.PrefixStore == nil && c.PrefixCache != "off" {
+		c.PrefixStore.PrefixStore = new(launchStore)
+	}
 }
 
 // free returns addr, or addr with a port that is free now if its own is in use.
