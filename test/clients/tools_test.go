@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"charm.land/fantasy"
-	"charm.land/fantasy/providers/openaicompat"
 	"github.com/anthropics/anthropic-sdk-go"
 	anthropicopt "github.com/anthropics/anthropic-sdk-go/option"
 	eino "github.com/cloudwego/eino-ext/components/model/openai"
@@ -192,8 +190,9 @@ func TestToolsOpenAI(t *testing.T) {
 			for _, x := range answer.Output {
 				if x.Type == "function_call" {
 					call := x.AsFunctionCall()
-					items = append(items, responses.ResponseInputItemParamOfFunctionCall(call.Arguments, call.CallID, call.Name),
-						responses.ResponseInputItemParamOfFunctionCallOutput(call.CallID, b.call(t, call.Name, call.Arguments)))
+					result := responses.ResponseInputItemParamOfFunctionCallOutput(b.call(t, call.Name, call.Arguments))
+					result.OfFunctionCallOutput.CallID = openai.String(call.CallID)
+					items = append(items, responses.ResponseInputItemParamOfFunctionCall(call.Arguments, call.CallID, call.Name), result)
 					called = true
 				}
 			}
@@ -323,38 +322,4 @@ func TestToolsFrameworks(t *testing.T) {
 		}
 		return answer.Content, len(answer.ToolCalls) > 0
 	})
-}
-
-// TestToolsFantasy: an agent of fantasy, the library of Crush, finishes its loop by itself, by both of OpenAI's interfaces.
-func TestToolsFantasy(t *testing.T) {
-	g, b, ctx := scripted(t), newToolbox(t), t.Context()
-	type path struct {
-		Path string `json:"path" description:"the file"`
-	}
-	read := fantasy.NewAgentTool(b.tool.Name, b.tool.Description,
-		func(_ context.Context, p path, _ fantasy.ToolCall) (fantasy.ToolResponse, error) {
-			arguments, _ := json.Marshal(p)
-			return fantasy.NewTextResponse(b.call(t, b.tool.Name, string(arguments))), nil
-		})
-	for name, more := range map[string][]openaicompat.Option{"chat": nil, "responses": {openaicompat.WithUseResponsesAPI()}} {
-		provider, err := openaicompat.New(append(more, openaicompat.WithBaseURL(g.url+"/v1"), openaicompat.WithAPIKey(key))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		model, err := provider.LanguageModel(ctx, "m")
-		if err != nil {
-			t.Fatal(err)
-		}
-		agent, before := fantasy.NewAgent(model, fantasy.WithTools(read)), b.calls
-		whole, err := agent.Generate(ctx, fantasy.AgentCall{Prompt: question})
-		if err != nil || len(whole.Steps) != 2 || whole.Response.Content.Text() != lastWords || b.calls != before+1 {
-			t.Errorf("%s: %d calls, %+v, %v", name, b.calls-before, whole, err)
-		}
-		text := ""
-		_, err = agent.Stream(ctx, fantasy.AgentStreamCall{Prompt: question,
-			OnTextDelta: func(_, piece string) error { text += piece; return nil }})
-		if err != nil || !strings.HasSuffix(text, lastWords) || b.calls != before+2 {
-			t.Errorf("%s streamed: %d calls, %q, %v", name, b.calls-before, text, err)
-		}
-	}
 }
