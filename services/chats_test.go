@@ -96,8 +96,8 @@ func TestBothFrontsChatAlike(t *testing.T) {
 			&request{TemplateVariables: new(`{"style":{"b":1,"a":[2]},"z":1}`), EnableThinking: new(true), ReasoningEffort: new("none")},
 			"", ""},
 		{"", `,"max_tokens":7,"temperature":0.5,"stop":["a"],"speculation":{"enabled":false}`, nil, &request{MaxTokens: new(int32(7)),
-			Sampling: &tandemv1.Sampling{Temperature: new(0.5)}, Stop: []string{"a"}, Speculation: &tandemv1.Speculation{Enabled: new(false)}},
-			"", ""},
+			Sampling: &tandemv1.Sampling{Temperature: new(0.5)}, Stop: []string{"a"},
+			Speculation: &tandemv1.Speculation{Enabled: new(false)}}, "", ""},
 
 		{`,{"role":"x","content":"s"}`, ``, []*message{{Role: "x", Content: "s"}}, &request{}, "messages[1].role", "messages[1].role"},
 		{`,{"role":"user","content":"s","tool_calls":[{"function":{"name":"f"}}]}`, ``,

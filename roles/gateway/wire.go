@@ -12,8 +12,8 @@ import (
 // textsWait is how long a conversation waits for memory in which it becomes tokens.
 const textsWait = 30 * time.Second
 
-// serveRPC registers what clients call over gRPC: generations, and conversations by chat, which may be nil. context is the number of
-// positions of a session.
+// serveRPC registers what clients call over gRPC: generations, vectors, and conversations by chat, which may be nil. context is the number
+// of positions of a session.
 func serveRPC(r *roles.Process, cfg public.Config, chat conversation.Chat, texts *budget.Texts, context int) {
 	generator := cfg.Generator
 	cfg.Generator = r.Traces.RPC(public.Method, generator)

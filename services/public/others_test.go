@@ -76,7 +76,8 @@ func TestPython(t *testing.T) {
 	_, example, _ := strings.Cut(string(guide), "\n```python\n")
 	example, _, _ = strings.Cut(example, "\n```\n")
 	got := run("-c", strings.ReplaceAll(example, "127.0.0.1:8451", addr))
-	if !strings.HasPrefix(got, "I look.calls weather\n{\"place\": \"Rome\"}calls weather\n") || !strings.Contains(got, "\n 3 prompt_tokens: ") {
+	if !strings.HasPrefix(got, "I look.calls weather\n{\"place\": \"Rome\"}calls weather\n") ||
+		!strings.Contains(got, "\n 3 prompt_tokens: ") {
 		t.Errorf("the guide's example printed\n%s", got)
 	}
 }
