@@ -60,7 +60,7 @@ func bytesOf(text string) (out []tandem.Token) {
 	return out
 }
 
-func textOf(tokens []tandem.Token) string {
+func promptOf(tokens []tandem.Token) string {
 	var b []byte
 	for _, t := range tokens {
 		b = append(b, byte(t))
@@ -77,7 +77,7 @@ func scripted(n int, answer func(prompt string) string) generator {
 		if err := r.Validate(tandem.Limits{Context: chatContext, Vocab: 256}); err != nil {
 			return tandem.Result{}, err
 		}
-		prompt := r.Prompt + textOf(r.Tokens)
+		prompt := r.Prompt + promptOf(r.Tokens)
 		res := tandem.Result{Finish: tandem.FinishStop, PromptTokens: len(r.Tokens), CachedTokens: 7, Identity: "fp_1",
 			Stats: tandem.Stats{Rounds: 3}}
 		if err := s.Started(tandem.Started{Session: 0xabc, PromptTokens: r.Tokens, Request: r, Identity: "fp_1"}); err != nil {
@@ -236,7 +236,7 @@ func TestConversation(t *testing.T) {
 		s, u := h.started.GetStarted(), h.end.GetUsage()
 		prompt := "tools=[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"description\":\"The weather <now>\",\"parameters\":" +
 			weatherSchema + "}}] must=false single=false\nsystem: Be brief.||||\nuser: Rome and Oslo?||||\n"
-		if got := textOf(bytesOfIDs(s.GetPrompt().GetIds())); got != prompt {
+		if got := promptOf(bytesOfIDs(s.GetPrompt().GetIds())); got != prompt {
 			t.Errorf("the prompt is\n%s, want\n%s", got, prompt)
 		}
 		if s.GetMaxTokens() != int32(chatContext-len(prompt)) || s.GetModel() != "gopher" || s.GetSession() != "0000000000000abc" ||
@@ -256,7 +256,7 @@ func TestConversation(t *testing.T) {
 		history, _ := json.Marshal([]any{called(first.calls[0]), called(first.calls[1])})
 		prompt += "assistant: I look.|Two places.|" + string(history) + "||\n" +
 			"tool: 21|||" + first.calls[0].GetId() + "|weather\ntool: 3|||" + first.calls[1].GetId() + "|\n"
-		if got := textOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())); got != prompt {
+		if got := promptOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())); got != prompt {
 			t.Errorf("the second prompt is\n%s, want\n%s", got, prompt)
 		}
 		if h.text != "It is 21 in Rome and 3 in Oslo." || h.thought != "Now I know." || len(h.calls) > 0 ||
@@ -331,7 +331,7 @@ func TestChatOptions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		prompt, ok := strings.CutSuffix(textOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())), "user: x||||\n")
+		prompt, ok := strings.CutSuffix(promptOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())), "user: x||||\n")
 		if prompt != tc.prompt || !ok || !reflect.DeepEqual(h.started.GetIgnored(), tc.ignored) {
 			t.Errorf("%s: the prompt is\n%s, ignored %q", name, prompt, h.started.GetIgnored())
 		}
@@ -343,7 +343,7 @@ func TestChatOptions(t *testing.T) {
 	for content, want := range map[string]string{"So": "user: x||||\nassistant: So", "": "user: x||||\n"} {
 		said[1].Content = content
 		h, err := hear(t.Context(), c, &tandemv1.ChatRequest{Messages: said, ContinueFinalMessage: new(true)})
-		if got := textOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())); err != nil || !strings.HasSuffix(got, "\n"+want) {
+		if got := promptOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())); err != nil || !strings.HasSuffix(got, "\n"+want) {
 			t.Errorf("the answer begins with %q: %v, prompt\n%s", content, err, got)
 		}
 	}
