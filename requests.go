@@ -141,6 +141,9 @@ const (
 	TechniqueAhead                          // drafting while the target verifies
 )
 
+// Excerpt is a file, or a part of one, that stands in front of a text with a gap.
+type Excerpt struct{ Name, Text string }
+
 // FinishReason says why a generation ended.
 type FinishReason string
 

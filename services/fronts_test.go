@@ -32,8 +32,11 @@ func (letters) Encode(text string, _ bool) (out []tandem.Token) {
 func (l letters) EncodeWithControl(text string, special bool) []tandem.Token {
 	return l.Encode(text, special)
 }
-func (letters) FillIn(string, string) ([]tandem.Token, []string) { return nil, []string{"prefix"} }
-func (letters) AtLeast(text string) int                          { return len(text) }
+func (letters) FillIn(string, string, ...tandem.Excerpt) ([]tandem.Token, []string) {
+	return nil, []string{"prefix"}
+}
+func (letters) GapEnds() []string       { return nil }
+func (letters) AtLeast(text string) int { return len(text) }
 
 func (letters) AppendBytes(dst []byte, t tandem.Token) []byte     { return append(dst, byte(t)) }
 func (l letters) AppendWritten(dst []byte, t tandem.Token) []byte { return l.AppendBytes(dst, t) }

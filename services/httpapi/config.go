@@ -75,9 +75,11 @@ type Vocab interface {
 	Encode(text string, special bool) []tandem.Token
 	// EncodeWithControl also takes control tokens that are written in text as those tokens.
 	EncodeWithControl(text string, special bool) []tandem.Token
-	// FillIn returns the tokens after which the model writes what belongs between two texts, or the names of the markers for that which its
-	// file lacks.
-	FillIn(before, behind string) (tokens []tandem.Token, lacking []string)
+	// FillIn returns the tokens after which the model writes what belongs between two texts, with files of the same project in front, or
+	// the names of the markers for that which the model's file lacks.
+	FillIn(before, behind string, files ...tandem.Excerpt) (tokens []tandem.Token, lacking []string)
+	// GapEnds returns the written forms of the markers with which a model may end what it has filled in, besides ends of a text.
+	GapEnds() []string
 	// AtLeast returns a lower bound of the number of tokens in text, without making them.
 	AtLeast(text string) int
 	AppendBytes(dst []byte, t tandem.Token) []byte // what t prints; nothing for a control token

@@ -176,7 +176,7 @@ func TestPromptsWithMarkers(t *testing.T) {
 
 type noInfill struct{ alphabet }
 
-func (noInfill) FillIn(string, string) ([]tandem.Token, []string) {
+func (noInfill) FillIn(string, string, ...tandem.Excerpt) ([]tandem.Token, []string) {
 	return nil, []string{"prefix", "middle"}
 }
 

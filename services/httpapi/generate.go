@@ -99,30 +99,54 @@ func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, def
 
 // tokens returns the tokens of a completion's prompt. One that is too long is refused before any is made.
 func (s *Server) tokens(ctx context.Context, o *oai.Call, p oai.Prompt) ([]tandem.Token, error) {
-	if p.Tokens != nil || p.Text == "" && o.Suffix == "" {
+	if p.Tokens != nil || p.Text == "" && !o.FillIn() {
 		return p.Tokens, nil
 	}
 	if err := cmp.Or(s.hopeless("prompt", p.Text), s.hopeless("suffix", o.Suffix)); err != nil {
 		return nil, err
 	}
-	giveBack, err := s.texts(ctx, len(p.Text)+len(o.Suffix))
+	size := len(p.Text) + len(o.Suffix)
+	for _, f := range o.Files {
+		if err := s.hopeless("input_extra", f.Text); err != nil {
+			return nil, err
+		}
+		size += len(f.Name) + len(f.Text)
+	}
+	giveBack, err := s.texts(ctx, size)
 	if err != nil {
 		return nil, err
 	}
 	defer giveBack()
 	switch {
-	case o.Suffix != "":
-		tokens, lacking := s.cfg.Vocab.FillIn(p.Text, o.Suffix)
-		if lacking != nil {
-			return nil, &tandem.Error{Kind: tandem.Unsupported, Field: "suffix", Err: tandem.Errorf("suffix", tandem.Unsupported,
-				"model %s cannot fill in text: its file has no token for %s (tokenizer.ggml.fim_pre_token_id, fim_suf_token_id, "+
-					"fim_mid_token_id)", s.cfg.Model.Name, strings.Join(lacking, ", "))}
-		}
-		return tokens, nil
+	case o.FillIn():
+		return s.fillIn(o, p.Text)
 	case o.ParseSpecial:
 		return s.cfg.Vocab.EncodeWithControl(p.Text, true), nil
 	}
 	return s.cfg.Vocab.Encode(p.Text, true), nil
+}
+
+// fillIn returns the tokens after which the model fills a gap. Markers that end what it writes show in the text, and stop it there.
+func (s *Server) fillIn(o *oai.Call, before string) ([]tandem.Token, error) {
+	tokens, lacking := s.cfg.Vocab.FillIn(before, o.Suffix, o.Files...)
+	if lacking != nil {
+		field := "suffix"
+		if o.Gap {
+			field = "input_suffix"
+		}
+		return nil, &tandem.Error{Kind: tandem.Unsupported, Field: field, Err: tandem.Errorf(field, tandem.Unsupported,
+			"model %s cannot fill in text: its file has no token for %s (tokenizer.ggml.fim_pre_token_id, fim_suf_token_id, "+
+				"fim_mid_token_id)", s.cfg.Model.Name, strings.Join(lacking, ", "))}
+	}
+	if r := &o.Request; !r.IgnoreEOS && !r.Written {
+		r.Written = true
+		for _, end := range s.cfg.Vocab.GapEnds() {
+			if len(r.Stop) < tandem.MostStops && !slices.Contains(r.Stop, end) {
+				r.Stop = append(r.Stop, end)
+			}
+		}
+	}
+	return tokens, nil
 }
 
 // hopeless refuses a text that cannot fit into the context, before it is tokenised. Short texts are tokenised

@@ -136,7 +136,7 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 		return err
 	}
 	o.Messages, prompts[0].Text = nil, ""
-	o.Request.Written = output.Written
+	o.Request.Written = o.Request.Written || output.Written
 	b.done()
 	choices, err := s.choices(o, prompts)
 	if err != nil {

@@ -61,12 +61,18 @@ func (a alphabet) EncodeWithControl(text string, special bool) []tandem.Token {
 	return out
 }
 
-// FillIn knows the markers 261, 262 and 263.
-func (a alphabet) FillIn(before, behind string) (tokens []tandem.Token, lacking []string) {
-	tokens = append([]tandem.Token{bos, 261}, a.Encode(before, false)...)
+// FillIn knows the markers 261, 262 and 263, and 264 in front of a file.
+func (a alphabet) FillIn(before, behind string, files ...tandem.Excerpt) (tokens []tandem.Token, lacking []string) {
+	tokens = []tandem.Token{bos}
+	for _, f := range files {
+		tokens = append(append(tokens, 264), a.Encode(f.Name+":"+f.Text, false)...)
+	}
+	tokens = append(append(tokens, 261), a.Encode(before, false)...)
 	tokens = append(append(tokens, 262), a.Encode(behind, false)...)
 	return append(tokens, 263), nil
 }
+
+func (alphabet) GapEnds() []string { return []string{"<264>"} }
 
 func (alphabet) AtLeast(text string) int { return len(text) }
 

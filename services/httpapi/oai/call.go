@@ -22,10 +22,12 @@ type Call struct {
 	Chat         bool
 	Model        string // "" if the body names none
 	Messages     []conversation.Message
-	Prompts      []Prompt // of completions
-	Suffix       string   // of completions: the text behind what is to be filled in; "" for none
-	ParseSpecial bool     // of completions: control tokens written in a prompt become those tokens
-	N            int      // choices for each prompt
+	Prompts      []Prompt         // of completions
+	Suffix       string           // of completions: the text behind what is to be filled in; "" for none
+	Gap          bool             // of completions: something is to be filled in although Suffix may be ""
+	Files        []tandem.Excerpt // that stand in front of such a prompt
+	ParseSpecial bool             // of completions: control tokens written in a prompt become those tokens
+	N            int              // choices for each prompt
 	Stream       bool
 	IncludeUsage bool
 	Request      tandem.Request // without a prompt; its seed is the first choice's
@@ -47,6 +49,9 @@ type Call struct {
 	goesOn      bool // the last message is the beginning of the answer
 	opens       bool // the template begins the answer
 }
+
+// FillIn reports whether what stands between a prompt and Suffix is asked for.
+func (c *Call) FillIn() bool { return c.Suffix != "" || c.Gap }
 
 // Conversation returns what a chat's prompt is made of.
 func (c *Call) Conversation() conversation.Conversation {
