@@ -55,8 +55,8 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 		}
 		head.Content = append(head.Content, anthropic.Call("toolu_"+randomHex(12), t.Function.Name, input))
 	}
-	reason := anthropic.StopReason(x.result.Finish, len(whole.ToolCalls))
-	head.StopReason, head.Usage = &reason, anthropic.NewUsage(x.result)
+	reason, sequence := anthropic.StopReason(x.result, len(whole.ToolCalls))
+	head.StopReason, head.StopSequence, head.Usage = &reason, sequence, anthropic.NewUsage(x.result)
 	s.reply(w, http.StatusOK, head)
 	return nil
 }
@@ -199,8 +199,9 @@ func (m *messageSink) end(x *choice) error {
 		return err
 	}
 	usage := anthropic.NewUsage(x.result)
-	if err := m.send(anthropic.Event{Type: "message_delta", Usage: &usage,
-		Delta: anthropic.StopDelta{StopReason: anthropic.StopReason(x.result.Finish, m.turn.Calls())}}); err != nil {
+	var stop anthropic.StopDelta
+	stop.StopReason, stop.StopSequence = anthropic.StopReason(x.result, m.turn.Calls())
+	if err := m.send(anthropic.Event{Type: "message_delta", Usage: &usage, Delta: stop}); err != nil {
 		return err
 	}
 	return m.send(anthropic.Event{Type: "message_stop"})

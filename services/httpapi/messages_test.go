@@ -217,3 +217,32 @@ func TestMessagesRefused(t *testing.T) {
 		t.Errorf("the right key: %s", answer.Status)
 	}
 }
+
+// TestMessagesStopSequence: which stop sequence ended the text is told, whole and in a stream, and not where something else ended it.
+func TestMessagesStopSequence(t *testing.T) {
+	ends := func(text string, result tandem.Result) written {
+		return func(_ context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+			if err := sink.Started(tandem.Started{Request: r}); err != nil {
+				return result, err
+			}
+			return result, sink.Delta(tandem.Delta{Text: text, Tokens: []tandem.Token{1}, Origins: []tandem.Origin{0}})
+		}
+	}
+	for _, tc := range []struct {
+		text string
+		res  tandem.Result
+		want string
+	}{
+		{"a", tandem.Result{Finish: tandem.FinishStop, Stopped: "##"}, `"stop_reason":"stop_sequence","stop_sequence":"##"`},
+		{"a", tandem.Result{Finish: tandem.FinishStop}, `"stop_reason":"end_turn","stop_sequence":null`},
+		{"a", tandem.Result{Finish: tandem.FinishLength}, `"stop_reason":"max_tokens","stop_sequence":null`},
+		{twoCalls, tandem.Result{Finish: tandem.FinishStop, Stopped: "##"}, `"stop_reason":"tool_use","stop_sequence":null`},
+	} {
+		s := serve(t, ends(tc.text, tc.res), large)
+		for _, fields := range []string{`,"stop_sequences":["##"]`, `,"stop_sequences":["##"],"stream":true`} {
+			if _, all := s.ask(t, "POST", "/v1/messages", fmt.Sprintf(asksClaude, fields)); !strings.Contains(all, tc.want) {
+				t.Errorf("%+v%s: %s, want %s", tc.res, fields, all, tc.want)
+			}
+		}
+	}
+}

@@ -91,15 +91,17 @@ type StopDelta struct {
 	StopSequence *string `json:"stop_sequence"`
 }
 
-// StopReason returns why an answer ended, in this API's words.
-func StopReason(why tandem.FinishReason, calls int) string {
+// StopReason returns why an answer with that many calls ended, in this API's words, and the client's stop sequence if one ended it.
+func StopReason(r tandem.Result, calls int) (reason string, sequence *string) {
 	switch {
-	case why == tandem.FinishLength:
-		return "max_tokens"
+	case r.Finish == tandem.FinishLength:
+		return "max_tokens", nil
 	case calls > 0:
-		return "tool_use"
+		return "tool_use", nil
+	case r.Stopped != "":
+		return "stop_sequence", &r.Stopped
 	}
-	return "end_turn"
+	return "end_turn", nil
 }
 
 // Error returns an error's body.
