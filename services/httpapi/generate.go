@@ -184,25 +184,31 @@ func (s *Server) noModel(model string) error {
 
 // complete runs every choice of a call and answers it.
 func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output conversation.Output) error {
-	choices, err := s.choices(o, prompts)
+	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, x := range choices {
-			if c.outputTokens += x.result.OutputTokens; x.first {
-				c.promptTokens += x.result.PromptTokens
-			}
-		}
-	}()
+	defer c.count(choices)
 	if o.Stream {
 		return s.stream(w, c, o, choices, output)
 	}
 	return s.answer(w, c, o, choices, output)
 }
 
-// choices returns the generations of a call, all validated.
-func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
+// drawnHeader tells in every API how the first choice is drawn, as JSON with the names of a request's fields; choice i has the seed plus i.
+const drawnHeader = "X-Tandem-Sampling"
+
+// count notes the tokens of choices that have ended.
+func (c *call) count(choices []*choice) {
+	for _, x := range choices {
+		if c.outputTokens += x.result.OutputTokens; x.first {
+			c.promptTokens += x.result.PromptTokens
+		}
+	}
+}
+
+// choices returns the generations of a call, all validated, and tells how they are drawn.
+func (s *Server) choices(w http.ResponseWriter, o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 	var all []*choice
 	for _, p := range prompts {
 		r := o.Request
@@ -226,6 +232,7 @@ func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 			all = append(all, x)
 		}
 	}
+	w.Header().Set(drawnHeader, strings.TrimSpace(string(encode(oai.NewDrawn(all[0].request.Sampling)))))
 	return all, nil
 }
 

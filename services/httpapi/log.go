@@ -147,6 +147,7 @@ func (s *Server) tellIgnored(w http.ResponseWriter, c *call) {
 		text += ", and more"
 	}
 	w.Header().Set("X-Tandem-Ignored", text)
+	s.countIgnored(c)
 	if fresh := s.told.fresh(c.ignored.all); len(fresh) > 0 {
 		s.cfg.Log.Info("fields without an effect are ignored", "fields", strings.Join(fresh, ", "), "request", c.id)
 	}

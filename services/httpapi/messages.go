@@ -23,12 +23,12 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
-	choices, err := s.choices(o, prompts)
+	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
 	x := choices[0]
-	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	defer c.count(choices)
 	head := anthropic.Message{ID: "msg_" + randomHex(12), Type: "message", Role: "assistant", Model: cmp.Or(o.Model, s.cfg.Model.Name),
 		Content: []anthropic.Block{}}
 	if o.Stream {
@@ -215,13 +215,5 @@ func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *c
 	sink := &messageSink{events: e, head: head, prompt: len(x.request.Tokens), turn: output.Turn()}
 	x.sink = sink
 	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, sink.end))
-	begun, broken := e.State()
-	if err == nil || !begun {
-		return err
-	}
-	if broken == nil && !c.left() {
-		s.cfg.Counters.Add("http.stream_errors", 1)
-		_ = e.Send("error", anthropic.Error(oai.FromError(err)))
-	}
-	return err
+	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", anthropic.Error(told)) })
 }

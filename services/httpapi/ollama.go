@@ -22,11 +22,11 @@ var ollamaRoutes = map[string]route{
 	"/api/tags":     {errors: ollama.Error, handle: (*Server).ollamaTags},
 	"/api/ps":       {errors: ollama.Error, handle: (*Server).ollamaRunning},
 	"/api/show":     {post: true, errors: ollama.Error, handle: (*Server).ollamaShow},
-	"/api/chat":     {post: true, errors: ollama.Error, handle: (*Server).ollamaChat},
-	"/api/generate": {post: true, errors: ollama.Error, handle: (*Server).ollamaGenerate},
+	"/api/chat":     {post: true, dialect: "ollama", errors: ollama.Error, handle: (*Server).ollamaChat},
+	"/api/generate": {post: true, dialect: "ollama", errors: ollama.Error, handle: (*Server).ollamaGenerate},
 
-	"/api/embed":      {post: true, errors: ollama.Error, handle: (*Server).ollamaEmbed},
-	"/api/embeddings": {post: true, errors: ollama.Error, handle: (*Server).ollamaEmbeddings},
+	"/api/embed":      {post: true, dialect: "ollama", errors: ollama.Error, handle: (*Server).ollamaEmbed},
+	"/api/embeddings": {post: true, dialect: "ollama", errors: ollama.Error, handle: (*Server).ollamaEmbeddings},
 }
 
 func (s *Server) ollamaVersion(w http.ResponseWriter, _ *call) error {
@@ -138,12 +138,12 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	o.Messages, prompts[0].Text = nil, ""
 	o.Request.Written = o.Request.Written || output.Written
 	b.done()
-	choices, err := s.choices(o, prompts)
+	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
 	x := choices[0]
-	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	defer c.count(choices)
 	r.turn, x.sink = output.Turn(), r
 	return s.sendOllama(w, c, o, x, r)
 }
@@ -162,11 +162,7 @@ func (s *Server) sendOllama(w http.ResponseWriter, c *call, o *oai.Call, x *choi
 		s.reply(w, http.StatusOK, r.last)
 		return nil
 	}
-	if begun, broken := r.lines.State(); err != nil && begun && broken == nil && !c.left() {
-		s.cfg.Counters.Add("http.stream_errors", 1)
-		_ = r.lines.Send("", ollama.Error(oai.FromError(err)))
-	}
-	return err
+	return s.broken(c, r.lines, err, func(told *oai.Error) error { return r.lines.Send("", ollama.Error(told)) })
 }
 
 // ollamaSink is the sink of an answer of Ollama's API: lines with pieces, or one with all. Calls are sent whole.

@@ -33,12 +33,12 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
-	choices, err := s.choices(o, prompts)
+	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
 	x := choices[0]
-	defer func() { c.promptTokens, c.outputTokens = x.result.PromptTokens, x.result.OutputTokens }()
+	defer c.count(choices)
 	r := &responding{turn: output.Turn(), tools: plan.Tools, weight: &weight{all: s.answers},
 		response: responses.NewResponse("resp_"+randomHex(12), cmp.Or(o.Model, s.cfg.Model.Name), time.Now().Unix(), plan.Echo)}
 	defer r.weight.release()
@@ -58,18 +58,15 @@ func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *
 	r.events = sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("", responses.Event{Type: "keepalive"})
 	defer r.events.Close()
 	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, r.end))
-	begun, broken := r.events.State()
-	if err == nil || !begun {
-		return err
+	if err != nil {
+		err = r.weight.failed(err)
 	}
-	if broken == nil && !c.left() {
-		s.cfg.Counters.Add("http.stream_errors", 1)
-		e := oai.FromError(r.weight.failed(err))
+	return s.broken(c, r.events, err, func(e *oai.Error) error {
 		failed := r.response
-		failed.Status, failed.Error = "failed", &responses.Failure{Code: cmp.Or(e.Code, "server_error"), Message: e.Message}
-		_ = r.send(responses.Event{Type: "response.failed", Response: &failed})
-	}
-	return err
+		failed.Status = "failed"
+		failed.Error = &responses.Failure{Code: cmp.Or(e.Code, "server_error"), Message: e.Message, Request: e.Request}
+		return r.send(responses.Event{Type: "response.failed", Response: &failed})
+	})
 }
 
 // responding is the sink of an answer of the Responses API: items, one after another. The items are kept, because the last event holds all.

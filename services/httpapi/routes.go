@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/services/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/ollama"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
@@ -33,16 +34,19 @@ type route struct {
 	more   *access.Keys         // let in besides; nil: none
 	errors func(*oai.Error) any // the body of an error; nil: OpenAI's
 	handle func(s *Server, w http.ResponseWriter, r *call) error
+
+	dialect string // of a route that generates, for metrics: whose API it is
 }
 
 // call is one request under way.
 type call struct {
 	*http.Request
-	id     string // X-Request-Id
-	tenant string
-	begun  time.Time
-	below  string // the rest of the path, for a route of all paths below one
-	errors func(*oai.Error) any
+	id      string // X-Request-Id
+	tenant  string
+	begun   time.Time
+	below   string // the rest of the path, for a route of all paths below one
+	errors  func(*oai.Error) any
+	dialect string
 
 	ignored                    names // fields of the body
 	promptTokens, outputTokens int   // of all choices, once they have ended
@@ -54,12 +58,11 @@ func (c *call) left() bool { return errors.Is(context.Cause(c.Context()), contex
 // routes returns the handler of all requests. A path that ends in "/" stands for all paths below it.
 func (s *Server) routes() http.Handler {
 	all := map[string]route{
-		"/v1/chat/completions":      {post: true, handle: (*Server).chat},
-		"/v1/completions":           {post: true, handle: (*Server).completion},
-		"/v1/messages":              {post: true, errors: anthropic.Error, handle: (*Server).messages},
-		"/v1/messages/count_tokens": {post: true, errors: anthropic.Error, handle: (*Server).countTokens},
-		"/v1/responses":             {post: true, handle: (*Server).respond},
-		"/v1/embeddings":            {post: true, handle: (*Server).embeddings},
+		"/v1/chat/completions":      {post: true, dialect: "chat", handle: (*Server).chat},
+		"/v1/completions":           {post: true, dialect: "completions", handle: (*Server).completion},
+		"/v1/messages":              {post: true, dialect: "messages", errors: anthropic.Error, handle: (*Server).messages},
+		"/v1/messages/count_tokens": {post: true, dialect: "messages", errors: anthropic.Error, handle: (*Server).countTokens},
+		"/v1/responses":             {post: true, dialect: "responses", handle: (*Server).respond},
 		"/v1/models":                {handle: (*Server).models},
 		"/v1/models/":               {handle: (*Server).model},
 		"/props":                    {handle: (*Server).props},
@@ -176,8 +179,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	h.Set("X-Request-Id", c.id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	to, below, known := find(all, r.URL.Path)
-	if c.below, c.errors = below, to.errors; !known && strings.HasPrefix(r.URL.Path, "/api/") {
+	if c.below, c.errors, c.dialect = below, to.errors, to.dialect; !known && strings.HasPrefix(r.URL.Path, "/api/") {
 		c.errors = ollama.Error
+	}
+	if c.dialect == "messages" { // where Anthropic's libraries look for it
+		h.Set("Request-Id", c.id)
 	}
 	r.Pattern = to.name
 	s.allow(w, 0) // for handlers that set no other
@@ -188,6 +194,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 		return
 	}
 	if err == nil {
+		s.countCall(c)
 		c.Request = r.WithContext(traceparent.Extract(r.Context(), r.Header))
 		err = to.handle(s, seen, c)
 	}
@@ -266,7 +273,7 @@ func (s *Server) ended(c *call, name string, w *watched, panicked any) {
 
 // fail answers a request with err, or only logs it if an answer has begun or no client waits for one.
 func (s *Server) fail(w *watched, c *call, err error) {
-	e := oai.FromError(err)
+	e := c.told(err)
 	switch {
 	case e.Status == http.StatusInternalServerError:
 		stack := tandem.StackOf(err) // "" unless it was a panic of this process
@@ -289,6 +296,22 @@ func (s *Server) fail(w *watched, c *call, err error) {
 		return
 	}
 	s.reply(w, e.Status, e.Body())
+}
+
+// told returns err as the client is told it.
+func (c *call) told(err error) *oai.Error {
+	e := *oai.FromError(err)
+	e.Request = c.id
+	return &e
+}
+
+// broken ends a stream with err, which send tells the client if it can still be told; nil is no error.
+func (s *Server) broken(c *call, events *sse.Writer, err error, send func(*oai.Error) error) error {
+	if begun, broken := events.State(); err != nil && begun && broken == nil && !c.left() {
+		s.cfg.Counters.Add("http.stream_errors", 1)
+		_ = send(c.told(err))
+	}
+	return err
 }
 
 // reply sends an answer as JSON.

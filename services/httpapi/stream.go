@@ -132,15 +132,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	if err == nil {
 		err = e.Done()
 	}
-	begun, broken := e.State()
-	if err == nil || !begun {
-		return err
-	}
-	if broken == nil && !c.left() {
-		s.cfg.Counters.Add("http.stream_errors", 1)
-		_ = e.Send("error", oai.FromError(err).Body())
-	}
-	return err
+	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", told.Body()) })
 }
 
 // total returns the chunk that counts the tokens of all choices.

@@ -178,7 +178,8 @@ func TestMetricsOfProcesses(t *testing.T) {
 		asked := atomic.Int32{}
 		there := []public.Process{
 			{Role: "gateway", Up: true, Description: tandem.Description{Name: "gateway", Counters: map[string]int64{
-				"verdicts.stale_base": 2, "requests.running": 1, "requests.waiting": 5}}},
+				"verdicts.stale_base": 2, "requests.running": 1, "requests.waiting": 5,
+				"dialect.requests.llama.cpp": 3, "dialect.requests.grpc": 4, "dialect.ignored.llama.cpp.samplers": 2}}},
 			{Role: "verifier", Up: true, Description: tandem.Description{Name: "verifier", Counters: map[string]int64{
 				"tickets.stale_epoch": 3, "tickets.stale_": 9,
 				"tickets.taken": 4, "tickets.waited_us": 2_000_000, "pool.depth": 1, "pool.limit": 32, "pool.oldest_us": 1500,
@@ -198,27 +199,30 @@ func TestMetricsOfProcesses(t *testing.T) {
 		m := NewMetrics(MetricsConfig{Describe: describe})
 		first := scrape(t, m)
 		want(t, first, map[string]float64{
-			`tandem_up{name="",process="gateway"}`:                                         1,
-			`tandem_up{name="",process="verifier"}`:                                        1,
-			`tandem_up{name="go",process="drafter"}`:                                       1,
-			`tandem:num_requests_running{name="",process="gateway"}`:                       1,
-			`tandem:num_requests_waiting{name="",process="gateway"}`:                       5,
-			`tandem_stale_drafts_total{name="",process="gateway",reason="stale_base"}`:     2,
-			`tandem_stale_drafts_total{name="",process="verifier",reason="epoch"}`:         3,
-			`tandem_pool_depth{name="",process="verifier"}`:                                1,
-			`tandem_pool_age_seconds_total{name="",process="verifier"}`:                    2,
-			`tandem_pool_depth_limit{name="",process="verifier"}`:                          32,
-			`tandem_pool_oldest_seconds{name="",process="verifier"}`:                       0.0015,
-			`tandem_pool_paused{name="go",process="drafter"}`:                              1,
-			`tandem_pool_pauses_total{name="go",process="drafter"}`:                        5,
-			`tandem_pool_paused_seconds_total{name="go",process="drafter"}`:                0.5,
-			`tandem_pool_tickets_total{event="mapped",name="",process="verifier"}`:         3,
-			`tandem_pool_tickets_total{event="taken",name="",process="verifier"}`:          4,
-			`tandem_device_busy_seconds_total{device="verify",name="",process="verifier"}`: 0.5,
-			`tandem_device_busy_seconds_total{device="draft",name="go",process="drafter"}`: 0.25,
-			`tandem_kv_pages{name="",process="verifier"}`:                                  7,
-			`tandem_shm_slots{name="go",process="drafter"}`:                                2,
-			`tandem_shm_slots_limit{name="go",process="drafter"}`:                          128,
+			`tandem_up{name="",process="gateway"}`:                                                        1,
+			`tandem_up{name="",process="verifier"}`:                                                       1,
+			`tandem_up{name="go",process="drafter"}`:                                                      1,
+			`tandem:num_requests_running{name="",process="gateway"}`:                                      1,
+			`tandem:num_requests_waiting{name="",process="gateway"}`:                                      5,
+			`tandem_stale_drafts_total{name="",process="gateway",reason="stale_base"}`:                    2,
+			`tandem_stale_drafts_total{name="",process="verifier",reason="epoch"}`:                        3,
+			`tandem_pool_depth{name="",process="verifier"}`:                                               1,
+			`tandem_dialect_requests_total{dialect="llama.cpp",name="",process="gateway"}`:                3,
+			`tandem_dialect_requests_total{dialect="grpc",name="",process="gateway"}`:                     4,
+			`tandem_ignored_fields_total{dialect="llama.cpp",field="samplers",name="",process="gateway"}`: 2,
+			`tandem_pool_age_seconds_total{name="",process="verifier"}`:                                   2,
+			`tandem_pool_depth_limit{name="",process="verifier"}`:                                         32,
+			`tandem_pool_oldest_seconds{name="",process="verifier"}`:                                      0.0015,
+			`tandem_pool_paused{name="go",process="drafter"}`:                                             1,
+			`tandem_pool_pauses_total{name="go",process="drafter"}`:                                       5,
+			`tandem_pool_paused_seconds_total{name="go",process="drafter"}`:                               0.5,
+			`tandem_pool_tickets_total{event="mapped",name="",process="verifier"}`:                        3,
+			`tandem_pool_tickets_total{event="taken",name="",process="verifier"}`:                         4,
+			`tandem_device_busy_seconds_total{device="verify",name="",process="verifier"}`:                0.5,
+			`tandem_device_busy_seconds_total{device="draft",name="go",process="drafter"}`:                0.25,
+			`tandem_kv_pages{name="",process="verifier"}`:                                                 7,
+			`tandem_shm_slots{name="go",process="drafter"}`:                                               2,
+			`tandem_shm_slots_limit{name="go",process="drafter"}`:                                         128,
 		})
 		scrape(t, m)
 		if n := asked.Load(); n != 1 {

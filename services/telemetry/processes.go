@@ -48,6 +48,9 @@ const (
 		"garbage, unasked and refused in the gateway."
 	helpExperts = "Experts of a model that passes used, counted layer by layer and each once in a pass: what passes read of them."
 
+	helpCalls   = "Requests that were let in, by whose API they speak; of gRPC, generations."
+	helpIgnored = "Fields of requests that had no effect, by API and name; names that no program was seen to send are \"other\"."
+
 	helpRows = "Rows of passes of a model: nodes of drafts and pieces of prompts."
 )
 
@@ -153,8 +156,16 @@ var figures = []figure{
 		counter: "http.connections."},
 	{metric: "tandem_connections_total", help: helpConn, labels: map[string]string{"server": "grpc"}, by: "event",
 		counter: "rpc.connections."},
+	{metric: "tandem_dialect_requests_total", help: helpCalls, by: "dialect", role: "gateway", counter: "dialect.requests."},
+	ignoredOf("chat"), ignoredOf("completions"), ignoredOf("responses"), ignoredOf("messages"), ignoredOf("ollama"), ignoredOf("llama.cpp"), ignoredOf("embeddings"),
 	{metric: "tandem_faults_total", help: "Panics in a pass or a call that were caught.", counter: "faults"},
 	{metric: "tandem_lost_spans_total", help: "Spans that the collector did not take.", counter: "telemetry.lost_spans"},
+}
+
+// ignoredOf returns the figure of the fields that requests of an API had in vain.
+func ignoredOf(dialect string) figure {
+	return figure{metric: "tandem_ignored_fields_total", help: helpIgnored, labels: map[string]string{"dialect": dialect}, by: "field",
+		role: "gateway", counter: "dialect.ignored." + dialect + "."}
 }
 
 // processes is a prometheus.Collector of what the processes behind a gateway tell. A process that is away is a
@@ -296,7 +307,7 @@ func (p *processes) tell(ch chan<- prometheus.Metric, f figure, x instance) {
 }
 
 // mostReasons bounds the series that a process can make by the names of its counters.
-const mostReasons = 32
+const mostReasons = 64
 
 // names bounds the number of labels that other processes can create. The zero value is ready; safe for concurrent use.
 type names struct {

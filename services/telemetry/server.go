@@ -13,14 +13,15 @@ import (
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
-// HTTP returns h with a server span around every generation: every POST below /v1/. It goes on with the trace that the
-// client names in a traceparent header. The span is named after the pattern that the handler has set at its end.
+// HTTP returns h with a server span around every POST: generations, and the few other calls that have a body. It goes on with the trace
+// that the client names in a traceparent header. The span is named after the pattern that the handler has set at its end, and has the id
+// of the request that the answer tells.
 func (t *Telemetry) HTTP(h http.Handler) http.Handler {
 	if t == nil {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/v1/") {
+		if r.Method != http.MethodPost {
 			h.ServeHTTP(w, r)
 			return
 		}
@@ -43,6 +44,9 @@ func (t *Telemetry) HTTP(h http.Handler) http.Handler {
 		}
 		status := s.status()
 		span.SetAttributes(attribute.Int("http.response.status_code", status))
+		if id := w.Header().Get("X-Request-Id"); id != "" {
+			span.SetAttributes(attribute.String("tandem.request_id", id))
+		}
 		if status >= http.StatusInternalServerError {
 			span.SetStatus(codes.Error, http.StatusText(status))
 		}

@@ -35,8 +35,10 @@ func TestServerSpans(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
+		w.Header().Set("X-Request-Id", "the-id")
 		_, _ = chatting{events: tel.Events()}.Generate(r.Context(), tandem.Request{}, noSink{})
 	})
+	mux.HandleFunc("POST /api/chat", func(w http.ResponseWriter, _ *http.Request) {})
 	mux.HandleFunc("GET /v1/models", func(http.ResponseWriter, *http.Request) {})
 	var pattern string
 	h := tel.HTTP(mux)
@@ -51,7 +53,9 @@ func TestServerSpans(t *testing.T) {
 	do("GET", "/v1/models", "")
 	do("POST", "/v1/completions?broken", "")
 	do("POST", "/v1/completions", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if pattern != "POST /v1/completions" {
+	last := pattern
+	do("POST", "/api/chat", "")
+	if pattern = last; pattern != "POST /v1/completions" {
 		t.Errorf("pattern %q: want it to be told to whoever is outside", pattern)
 	}
 	for _, err := range []error{nil, tandem.Errorf("x", tandem.Invalid, "bad"), tandem.Errorf("x", tandem.Internal, "broken")} {
@@ -72,15 +76,17 @@ func TestServerSpans(t *testing.T) {
 			posts = append(posts, s)
 		}
 	}
-	if len(spans) != 9 || byKind["SERVER"] != 5 || byKind["INTERNAL"] != 4 || len(posts) != 2 {
-		t.Fatalf("%d spans %v, %d of POST: want 5 servers, of them 2 POST, with 4 chats", len(spans), byKind, len(posts))
+	find(t, spans, "POST /api/chat") // generations of all APIs have one
+	if len(spans) != 10 || byKind["SERVER"] != 6 || byKind["INTERNAL"] != 4 || len(posts) != 2 {
+		t.Fatalf("%d spans %v, %d of POST: want 6 servers, of them 2 POST, with 4 chats", len(spans), byKind, len(posts))
 	}
 	if byError["s/Generate "] != 2 || byError["s/Generate internal"] != 1 || byError["POST /v1/completions Service Unavailable"] != 1 {
 		t.Errorf("errors %v: want those that are the server's doing", byError)
 	}
 	for _, s := range posts {
 		if s.Error == "" && (s.Trace != "0af7651916cd43dd8448eb211c80319c" || s.Parent != "b7ad6b7169203331" ||
-			s.Int("http.response.status_code") != 200 || s.Attrs["http.route"] != "/v1/completions") {
+			s.Int("http.response.status_code") != 200 || s.Attrs["http.route"] != "/v1/completions" ||
+			s.Attrs["tandem.request_id"] != "the-id") {
 			t.Errorf("span %+v: want one that goes on with the client's trace", s)
 		}
 	}

@@ -39,7 +39,8 @@ func TestFillInFiles(t *testing.T) {
 		"<|fim_pad|>").vocab(t)
 	files := []tandem.Excerpt{{Name: "x", Text: "a<|file_sep|>"}, {Name: "y", Text: "b"}}
 	got, lacking := v.FillIn("p", "s", files...)
-	const want = "<s><|repo_name|>myproject\n<|file_sep|>x\na<|file_sep|><|file_sep|>y\nb<|file_sep|>filename\n<|fim_prefix|>p<|fim_suffix|>s<|fim_middle|>"
+	const want = "<s><|repo_name|>myproject\n<|file_sep|>x\na<|file_sep|><|file_sep|>y\nb<|file_sep|>filename\n" +
+		"<|fim_prefix|>p<|fim_suffix|>s<|fim_middle|>"
 	if text := strings.ReplaceAll(v.DecodeWritten(got), "> ", ">"); text != want || lacking != nil {
 		t.Errorf("%q, lacking %v: want %q", text, lacking, want)
 	}

@@ -116,9 +116,10 @@ func Error(e *oai.Error) any {
 		Details *details `json:"details,omitempty"`
 	}
 	out := struct {
-		Type  string `json:"type"`
-		Error inner  `json:"error"`
-	}{"error", inner{Type: errorTypes[e.Status], Message: e.Message}}
+		Type    string `json:"type"`
+		Error   inner  `json:"error"`
+		Request string `json:"request_id,omitempty"`
+	}{"error", inner{Type: errorTypes[e.Status], Message: e.Message}, e.Request}
 	if out.Error.Type == "" {
 		out.Error.Type = "invalid_request_error"
 		if e.Status >= http.StatusInternalServerError {

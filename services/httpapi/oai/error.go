@@ -19,6 +19,7 @@ type Error struct {
 	Code       string // "" for none
 	RetryAfter time.Duration
 	TooLong    Excess // of a prompt that the context does not hold
+	Request    string // the id of the request, "" if it is not told
 }
 
 // Excess is a prompt that is too long.
@@ -43,13 +44,14 @@ type errorBody struct {
 		Type    string  `json:"type"`
 		Param   *string `json:"param"`
 		Code    *string `json:"code"`
+		Request string  `json:"request_id,omitempty"`
 	} `json:"error"`
 }
 
 // Body returns what to send as JSON.
 func (e *Error) Body() any {
 	var b errorBody
-	b.Error.Message, b.Error.Type = e.Message, e.Type
+	b.Error.Message, b.Error.Type, b.Error.Request = e.Message, e.Type, e.Request
 	if e.Param != "" {
 		b.Error.Param = &e.Param
 	}

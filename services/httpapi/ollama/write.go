@@ -102,5 +102,10 @@ type Show struct {
 	Modified     string         `json:"modified_at"`
 }
 
-// Error returns an error's body: a text.
-func Error(e *oai.Error) any { return map[string]string{"error": e.Message} }
+// Error returns an error's body: a text, and the request's id.
+func Error(e *oai.Error) any {
+	return struct {
+		Error   string `json:"error"`
+		Request string `json:"request_id,omitempty"`
+	}{e.Message, e.Request}
+}

@@ -63,6 +63,7 @@ type (
 	Failure struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
+		Request string `json:"request_id,omitempty"`
 	}
 	Incomplete struct {
 		Reason string `json:"reason"`
