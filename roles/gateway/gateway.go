@@ -177,21 +177,21 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	if c.KeepAwake {
 		generator = awake.New(g, r.Counters)
 	}
-	monitor := httpapi.NewMonitor(generator, r.Events.Mute, peers.passes)
+	monitor := httpapi.NewMonitor(generator, r.Events.Mute, peers.passes).Places(config.Sessions)
 	describe := peers.describer(r, config.ModelName, config.Limits)
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
-	serveRPC(r, public.Config{Generator: generator, Model: config.ModelName, Defaults: c.Defaults, Describe: describe, Vocab: vocab,
-		Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()},
-		target.chat, texts, config.Limits.Context)
+	serveRPC(r, public.Config{Generator: counted{generator, r.Counters}, Model: config.ModelName, Defaults: c.Defaults, Describe: describe,
+		Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context), Embedder: g,
+		Width: config.Embedding.Made()}, target.chat, texts, config.Limits.Context)
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
 		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,
-			Limits: config.Limits, Describe: describe, Drafters: members.Names, Health: monitor.Health, Loading: monitor.Loading,
-			Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(), Keys: c.Keys, Texts: texts, Insecure: c.Insecure,
-			Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
+			Limits: config.Limits, Describe: describe, Drafters: members.Names, Slots: monitor.Slots, Health: monitor.Health,
+			Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(), Keys: c.Keys, Texts: texts,
+			Insecure: c.Insecure, Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
 		if err != nil {
 			return out, undo, err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/telemetry"
 )
@@ -35,6 +36,18 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 		}
 		return n
 	}})
+}
+
+// counted counts what is generated for gRPC's clients, as httpapi counts the requests of its APIs.
+type counted struct {
+	tandem.Generator
+	counters *tandem.Counters
+}
+
+// Generate implements tandem.Generator.
+func (c counted) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
+	c.counters.Add(httpapi.CountedCalls+"grpc", 1)
+	return c.Generator.Generate(ctx, r, s)
 }
 
 // PrefillOf is the prefix of the gauges of sessions that the verifier is reading: done and total tokens, by session.

@@ -36,6 +36,7 @@ type Config struct {
 	Health      func(context.Context) Health             // nil: always ready
 	Loading     func() string                            // why requests cannot be answered yet, "" once they can; nil: they can
 	Describe    func(context.Context) public.Description // nil: no /tandem/v1/describe
+	Slots       func() []Slot                            // of the Monitor; nil: none is told
 	Drafters    func() []string                          // names that requests may use now; nil: not told
 	Metrics     http.Handler                             // of /metrics; nil: not found
 	MetricsKeys *access.Keys                             // the only ones that open /metrics; nil: Keys do

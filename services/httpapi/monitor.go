@@ -35,6 +35,8 @@ type Monitor struct {
 	up   atomic.Bool
 	why  atomic.Pointer[string] // the verifier is there but cannot be used; nil: no such reason
 
+	places places
+
 	start time.Time
 	mu    sync.Mutex
 	probe *probe // the latest; nil before the first
@@ -187,18 +189,22 @@ func (m *Monitor) attempt() *probe {
 
 // Generate implements tandem.Generator.
 func (m *Monitor) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
-	return m.Generator.Generate(ctx, r, noting{s, m})
+	x := m.places.take(r)
+	defer m.places.leave(x)
+	return m.Generator.Generate(ctx, r, noting{s, m, x})
 }
 
 // noting is a sink that tells the monitor of passes: each piece of output comes from one.
 type noting struct {
 	tandem.Sink
 	m *Monitor
+	x *running
 }
 
 // Delta implements tandem.Sink.
 func (n noting) Delta(d tandem.Delta) error {
 	n.m.last.Store(int64(time.Since(n.m.start)) + 1)
+	n.m.places.grew(n.x, len(d.Tokens))
 	return n.Sink.Delta(d)
 }
 

@@ -1,16 +1,19 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
+	"strconv"
 
+	"github.com/tandem-llm/tandem/services/httpapi/llamacpp"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // props is what /props answers: llama.cpp's names, as far as tandem has what they mean.
 type props struct {
 	Settings struct {
-		Context int           `json:"n_ctx"`
-		Params  defaultParams `json:"params"`
+		Context int             `json:"n_ctx"`
+		Params  llamacpp.Params `json:"params"` // the values of what a request leaves out
 	} `json:"default_generation_settings"`
 	Alias      string          `json:"model_alias"`
 	Path       string          `json:"model_path"` // the file's name: its folder is nobody's business
@@ -18,23 +21,6 @@ type props struct {
 	Caps       map[string]bool `json:"chat_template_caps"` // of chats with this server, which describes tools where the template does not
 	Modalities map[string]bool `json:"modalities"`
 	Build      string          `json:"build_info"`
-}
-
-// defaultParams are the values of what a request leaves out.
-type defaultParams struct {
-	Seed             int64   `json:"seed"` // -1: a random one for each request
-	Temperature      float64 `json:"temperature"`
-	TopK             int     `json:"top_k"`
-	TopP             float64 `json:"top_p"`
-	MinP             float64 `json:"min_p"`
-	RepeatLast       int     `json:"repeat_last_n"`
-	RepeatPenalty    float64 `json:"repeat_penalty"`
-	PresencePenalty  float64 `json:"presence_penalty"`
-	FrequencyPenalty float64 `json:"frequency_penalty"`
-	MaxTokens        int     `json:"max_tokens"`
-	Predict          int     `json:"n_predict"` // the same
-	IgnoreEOS        bool    `json:"ignore_eos"`
-	Stream           bool    `json:"stream"`
 }
 
 // props answers /props.
@@ -53,11 +39,11 @@ func (s *Server) props(w http.ResponseWriter, _ *call) error {
 	if most == oai.ToTheEnd {
 		most = -1 // as llama.cpp's server has it
 	}
-	p.Settings.Params = defaultParams{Seed: -1, Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
+	p.Settings.Params = llamacpp.Params{Seed: "-1", Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
 		RepeatLast: d.RepeatLast, RepeatPenalty: d.RepeatPenalty, PresencePenalty: d.PresencePenalty,
 		FrequencyPenalty: d.FrequencyPenalty, MaxTokens: most, Predict: most}
 	if seed := s.cfg.Defaults.Seed; seed != nil {
-		p.Settings.Params.Seed = int64(*seed)
+		p.Settings.Params.Seed = json.Number(strconv.FormatUint(*seed, 10))
 	}
 	s.reply(w, http.StatusOK, p)
 	return nil

@@ -75,6 +75,7 @@ func (s *Server) routes() http.Handler {
 		"/readyz":                   {open: true, handle: (*Server).readyz},
 	}
 	maps.Copy(all, ollamaRoutes)
+	maps.Copy(all, nativeRoutes)
 	if s.cfg.Describe != nil {
 		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
 	}

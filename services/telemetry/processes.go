@@ -157,7 +157,8 @@ var figures = []figure{
 	{metric: "tandem_connections_total", help: helpConn, labels: map[string]string{"server": "grpc"}, by: "event",
 		counter: "rpc.connections."},
 	{metric: "tandem_dialect_requests_total", help: helpCalls, by: "dialect", role: "gateway", counter: "dialect.requests."},
-	ignoredOf("chat"), ignoredOf("completions"), ignoredOf("responses"), ignoredOf("messages"), ignoredOf("ollama"), ignoredOf("llama.cpp"), ignoredOf("embeddings"),
+	ignoredOf("chat"), ignoredOf("completions"), ignoredOf("responses"), ignoredOf("messages"), ignoredOf("ollama"), ignoredOf("llama.cpp"),
+	ignoredOf("embeddings"),
 	{metric: "tandem_faults_total", help: "Panics in a pass or a call that were caught.", counter: "faults"},
 	{metric: "tandem_lost_spans_total", help: "Spans that the collector did not take.", counter: "telemetry.lost_spans"},
 }

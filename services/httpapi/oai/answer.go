@@ -188,7 +188,7 @@ func NewChatLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, word func
 	out := &ChatLogprobs{Content: make([]TokenLogprob, len(logprobs))}
 	one := func(t tandem.Token, p float32) topLogprob {
 		w := word(t)
-		return topLogprob{w.Text, finite(p), w.Bytes}
+		return topLogprob{w.Text, Finite(p), w.Bytes}
 	}
 	for i, l := range logprobs {
 		c := TokenLogprob{topLogprob: one(tokens[i], l.LogProb), Top: make([]topLogprob, len(l.Top))}
@@ -220,25 +220,25 @@ func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, at *Offsets, 
 	out := &Logprobs{Tokens: make([]string, n), LogProbs: make([]float64, n), Top: make([]map[string]float64, n), Offsets: make([]int, n)}
 	for i, l := range logprobs {
 		name := word(tokens[i]).legacy()
-		out.Tokens[i], out.LogProbs[i], out.Offsets[i] = name, finite(l.LogProb), at.At
+		out.Tokens[i], out.LogProbs[i], out.Offsets[i] = name, Finite(l.LogProb), at.At
 		at.At += utf8.RuneCountInString(at.Text(tokens[i]))
 		top := make(map[string]float64, len(l.Top)+1)
 		for _, t := range l.Top {
 			name := word(t.Token).legacy()
 			if _, twice := top[name]; !twice { // tokens may be written alike: the likeliest counts
-				top[name] = finite(t.LogProb)
+				top[name] = Finite(t.LogProb)
 			}
 		}
 		if _, there := top[name]; !there {
-			top[name] = finite(l.LogProb)
+			top[name] = Finite(l.LogProb)
 		}
 		out.Top[i] = top
 	}
 	return out
 }
 
-// finite returns p as a number that JSON has; OpenAI's API uses -9999 for an impossible token.
-func finite(p float32) float64 {
+// Finite returns p as a number that JSON has; OpenAI's API uses -9999 for an impossible token.
+func Finite(p float32) float64 {
 	if math.IsNaN(float64(p)) || p < -9999 {
 		return -9999
 	}

@@ -99,7 +99,7 @@ func NewRound(r *tandem.Round, word func(tandem.Token) Word) *Round {
 			n.Parent = int32(r.Tree.Parents[i])
 		}
 		if i < len(r.Tree.LogProbs) {
-			n.LogProb = finite(r.Tree.LogProbs[i])
+			n.LogProb = Finite(r.Tree.LogProbs[i])
 		}
 		if i < len(r.Votes) {
 			for bit := range r.Drafters {
