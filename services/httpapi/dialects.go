@@ -16,7 +16,8 @@ var countedFields = fieldSet("user metadata store service_tier prompt_cache_key 
 	"return_progress mirostat mirostat_tau mirostat_eta dry_multiplier dry_base xtc_probability xtc_threshold " +
 	"dynatemp_range top_n_sigma top_a tfs num_ctx num_thread num_gpu num_batch num_keep reasoning " +
 	"reasoning_format enable_thinking reasoning_effort client_metadata include max_tool_calls truncation " +
-	"format tool_reference redacted_thinking tools[].type refusal annotations provider transforms chat_format")
+	"format tool_reference redacted_thinking tools[].type refusal annotations provider transforms chat_format " +
+	"x-anthropic-billing-header")
 
 func fieldSet(names string) map[string]bool {
 	out := map[string]bool{}
