@@ -63,6 +63,7 @@ func (s *Server) routes() http.Handler {
 		"/v1/messages":              {post: true, dialect: "messages", errors: anthropic.Error, handle: (*Server).messages},
 		"/v1/messages/count_tokens": {post: true, dialect: "messages", errors: anthropic.Error, handle: (*Server).countTokens},
 		"/v1/responses":             {post: true, dialect: "responses", handle: (*Server).respond},
+		"/v1/embeddings":            {post: true, dialect: "embeddings", handle: (*Server).embeddings},
 		"/v1/models":                {handle: (*Server).models},
 		"/v1/models/":               {handle: (*Server).model},
 		"/props":                    {handle: (*Server).props},
