@@ -27,7 +27,8 @@ func TestAPIsOfOthers(t *testing.T) {
 	}
 	for turn := range 2 {
 		ask("/v1/messages", fmt.Sprintf(asks, turn, turn, longPrompt(t)[:600]), &m)
-		if all := m.Usage.Cached + m.Usage.Input; turn == 0 && m.Usage.Cached != 0 || turn == 1 && (m.Usage.Input > pageTokens || all < 2*pageTokens) {
+		all := m.Usage.Cached + m.Usage.Input
+		if turn == 0 && m.Usage.Cached != 0 || turn == 1 && (m.Usage.Input > pageTokens || all < 2*pageTokens) {
 			t.Errorf("turn %d: %d tokens computed, %d found", turn, m.Usage.Input, m.Usage.Cached)
 		}
 		g.idle(t)
