@@ -84,7 +84,7 @@ type Web struct {
 	KeepAttribution bool     `help:"Leave in the system block by which Claude Code says who asks. It changes with every request, so nothing behind it is found in the cache." more:"" group:"Serving"`
 	StrictFields    bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." more:"" group:"Serving"`
 	ChatTemplate    string   `help:"File with the Jinja template of chats, for a model without a right one." more:"" placeholder:"FILE" group:"Model"`
-	Pooling         string   `help:"How vectors of texts are made: last (the state of the last token), mean (that of all) or auto: as the model's file says; a model whose file says nothing makes none." enum:"auto,last,mean" default:"auto" more:"" group:"Model"`
+	Pooling         string   `help:"How vectors of texts are made: last (the state of the last token), mean (that of all) or auto: as the model's file says; a model whose file says nothing makes none." enum:"auto,last,mean," default:"auto" more:"" group:"Model"`
 
 	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON" more:"" group:"Model"`
 }

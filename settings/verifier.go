@@ -75,7 +75,7 @@ type CacheFolder struct {
 // PrefixStore says what is kept of long beginnings of texts on the disk.
 type PrefixStore struct {
 	PrefixStore *Size         `help:"Keep long beginnings of texts on disk (default: off). Keys and values of beginnings of 512 tokens or more, at most SIZE in all, are there again after a restart. They lie in the folder prefixes of the cache folder. Where clients have keys they are encrypted, with keys made from those." placeholder:"SIZE" group:"Memory"`
-	PrefixAge   time.Duration `help:"Remove from the disk what --prefix-store has kept and nobody has used for this long." default:"168h" check:">0" more:"" group:"Memory"`
+	PrefixAge   time.Duration `help:"Remove from the disk what --prefix-store has kept and nobody has used for this long; 0 = never." default:"168h" check:">=0" more:"" group:"Memory"`
 }
 
 // GPULayers lend a GPU's spare memory to a target that computes on the processor.

@@ -40,6 +40,8 @@ func vary(v reflect.Value) {
 		switch to := at.Addr().Interface().(type) {
 		case *string:
 			switch *to = "ä \"" + f.Name + "\": #,"; f.Name {
+			case "Pooling":
+				*to = "mean"
 			case "KVType":
 				*to = "q8_0"
 			case "LogLevel":
