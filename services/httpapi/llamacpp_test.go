@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -60,7 +61,10 @@ func TestNative(t *testing.T) {
 // asked returns a server that notes what it is asked for.
 func asked(t *testing.T, result tandem.Result) (s *site, last *tandem.Request) {
 	last = new(tandem.Request)
+	var several sync.Mutex
 	return serve(t, written(func(_ context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+		several.Lock()
+		defer several.Unlock()
 		*last = r
 		result.PromptTokens, result.OutputTokens = len(r.Tokens), 1
 		if err := sink.Started(tandem.Started{Request: r}); err != nil {
