@@ -11,6 +11,7 @@ type call struct {
 	stage  stage
 	list   bool // within an array of calls
 	nested bool // within the object "function"
+	double bool // it began with two braces
 	key    string
 	name   string
 	args   string // that came before the name
@@ -101,6 +102,12 @@ func (r *Reader) inObject() bool {
 // objectKey reads a key, or the end of the object.
 func (r *Reader) objectKey(b byte) bool {
 	switch b {
+	case '{': // Qwen 2.5's template shows the braces of its example twice, which small models copy
+		if c := &r.call; c.key == "" && !c.double && !c.nested {
+			r.consume(1)
+			c.double = true
+			return true
+		}
 	case '}':
 		return r.objectEnds()
 	case ',':

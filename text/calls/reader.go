@@ -315,6 +315,12 @@ func (r *Reader) more() bool { return r.ended && r.no() }
 // over is the state behind a call: its closing marker, or text.
 func (r *Reader) over() bool {
 	rest := strings.TrimLeft(r.buf, space)
+	if r.at.close == "" && r.call.double { // no marker says where the braces end
+		if r.buf = strings.TrimLeft(rest, "}"+space); r.buf == "" && !r.ended {
+			return false
+		}
+		return r.ends()
+	}
 	for _, m := range []string{"}", "```", r.at.close} { // a brace too many is a common slip; a fence closes DeepSeek's arguments
 		switch {
 		case m == "" || r.at.close == "":
