@@ -9,14 +9,19 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// left returns the kept pages by tenant after n evictions: each takes the least recently used page of a tenant that has
-// the most.
+// inOrder returns the idle entries of a root in the order in which they are evicted.
+func inOrder(root *entry) []*entry {
+	return slices.SortedFunc(slices.Values(root.kept), func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.at, b.at))
+	})
+}
+
+// left returns the kept pages by tenant after n evictions: each takes the page of a tenant that has the most that is due first, among
+// short texts the least recently used one.
 func left(c *Cache, n int) map[int32]string {
 	var all []*entry
 	for _, root := range c.roots {
-		for x := root.lru.Front(); x != nil; x = x.Next() {
-			all = append(all, x.Value.(*entry))
-		}
+		all = append(all, inOrder(root)...)
 	}
 	for ; n > 0; n-- {
 		count := map[string]int{}
@@ -47,7 +52,7 @@ func TestEvictionIsFair(t *testing.T) {
 	}
 	kept := func(tenant string) int {
 		if root := c.roots[tenant]; root != nil {
-			return root.lru.Len()
+			return len(root.kept)
 		}
 		return 0
 	}

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"container/list"
 	"slices"
 	"sync/atomic"
 
@@ -24,9 +23,8 @@ import (
 // Invariants:
 //  1. Whoever uses an entry uses all its ancestors; so the descendants of an idle one are idle.
 //  2. An entry that nobody uses is idle: its page counts as free, and the entry is evicted when the page is needed. The
-//     tenant with the most idle pages loses its least recently used one. So a tenant that keeps no more than the
-//     others loses nothing to them, whatever they do. Whoever uses a descendant uses the entry too, so descendants are
-//     evicted before it.
+//     tenant with the most idle pages loses the one that is due first (see due). So a tenant that keeps no more than the
+//     others loses nothing to them, whatever they do. Descendants are evicted before their ancestors.
 //  3. A condemned entry is in no tree: nobody finds it, and its page is free when its last user leaves.
 //
 // Nothing is shared between tenants, not even pages of equal tokens. So the time that a tenant's own prompts take tells it
@@ -37,19 +35,25 @@ import (
 // A tree of pages whose children are scanned needs no hash, so there are no collisions. As each entry has one parent, a
 // look-up compares at most as many pages as the arena has, and in practice as many as the prompt has.
 type entry struct {
-	parent    *entry     // nil: the root of a tenant, which has no page
-	root      *entry     // of its tenant; itself for a root
-	tenant    string     // of a root
-	lru       *list.List // of a root: the tenant's idle entries, least recently used first
-	children  []*entry
-	tokens    []tandem.Token // of its rows
-	page      int32
-	users     int           // sequences that have it in their tables; for a root, sequences that share within the tenant
-	idle      *list.Element // its place in its root's lru
-	at        uint64        // value of prefixes.rested when it became idle or was refreshed
-	condemned bool
-	state     int32  // slot with the states of recurrent layers behind the last of tokens; none: nobody has kept them
-	asked     uint64 // value of slots.asked when the state was kept or last used
+	parent     *entry      // nil: the root of a tenant, which has no page
+	root       *entry      // of its tenant; itself for a root
+	tenant     string      // of a root
+	kept       idleEntries // of a root: the tenant's
+	clock      uint64      // of a root: see evict.go; stateClock is that of its states
+	stateClock uint64
+	children   []*entry
+	tokens     []tandem.Token // of its rows
+	page       int32
+	users      int // sequences that have it in their tables; for a root, sequences that share within the tenant
+	idle       bool
+	place      int    // in its root's kept
+	pages      int    // of the longest text that is kept and that it is a part of, as of when it last became idle
+	due        uint64 // of its tenant's idle entries the one with the lowest is evicted first: see evict.go
+	at         uint64 // value of prefixes.rested when it became idle or was refreshed
+	condemned  bool
+	state      int32  // slot with the states of recurrent layers behind the last of tokens; none: nobody has kept them
+	asked      uint64 // value of slots.asked when the state was kept or last used
+	askedAt    uint64 // its root's stateClock then
 }
 
 // prefixes are the pages that the cache keeps for later sequences.
@@ -74,7 +78,7 @@ func (c *Cache) Evicted() int64 { return c.evicted.Load() }
 // Drop forgets all kept prefixes.
 func (c *Cache) Drop() {
 	for c.idle > 0 {
-		c.remove(c.oldest())
+		c.remove(c.next())
 	}
 	c.counted()
 }
@@ -188,7 +192,7 @@ func (p *Pages) join(tenant string) {
 		if c.roots == nil {
 			c.roots = map[string]*entry{}
 		}
-		p.root = &entry{tenant: tenant, lru: list.New()}
+		p.root = &entry{tenant: tenant}
 		p.root.root = p.root
 		c.roots[tenant] = p.root
 	}
@@ -229,8 +233,8 @@ func (p *Pages) use(e *entry) {
 
 // leave ends p's use of all but the first keep entries, the last first.
 func (p *Pages) leave(keep int) {
-	c := p.cache
-	for i := len(p.chain) - 1; i >= keep; i-- {
+	c, pages := p.cache, len(p.chain)
+	for i := pages - 1; i >= keep; i-- {
 		switch e := p.chain[i]; {
 		case e.users > 1:
 			e.users--
@@ -239,7 +243,7 @@ func (p *Pages) leave(keep int) {
 			c.free = append(c.free, e.page)
 		default:
 			e.users = 0
-			c.rest(e)
+			c.rest(e, pages)
 		}
 	}
 	p.chain = p.chain[:keep]
@@ -255,7 +259,7 @@ func (p *Pages) follow(tokens []tandem.Token) (tail *entry, rows int) {
 		}
 		p.use(tail)
 	}
-	if tail != nil && tail.idle != nil {
+	if tail != nil && tail.idle {
 		p.cache.refresh(tail) // even if it is evicted, its rows stay long enough
 	}
 	return tail, rows
@@ -305,7 +309,7 @@ func (p *Pages) keepRest(tokens []tandem.Token) {
 		return
 	}
 	if e, rows := parent.child(tokens); rows == len(tokens) {
-		if e.idle != nil {
+		if e.idle {
 			c.refresh(e)
 		}
 		if rows == len(e.tokens) {
@@ -315,7 +319,7 @@ func (p *Pages) keepRest(tokens []tandem.Token) {
 	}
 	e := c.add(parent, tokens, p.Table[i])
 	p.handOver(e)
-	c.rest(e)
+	c.rest(e, i+1)
 	p.Table = slices.Delete(p.Table, i, i+1)
 }
 
@@ -329,62 +333,6 @@ func (c *Cache) add(parent *entry, tokens []tandem.Token, page int32) *entry {
 	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), page: page, state: none}
 	parent.children = append(parent.children, e)
 	return e
-}
-
-// rest makes an unused entry idle, as the last of its tenant to be evicted.
-func (c *Cache) rest(e *entry) {
-	e.idle = e.root.lru.PushBack(e)
-	c.idle++
-	c.refresh(e)
-	for c.most > 0 && c.idle > c.most {
-		c.evict()
-	}
-}
-
-// refresh makes an idle entry the last of its tenant to be evicted.
-func (c *Cache) refresh(e *entry) {
-	e.root.lru.MoveToBack(e.idle)
-	c.rested++
-	e.at = c.rested
-}
-
-// unrest ends an entry's idleness.
-func (c *Cache) unrest(e *entry) {
-	if e.idle != nil {
-		e.root.lru.Remove(e.idle)
-		e.idle = nil
-		c.idle--
-	}
-}
-
-// oldest returns the idle entry to evict first: the least recently used one of the tenant that has the most. Among tenants
-// with equally many it is the least recently used. There must be one. Each call scans all tenants; there are no more of
-// them than keys.
-func (c *Cache) oldest() (first *entry) {
-	for _, root := range c.roots {
-		if root.lru.Len() == 0 {
-			continue
-		}
-		e := root.lru.Front().Value.(*entry)
-		if first == nil || root.lru.Len() > first.root.lru.Len() || root.lru.Len() == first.root.lru.Len() && e.at < first.at {
-			first = e
-		}
-	}
-	return first
-}
-
-// evict frees a kept page.
-func (c *Cache) evict() {
-	c.remove(c.oldest())
-	c.evicted.Add(1)
-}
-
-// remove frees the page of an idle entry without children.
-func (c *Cache) remove(e *entry) {
-	c.unrest(e)
-	c.forgetState(e)
-	c.free = append(c.free, e.page)
-	c.unlink(e)
 }
 
 // unlink removes e and all below it from the tree.
@@ -411,7 +359,7 @@ func (c *Cache) condemn(e *entry) {
 		e, below = below[0], append(below[1:], below[0].children...)
 		e.condemned, e.children = true, nil
 		c.forgetState(e)
-		if e.idle != nil {
+		if e.idle {
 			c.unrest(e)
 			c.free = append(c.free, e.page)
 		}

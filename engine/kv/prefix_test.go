@@ -122,11 +122,11 @@ func (r *rig) consistent() {
 		for _, k := range e.children {
 			entries[k] = true
 			put(k.page, "an entry's")
-			if k.parent != e || k.condemned || k.users != users[k] || (k.users == 0) != (k.idle != nil) ||
+			if k.parent != e || k.condemned || k.users != users[k] || (k.users == 0) != k.idle ||
 				len(k.tokens) < kernels.PageRows && k.users+len(k.children) > 0 {
 				r.Fatalf("entry %+v: %d users", k, users[k])
 			}
-			if k.idle != nil {
+			if k.idle {
 				idle++
 			}
 			walk(k)
@@ -140,13 +140,13 @@ func (r *rig) consistent() {
 	}
 	listed := 0
 	for _, root := range c.roots {
-		gone, last := map[*entry]bool{}, uint64(0)
-		for x := root.lru.Front(); x != nil; x = x.Next() {
-			e := x.Value.(*entry)
-			if gone[e] = true; e.root != root || e.idle != x || e.at <= last {
-				r.Fatalf("entry %+v is listed as idle for tenant %q after number %d", e, root.tenant, last)
+		gone, last := map[*entry]bool{}, &entry{}
+		for _, e := range inOrder(root) {
+			if gone[e] = true; e.root != root || !e.idle || root.kept[e.place] != e || e.due < last.due ||
+				e.due == last.due && e.at <= last.at {
+				r.Fatalf("entry %+v is listed as idle for tenant %q after %+v", e, root.tenant, last)
 			}
-			last = e.at
+			last = e
 			listed++
 			for _, k := range e.children {
 				if !gone[k] {

@@ -13,7 +13,7 @@ import (
 // position; pages behind it are computed again, because without states they are of no use.
 //
 // All slots are one pool. A sequence takes one when it is opened; the others keep states of prefixes. When none is free, the tenant with
-// the most of them gives up its least recently used one.
+// the most of them gives up one.
 type slots struct {
 	slotFree   []int32
 	allSlots   int
@@ -56,8 +56,7 @@ func (c *Cache) LostStates() int64 { return c.lost.Load() }
 // takeSlot returns a slot, for which a kept state may be given up; none if sequences have all.
 func (c *Cache) takeSlot() int32 {
 	if len(c.slotFree) == 0 && len(c.keepers) > 0 {
-		c.lost.Add(1)
-		c.forgetState(c.leastAsked())
+		c.giveUp()
 	}
 	n := len(c.slotFree)
 	if n == 0 {
@@ -68,7 +67,25 @@ func (c *Cache) takeSlot() int32 {
 	return slot
 }
 
-// leastAsked returns the entry whose state is given up first.
+// giveUp frees the slot of a kept state: of the tenant that has the most the one that is due first. What that means for pages (evict.go)
+// holds here for what must be computed again without the state.
+func (c *Cache) giveUp() {
+	first := c.leastAsked()
+	root, due := first.root, first.stateDue()
+	for _, e := range c.keepers {
+		if e.root != root {
+			continue
+		}
+		if d := e.stateDue(); d < due || d == due && e.asked < first.asked {
+			first, due = e, d
+		}
+	}
+	root.stateClock = due
+	c.lost.Add(1)
+	c.forgetState(first)
+}
+
+// leastAsked returns the entry whose state was not used for longest, of the tenant that has the most states.
 func (c *Cache) leastAsked() (first *entry) {
 	of := map[*entry]int{}
 	for _, e := range c.keepers {
@@ -82,6 +99,22 @@ func (c *Cache) leastAsked() (first *entry) {
 	return first
 }
 
+// stateDue returns what is compared: the pages from the last state before, but at least an eighth of the text. The end of a text often lies
+// close behind another state, and is what will be asked for.
+func (e *entry) stateDue() uint64 {
+	all, behind := 0, 0
+	for at := e; at.parent != nil; at = at.parent {
+		if at != e && at.state != none && behind == 0 {
+			behind = all
+		}
+		all++
+	}
+	if behind == 0 {
+		behind = all
+	}
+	return e.askedAt + counts(max(behind, all/8))
+}
+
 func (c *Cache) forgetState(e *entry) {
 	if e.state != none {
 		c.slotFree = append(c.slotFree, e.state)
@@ -93,8 +126,8 @@ func (c *Cache) forgetState(e *entry) {
 
 // keepState makes slot the state of e, which has none.
 func (c *Cache) keepState(e *entry, slot int32) {
-	c.asked++
-	e.state, e.asked = slot, c.asked
+	c.ask(e)
+	e.state = slot
 	c.keepers = append(c.keepers, e)
 	c.keptStates.Add(1)
 }
@@ -204,11 +237,11 @@ func (p *Pages) find(tokens []tandem.Token, held int) (tail *entry, rows int) {
 		full := (from + level) * kernels.PageRows
 		if tail != nil && full+len(tail.tokens) > held {
 			p.useAll(path[:level])
-			if tail.idle != nil {
+			if tail.idle {
 				p.cache.refresh(tail)
 			}
 			p.found = tail.state
-			p.asks(tail)
+			p.cache.ask(tail)
 			return tail, len(tail.tokens)
 		}
 		if level > 0 && end.state != none && full > held {
@@ -216,7 +249,7 @@ func (p *Pages) find(tokens []tandem.Token, held int) (tail *entry, rows int) {
 				p.parted = 0
 			}
 			p.found = end.state
-			p.asks(end)
+			p.cache.ask(end)
 			return nil, 0
 		}
 	}
@@ -240,9 +273,10 @@ func (e *entry) tail(tokens []tandem.Token) (best *entry) {
 	return best
 }
 
-func (p *Pages) asks(e *entry) {
-	p.cache.asked++
-	e.asked = p.cache.asked
+// ask notes that the states of e are kept or used.
+func (c *Cache) ask(e *entry) {
+	c.asked++
+	e.asked, e.askedAt = c.asked, e.root.stateClock
 }
 
 // adopt copies the states that find has found to p's slot. Their entry may have been evicted since: nobody has written to the slot, unless
