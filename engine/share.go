@@ -38,7 +38,8 @@ func (s *Sequence) Follows(o *Sequence) bool {
 		return false
 	}
 	if s.model.config.Recurrent() {
-		if end = o.nextMark(s.length); end == 0 || end <= o.length || end > len(s.prompt) || end >= len(o.prompt) || s.broken || o.broken {
+		end = o.nextMark(max(s.length, o.length-1)) // the next whose states it has not shared yet
+		if end == 0 || end > len(s.prompt) || end >= len(o.prompt) || s.broken || o.broken {
 			return false
 		}
 		return slices.Equal(s.prompt[:end], o.prompt[:end]) && s.filling() && o.filling()

@@ -46,6 +46,8 @@ func (r *records) take() int32 {
 
 const (
 	slotsEach    = 2  // slots for each sequence: its own, and one for a prefix
+	leastApart   = 8  // pages between states that divide a prompt
+	mostParts    = 8  // of a prompt between them
 	recordsEach  = 32 // records for each sequence, beside those of the rows of one pass
 	maxSequences = 1 << 13
 )
@@ -135,18 +137,23 @@ func (s *Sequence) rewind(n int) (int, error) {
 	return n, err
 }
 
-// nextMark returns the first position behind at where s will keep states of its prompt for others; 0: none. There are two: the last end of
-// a page of the prompt, and the end of the last page that the prompt shares with an earlier text whose states there were not kept. So the
-// second text with a beginning is the last that computes it anew.
+// nextMark returns the first position behind at where s will keep states of its prompt for others; 0: none. They are kept at the last end
+// of a page of the prompt; at the end of the last page that the prompt shares with an earlier text whose states there were not kept; and
+// where they only divide a long prompt, so that not all is computed again of the first that differs in its middle.
 func (s *Sequence) nextMark(at int) int {
 	end := len(s.prompt) / kernels.PageRows * kernels.PageRows
-	if p := s.pages.Parted(); p > at && p < end {
+	if end <= at {
+		return 0
+	}
+	apart := leastApart * kernels.PageRows
+	for apart*mostParts < end {
+		apart *= 2 // so that prompts of other lengths are divided at the same places
+	}
+	next := min(end, (at/apart+1)*apart)
+	if p := s.pages.Parted(); p > at && p < next {
 		return p
 	}
-	if end > at {
-		return end
-	}
-	return 0
+	return next
 }
 
 // walk is what a pass does with a sequence's states.
