@@ -49,6 +49,10 @@ func (s *Sequence) Follows(o *Sequence) bool {
 		o.filling()
 }
 
+// Parts says that earlier texts with the first n tokens of the prompt are known elsewhere, but not their states there: s keeps its own
+// there for others, as it does where it leaves what it has found.
+func (s *Sequence) Parts(n int) { s.pages.PartsAt(n) }
+
 // Distrust, called after a failure that the pages of s may have caused, makes sure that no sequence finds them any more.
 // Sequences that share them already go on.
 func (s *Sequence) Distrust() { s.pages.Distrust() }

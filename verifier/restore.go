@@ -29,22 +29,23 @@ type arrival struct {
 }
 
 // restore reads the beginning of o's text from files if they have more of it than the memory. It returns nil if there is nothing to put.
-func (k *keeper) restore(ctx context.Context, o tandem.Opening) *arrival {
+// parted is where the text leaves the pages that the files have, if there are no states behind the last of them; else 0.
+func (k *keeper) restore(ctx context.Context, o tandem.Opening) (_ *arrival, parted int) {
 	if len(o.Tokens) <= k.Least*engine.PageTokens || !k.enter() {
-		return nil
+		return nil, 0
 	}
 	defer k.running.Done()
 	a := &arrival{k: k, tokens: o.Tokens[:len(o.Tokens)-1], tenant: k.Files.Tenant(o.Tenant)}
-	if a.names = k.there(a.tenant, a.tenant.Names(a.tokens)); len(a.names) < k.Least {
-		return nil
+	if a.names, parted = k.there(a.tenant, a.tenant.Names(a.tokens)); len(a.names) < k.Least {
+		return nil, parted
 	}
 	if !k.await(ctx, o, a, k.turn) {
-		return nil
+		return nil, parted
 	}
 	begun := time.Now()
 	if err := k.v.sched.Do(ctx, func() error { return a.begin(o) }); err != nil || a.in == nil {
 		k.pass()
-		return nil
+		return nil, parted
 	}
 	read := make(chan struct{})
 	ctx, stop := context.WithCancel(ctx)
@@ -55,19 +56,20 @@ func (k *keeper) restore(ctx context.Context, o tandem.Opening) *arrival {
 		<-read // it stops soon, and its pages are not to be written to afterwards
 	}
 	a.tell(time.Since(begun))
-	return a
+	return a, parted
 }
 
-// there returns the names of the first pages that are on the disk, up to one that a sequence can begin with.
-func (k *keeper) there(t *prefixes.Tenant, names []prefixes.Name) []prefixes.Name {
+// there returns the names of the first pages that are on the disk, up to one that a sequence can begin with. parted is restore's.
+func (k *keeper) there(t *prefixes.Tenant, names []prefixes.Name) (_ []prefixes.Name, parted int) {
 	n := 0
 	for n < len(names) && t.Has(names[n], prefixes.Page) {
 		n++
 	}
 	for k.state > 0 && n > 0 && !t.Has(names[n-1], prefixes.State) {
+		parted = max(parted, n*engine.PageTokens)
 		n--
 	}
-	return names[:n]
+	return names[:n], parted
 }
 
 // await waits for a value on c, and tells the progress of the reading meanwhile. It returns false if the caller, or the verifier, gives up.

@@ -179,6 +179,7 @@ type asked struct {
 	bounds   tandem.Bounds
 	how      tandem.Proposal // Growth, Branch, Stop and Ahead of the session's proposals
 	tokens   int
+	limit    int           // positions; 0: limit
 	disturb  func(*stream) // called before each round
 	seen     func(tandem.Verdict)
 	enough   func() bool               // ends the text before it has all its tokens
@@ -224,7 +225,8 @@ func (r *rig) generate(a asked) (*stream, error) {
 }
 
 func (s *stream) opening() tandem.Opening {
-	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tenant: s.tenant, Tokens: s.text, Limit: limit, MaxNodes: maxNodes,
+	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tenant: s.tenant, Tokens: s.text,
+		Limit: tandem.Position(cmp.Or(s.limit, limit)), MaxNodes: maxNodes,
 		Prompt: len(s.prompt), Sampling: s.sampling, Features: true}
 }
 
@@ -342,7 +344,7 @@ func (p plain) generate(t testing.TB, a asked) []tandem.Token {
 // for every token.
 func (p plain) explain(t testing.TB, a asked) (text []tandem.Token, logprobs []tandem.Logprob) {
 	t.Helper()
-	seq, err := p.m.NewSequence(min(limit, p.m.Config().Context), 0)
+	seq, err := p.m.NewSequence(min(cmp.Or(a.limit, limit), p.m.Config().Context), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,14 +176,17 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var s *session
 	var found *arrival
+	parted := 0
 	if v.keeper != nil {
-		found = v.keeper.restore(ctx, o)
+		found, parted = v.keeper.restore(ctx, o)
 		defer found.leave()
 	}
 	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
 		defer found.done()
 		found.put()
-		s, err = v.open(o)
+		if s, err = v.open(o); err == nil {
+			s.seq.Parts(parted)
+		}
 		return s, err
 	})
 	if err == nil {

@@ -159,6 +159,9 @@ func (p *Pages) Home() int32 { return p.home }
 // it for lack of states; else 0.
 func (p *Pages) Parted() int { return p.parted }
 
+// PartsAt makes n the result of Parted if it is the larger.
+func (p *Pages) PartsAt(n int) { p.parted = max(p.parted, n) }
+
 // Mark returns a slot for the states behind position at-1; at is a multiple of the page size. Later sequences find them once the page
 // before at is shared. It returns a number below 0 if there is no slot or nothing is shared.
 func (p *Pages) Mark(at int) int32 {
