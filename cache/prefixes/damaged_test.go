@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -105,7 +106,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestKilled: what a process that was killed while it wrote has left is neither used nor counted, and is removed after a while.
+// TestKilled: what a process that was killed while it wrote has left is neither used nor counted, and the next process
+// removes it.
 func TestKilled(t *testing.T) {
 	c, _ := config(t.TempDir())
 	of := open(t, c).Tenant("")
@@ -119,15 +121,25 @@ func TestKilled(t *testing.T) {
 	if err := errors.Join(os.Remove(of.path(n, Page)), os.WriteFile(part, b[:500], 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(part, old, old); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.Open(part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(writer.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
 	next := open(t, c)
 	if next.Tenant("").Has(n, Page) || next.total != 0 {
 		t.Errorf("it counts: %d bytes", next.total)
 	}
 	if _, err := os.Stat(part); err != nil {
-		t.Errorf("a file that may be being written is gone: %v", err)
+		t.Errorf("a file that is being written is gone: %v", err)
 	}
-	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(part, old, old); err != nil {
+	if err := writer.Close(); err != nil { // as the system does for a process that was killed
 		t.Fatal(err)
 	}
 	open(t, c)

@@ -124,7 +124,9 @@ func (t *Tenant) save(path string, head, data []byte, used time.Time) error {
 		return tandem.Errorf(op, tandem.Unavailable, "writing to %s: %w", t.dir, reason(err))
 	}
 	defer os.Remove(f.Name()) // fails once it is renamed
-	_, err = f.Write(head)
+	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err == nil {
+		_, err = f.Write(head)
+	}
 	if err == nil {
 		_, err = f.Write(data)
 	}

@@ -8,14 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const (
-	partPrefix = ".part-" // of a file that is being written
-	partAge    = 10 * time.Minute
+	partPrefix = ".part-" // of a file that is being written; its writer has it locked
+	partAge    = time.Second
 )
 
 // Use is what a tenant has in a folder of prefixes.
@@ -74,7 +76,7 @@ func (s *Store) sweep(n int64) error {
 	}
 	now := time.Now()
 	for _, p := range parts {
-		if now.Sub(p.used) > partAge {
+		if now.Sub(p.used) > partAge && abandoned(p.path) {
 			_ = os.Remove(p.path)
 		}
 	}
@@ -112,6 +114,16 @@ func (s *Store) sweep(n int64) error {
 		s.total -= f.bytes
 	}
 	return nil
+}
+
+// abandoned reports whether nobody writes to a part any more. One that has just been made may not be locked yet.
+func abandoned(path string) bool {
+	f, err := files.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
 // largest returns the tenant with most bytes.
