@@ -85,7 +85,8 @@ func (w *weight) release() {
 type collected struct {
 	server   *Server
 	weight   *weight
-	text     strings.Builder
+	message  *wholeTurn      // of a chat
+	text     strings.Builder // of a completion
 	report   bool
 	tokens   []tandem.Token
 	logprobs []tandem.Logprob
@@ -110,7 +111,11 @@ func (c *collected) Delta(d tandem.Delta) error {
 	if err := c.weight.add(size); err != nil {
 		return err
 	}
-	c.text.WriteString(d.Text)
+	if c.message != nil {
+		c.message.add(c.message.deltas(d.Text, len(d.Tokens)))
+	} else {
+		c.text.WriteString(d.Text)
+	}
 	if len(d.Logprobs) > 0 {
 		c.tokens, c.logprobs = append(c.tokens, d.Tokens...), append(c.logprobs, d.Logprobs...)
 	}
@@ -128,17 +133,22 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	weight := &weight{all: s.answers}
 	defer weight.release()
 	for _, x := range choices {
-		x.sink = &collected{server: s, weight: weight, report: o.Request.Report}
+		got := &collected{server: s, weight: weight, report: o.Request.Report}
+		if o.Chat {
+			x.turn = output.Turn()
+			got.message = &wholeTurn{turn: turn{x.turn}}
+		}
+		x.sink = got
 	}
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
 		return o.InItsWords(weight.failed(err))
 	}
-	a := oai.Answer{Head: s.head(o, false).By(identities(choices)), Usage: new(oai.Usage), Timings: new(oai.Timings)}
+	a := oai.Answer{Head: s.head(o, false).By(identities(choices)), Timings: new(oai.Timings)}
 	for _, x := range choices {
-		a.Choices = append(a.Choices, s.whole(o, x, output))
-		a.Usage.Add(x.result, x.first)
+		a.Choices = append(a.Choices, s.whole(o, x))
 		a.Timings.Add(x.result, x.first)
 	}
+	a.Usage = usageOf(choices)
 	if len(choices) == 1 {
 		only := a.Choices[0].Tandem
 		a.Tandem = &oai.Account{Sampling: only.Sampling, Stats: only.Stats}
@@ -159,15 +169,14 @@ func identities(choices []*choice) string {
 }
 
 // whole returns a choice that is complete.
-func (s *Server) whole(o *oai.Call, x *choice, output conversation.Output) oai.Choice {
-	got := x.sink.(*collected)
-	text, finish := got.text.String(), string(x.result.Finish)
+func (s *Server) whole(o *oai.Call, x *choice) oai.Choice {
+	got, finish := x.sink.(*collected), string(x.result.Finish)
 	out := oai.Choice{Index: x.index, Finish: &finish}
 	if o.Chat {
-		turn := turn{output.Turn()}
-		out.Message = turn.whole(text)
-		finish = turn.finish(x.result.Finish)
+		out.Message = got.message.whole()
+		finish = got.message.finish(x.result.Finish)
 	} else {
+		text := got.text.String()
 		out.Text = &text
 	}
 	if o.Request.Sampling.Logprobs {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -132,5 +133,29 @@ func TestCalls(t *testing.T) {
 	s = serve(t, writes("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", 3, tandem.FinishStop), large)
 	if _, all := s.ask(t, "POST", "/v1/chat/completions", body("")); !strings.Contains(all, `"content":null`) {
 		t.Errorf("a call alone: %s", all)
+	}
+}
+
+// TestThoughtTokens: the tokens of thoughts are the same whole and streamed, in chats and responses.
+func TestThoughtTokens(t *testing.T) {
+	count := regexp.MustCompile(`"reasoning_tokens":(\d+)`)
+	for bytes, want := range map[int]string{1: "11", 3: "4", len(twoCalls): "0"} { // with the end's marker; 0: 3 bytes of one token
+		s := serve(t, writes(twoCalls, bytes, tandem.FinishStop), large)
+		for _, c := range []struct{ path, body string }{
+			{"/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],` + fAndG + `%s}`},
+			{"/v1/responses", `{"input":"hi","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"}]%s}`},
+		} {
+			for _, fields := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
+				_, all := s.ask(t, "POST", c.path, fmt.Sprintf(c.body, fields))
+				if got := count.FindAllStringSubmatch(all, -1); len(got) != 1 || got[0][1] != want {
+					t.Errorf("%s%s in pieces of %d bytes: %v tokens of thoughts, want %s: %s", c.path, fields, bytes, got, want, all)
+				}
+			}
+		}
+	}
+	s := serve(t, writes("<think>abc</think>", 1, tandem.FinishStop), large)
+	_, all := s.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"n":2,`+fAndG+`}`)
+	if got := count.FindStringSubmatch(all); got == nil || got[1] != "22" {
+		t.Errorf("two choices: %v tokens of thoughts: %s", got, all)
 	}
 }

@@ -24,7 +24,8 @@ type choice struct {
 	request tandem.Request
 
 	sink   tandem.Sink
-	began  time.Duration // the first token, from the request's arrival; 0 before
+	turn   *conversation.Turn // of a chat of OpenAI's API, once it runs
+	began  time.Duration      // the first token, from the request's arrival; 0 before
 	result tandem.Result
 }
 

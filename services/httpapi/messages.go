@@ -36,12 +36,12 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	}
 	weight := &weight{all: s.answers}
 	defer weight.release()
-	x.sink = &collected{server: s, weight: weight}
+	got := &wholeTurn{turn: turn{output.Turn()}}
+	x.sink = &collected{server: s, weight: weight, message: got}
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
 		return o.InItsWords(weight.failed(err))
 	}
-	turn := turn{output.Turn()}
-	whole := turn.whole(x.sink.(*collected).text.String())
+	whole := got.whole()
 	if whole.Reasoning != "" {
 		head.Content = append(head.Content, anthropic.Thought(whole.Reasoning))
 	}

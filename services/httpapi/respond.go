@@ -248,6 +248,6 @@ func (r *responding) end(x *choice) error {
 	if r.items == nil {
 		r.items = []responses.Item{}
 	}
-	r.response = r.response.Ended(x.result, r.items)
+	r.response = r.response.Ended(x.result, r.turn.Thoughts(), r.items)
 	return r.send(responses.Event{Type: "response." + status, Response: &r.response})
 }

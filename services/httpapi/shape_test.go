@@ -58,7 +58,8 @@ func TestShapes(t *testing.T) {
 		{"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":""}],"max_tokens":2,"seed":0}`,
 			`{"id":"chatcmpl-ID","object":"chat.completion",` + head +
 				`,"choices":[{"index":0,"message":{"role":"assistant","content":"he"},"logprobs":null,"finish_reason":"length"` + toldOf + `}],"usage":` +
-				strings.NewReplacer(`"prompt_tokens":3`, `"prompt_tokens":8`, `"total_tokens":5`, `"total_tokens":10`).Replace(usage) +
+				strings.NewReplacer(`"prompt_tokens":3`, `"prompt_tokens":8`, `"total_tokens":5`, `"total_tokens":10`,
+					`}}`, `},"completion_tokens_details":{"reasoning_tokens":0}}`).Replace(usage) +
 				`,"timings":` +
 				strings.NewReplacer(`"prompt_n":2`, `"prompt_n":7`, `"prompt_per_token_ms":2`, `"prompt_per_token_ms":0.5714285714285714`,
 					`"prompt_per_second":500`, `"prompt_per_second":1750`).Replace(timings) + toldOf + `}`},

@@ -61,10 +61,10 @@ func (s *streamed) Started(e tandem.Started) error {
 // Delta implements tandem.Sink.
 func (s *streamed) Delta(d tandem.Delta) error {
 	report := s.call.Request.Report
-	if d.Text == "" && len(d.Logprobs) == 0 && !report {
-		return nil // half a character, or the beginning of a stop sequence
+	var choices []oai.Choice // none of half a character, and of the beginning of a stop sequence or of a marker
+	if d.Text != "" || s.call.Chat {
+		choices = s.pieces(d.Text, len(d.Tokens))
 	}
-	choices := s.pieces(d.Text, len(d.Tokens))
 	if len(choices) == 0 && (len(d.Logprobs) > 0 || report) {
 		choices = append(choices, s.piece(""))
 	}
@@ -119,7 +119,11 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
 	for _, x := range choices {
-		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, turn: turn{output.Turn()}}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+		if o.Chat {
+			x.turn = output.Turn()
+			sink.turn = turn{x.turn}
+		}
 		if o.Request.Sampling.Logprobs && !o.Chat {
 			sink.at = s.offsets(x)
 		}
@@ -135,13 +139,24 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", told.Body()) })
 }
 
+// usageOf counts the tokens of all choices.
+func usageOf(choices []*choice) *oai.Usage {
+	u := new(oai.Usage)
+	for _, x := range choices {
+		u.Add(x.result, x.first)
+		if x.turn != nil {
+			u.AddThoughts(x.turn.Thoughts())
+		}
+	}
+	return u
+}
+
 // total returns the chunk that counts the tokens of all choices.
 func total(head oai.Head, choices []*choice) oai.Chunk {
-	usage, timings := new(oai.Usage), new(oai.Timings)
+	timings := new(oai.Timings)
 	for _, x := range choices {
-		usage.Add(x.result, x.first)
 		timings.Add(x.result, x.first)
 	}
-	raw, _ := json.Marshal(usage) // of integers alone
+	raw, _ := json.Marshal(usageOf(choices)) // of integers alone
 	return oai.Chunk{Head: head, Choices: []oai.Choice{}, Usage: raw, Timings: timings}
 }

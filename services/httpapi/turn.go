@@ -37,25 +37,45 @@ func (t turn) turns(pieces []calls.Piece) (out []oai.Turn) {
 	return out
 }
 
-// whole returns the turn of a whole output.
-func (t turn) whole(text string) *oai.Turn {
-	out := &oai.Turn{Role: "assistant"}
-	var content, thought strings.Builder
-	for _, d := range append(t.deltas(text, 0), t.rest()...) {
+// wholeTurn puts a turn together that is answered as a whole.
+type wholeTurn struct {
+	turn
+	content, thought strings.Builder
+	calls            []conversation.ToolCall
+	arguments        strings.Builder // of the last call
+}
+
+// add takes deltas.
+func (m *wholeTurn) add(deltas []oai.Turn) {
+	for _, d := range deltas {
 		if s, ok := d.Content.(string); ok {
-			content.WriteString(s)
+			m.content.WriteString(s)
 		}
-		thought.WriteString(d.Reasoning)
+		m.thought.WriteString(d.Reasoning)
 		for _, c := range d.ToolCalls {
 			if c.ID != "" {
+				m.called()
 				c.Index = nil
-				out.ToolCalls = append(out.ToolCalls, c)
-				continue
+				m.calls = append(m.calls, c)
 			}
-			out.ToolCalls[len(out.ToolCalls)-1].Function.Arguments += c.Function.Arguments
+			m.arguments.WriteString(c.Function.Arguments)
 		}
 	}
-	out.Reasoning, out.Content = thought.String(), content.String()
+}
+
+// called completes the last call.
+func (m *wholeTurn) called() {
+	if n := len(m.calls); n > 0 {
+		m.calls[n-1].Function.Arguments = m.arguments.String()
+	}
+	m.arguments.Reset()
+}
+
+// whole returns the turn at the end of the output.
+func (m *wholeTurn) whole() *oai.Turn {
+	m.add(m.rest())
+	m.called()
+	out := &oai.Turn{Role: "assistant", Content: m.content.String(), Reasoning: m.thought.String(), ToolCalls: m.calls}
 	if out.Content == "" && len(out.ToolCalls) > 0 {
 		out.Content = oai.Null
 	}

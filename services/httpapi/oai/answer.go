@@ -76,6 +76,12 @@ type Usage struct {
 	Details    struct {
 		Cached int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
+	CompletionDetails *CompletionDetails `json:"completion_tokens_details,omitempty"` // of chats
+}
+
+// CompletionDetails says what output tokens are.
+type CompletionDetails struct {
+	Reasoning int `json:"reasoning_tokens"`
 }
 
 // Add counts one more generation; its prompt only if it is the first of that prompt.
@@ -86,6 +92,14 @@ func (u *Usage) Add(r tandem.Result, first bool) {
 	}
 	u.Completion += r.OutputTokens
 	u.Total = u.Prompt + u.Completion
+}
+
+// AddThoughts counts the tokens of a chat's thoughts, which are output tokens, too.
+func (u *Usage) AddThoughts(n int) {
+	if u.CompletionDetails == nil {
+		u.CompletionDetails = new(CompletionDetails)
+	}
+	u.CompletionDetails.Reasoning += n
 }
 
 // Timings are llama.cpp's. Of several generations they are the sums of the tokens, and the longest times.

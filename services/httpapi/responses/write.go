@@ -49,9 +49,9 @@ func NewResponse(id, model string, created int64, e Echo) Response {
 	return r
 }
 
-// Ended returns r with its end.
-func (r Response) Ended(x tandem.Result, output []Item) Response {
-	r.Status, r.Output, r.Usage = "completed", output, NewUsage(x)
+// Ended returns r with its end; thoughts are tokens.
+func (r Response) Ended(x tandem.Result, thoughts int, output []Item) Response {
+	r.Status, r.Output, r.Usage = "completed", output, NewUsage(x, thoughts)
 	if x.Finish == tandem.FinishLength {
 		r.Status, r.Incomplete = "incomplete", &Incomplete{"max_output_tokens"}
 	}
@@ -83,10 +83,10 @@ type Usage struct {
 	Total int `json:"total_tokens"`
 }
 
-// NewUsage returns the usage of a generation.
-func NewUsage(x tandem.Result) *Usage {
+// NewUsage returns the usage of a generation with so many tokens of thoughts.
+func NewUsage(x tandem.Result, thoughts int) *Usage {
 	u := &Usage{Input: x.PromptTokens, Output: x.OutputTokens, Total: x.PromptTokens + x.OutputTokens}
-	u.InputDetails.Cached = x.CachedTokens
+	u.InputDetails.Cached, u.OutputDetails.Reasoning = x.CachedTokens, thoughts
 	return u
 }
 
