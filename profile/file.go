@@ -105,27 +105,13 @@ func (p *Plan) Write(file string) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(file, b); err != nil {
+	if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
+		err = files.Replace(file, b)
+	}
+	if err != nil {
 		return tandem.Errorf(op, tandem.Unavailable, "saving %s: %w", file, err)
 	}
 	return nil
-}
-
-func replace(file string, b []byte) error {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, ".plan-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // nothing is there any more once it was renamed
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
 }
 
 // Load returns the plan in a file, such as Name in the cache's folder, merged with those beside the models. A file that is not there is

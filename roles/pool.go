@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/services/pool"
 )
 
@@ -59,20 +60,11 @@ func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, err
 
 // WritePoolFile writes the URL of a pool, with its secret, atomically and readable only for this user.
 func WritePoolFile(path string, access pool.Access) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".pool-*")
-	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
-	}
-	defer os.Remove(tmp.Name())
 	url := access.URL
 	if access.Token != "" {
 		url = strings.Replace(url, "://", "://"+access.Token+"@", 1)
 	}
-	_, err = tmp.WriteString(url + "\n")
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := files.Replace(path, []byte(url+"\n")); err != nil {
 		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
 	}
 	return nil

@@ -87,26 +87,10 @@ func (l *lastUsed) save(c *serverFlags) error {
 		err = os.MkdirAll(filepath.Dir(l.path), 0o700)
 	}
 	if err == nil {
-		err = replace(l.path, append(text, '\n'))
+		err = files.Replace(l.path, append(text, '\n'))
 	}
 	if err != nil {
 		return tandem.Errorf("", tandem.Unavailable, "the models are not remembered: %w", err)
-	}
-	return nil
-}
-
-// replace writes a file for this user alone, as a whole.
-func replace(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), lastName+".") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
 }

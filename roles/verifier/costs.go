@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -206,19 +205,7 @@ func (now measured) write(file string) error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".costs-*")
-	if err != nil {
-		return roles.Reason(err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(b)
-	if closed := tmp.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), file)
-	}
-	if err != nil {
+	if err := files.Replace(file, b); err != nil {
 		return roles.Reason(err)
 	}
 	return nil
