@@ -238,7 +238,8 @@ func (s *Server) choices(w http.ResponseWriter, o *oai.Call, prompts []oai.Promp
 }
 
 // run runs all choices, each with its sink, and calls end in a choice's goroutine when it is complete. The first error
-// ends all. The later choices of a prompt begin when the first has its first token, so that they reuse its prefill.
+// ends all. The later choices of a prompt begin when the first has its first token, so that they reuse its prefill. It is no error if the
+// client leaves when all are complete: Codex hangs up when it has the last event, before it sees that the body ends.
 func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*choice) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -248,6 +249,12 @@ func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*
 		first error
 		warm  chan struct{}
 	)
+	failed := func(err error) {
+		once.Do(func() {
+			first = err
+			cancel(err)
+		})
+	}
 	for _, x := range choices {
 		if x.first {
 			warm = make(chan struct{})
@@ -262,6 +269,7 @@ func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*
 				select {
 				case <-prompt:
 				case <-ctx.Done():
+					failed(context.Cause(ctx))
 					return
 				}
 			}
@@ -270,17 +278,11 @@ func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*
 				err = end(x)
 			}
 			if err != nil {
-				once.Do(func() {
-					first = err
-					cancel(err)
-				})
+				failed(err)
 			}
 		})
 	}
 	wg.Wait()
-	if first == nil && ctx.Err() != nil {
-		first = context.Cause(ctx)
-	}
 	return first
 }
 

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -180,5 +181,27 @@ func TestDescribe(t *testing.T) {
 		d.Defaults.Speculation.Strategy != "planner" || len(d.Drafters) != 2 || len(d.Processes) != 1 || d.Counters["a"] != 1 ||
 		d.Limits.Choices != 16 || d.Limits.Width != 256 {
 		t.Errorf("described as %+v", d)
+	}
+}
+
+// TestLeftAtTheEnd: a client that hangs up when it has the last event has its answer; one that leaves while a choice waits has not.
+func TestLeftAtTheEnd(t *testing.T) {
+	for choices, want := range map[int]error{1: nil, 2: context.Canceled} {
+		ctx, leave := context.WithCancel(t.Context())
+		s := serve(t, written(func(ctx context.Context, _ tandem.Request, _ tandem.Sink) (tandem.Result, error) {
+			if choices == 2 {
+				leave()
+			}
+			return tandem.Result{}, ctx.Err() // of the second choice an error, should it begin
+		}), nil)
+		all, ended := []*choice{{first: true}, {}}[:choices], 0
+		err := s.run(ctx, new(call), all, func(*choice) error {
+			ended++
+			leave()
+			return nil
+		})
+		if leave(); !errors.Is(err, want) || choices == 1 && ended != 1 {
+			t.Errorf("%d choices: %d ended, %v: want %v", choices, ended, err, want)
+		}
 	}
 }
