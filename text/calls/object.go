@@ -118,7 +118,7 @@ func (r *Reader) objectKey(b byte) bool {
 		if n == 0 {
 			return r.more()
 		}
-		if json.Unmarshal([]byte(r.buf[:n]), &c.key) != nil || !r.begun && !known(c.key) {
+		if json.Unmarshal([]byte(r.buf[:n]), &c.key) != nil || !r.begun && (!known(c.key) || r.at.soft && c.defines()) {
 			return r.no()
 		}
 		r.consume(n)
@@ -132,6 +132,9 @@ func (r *Reader) objectKey(b byte) bool {
 func known(key string) bool {
 	return slices.Contains(nameKeys, key) || slices.Contains(argumentKeys, key) || slices.Contains(otherKeys, key)
 }
+
+// defines reports whether the key is one of a tool's definition, which some models repeat from the prompt: it names a tool and is no call.
+func (c *call) defines() bool { return c.key == "description" || c.nested && c.key == "parameters" }
 
 // stringEnd returns the length of the JSON string at the beginning of s, 0 if it is not complete.
 func stringEnd(s string) int {

@@ -312,7 +312,7 @@ func (r *Reader) no() bool {
 // more asks for more of a call; at the end of the output the call has broken off.
 func (r *Reader) more() bool { return r.ended && r.no() }
 
-// over is the state behind a call: its closing marker, or text.
+// over is the state behind a call: its closing marker, another object that names a tool, or text.
 func (r *Reader) over() bool {
 	rest := strings.TrimLeft(r.buf, space)
 	if r.at.close == "" && r.call.double { // no marker says where the braces end
@@ -337,7 +337,16 @@ func (r *Reader) over() bool {
 			return false
 		}
 	}
-	r.buf = rest
+	if r.buf = rest; r.at.syntax == object && !r.call.list && !r.single {
+		switch {
+		case rest == "" && !r.ended:
+			return false
+		case strings.HasPrefix(rest, "{"):
+			r.past, r.space = true, ""
+			r.take(opener{close: r.at.close, soft: true}, "", rest)
+			return true
+		}
+	}
 	return r.ends()
 }
 
