@@ -12,7 +12,7 @@ import (
 	"charm.land/fantasy/providers/openaicompat"
 )
 
-// main asks the server at $BASE by both of OpenAI's interfaces, whole and streamed. The tool reads a file of the working directory. For each
+// main asks the server at $BASE by both of OpenAI's interfaces, whole and streamed. The tool reads a file of the working folder. For each
 // conversation it prints a line: the name, how often the tool ran, how many answers there were, and the last text.
 func main() {
 	log.SetFlags(0)
