@@ -319,7 +319,7 @@ func (r *Reader) over() bool {
 		if r.buf = strings.TrimLeft(rest, "}"+space); r.buf == "" && !r.ended {
 			return false
 		}
-		return r.ends()
+		rest = r.buf
 	}
 	for _, m := range []string{"}", "```", r.at.close} { // a brace too many is a common slip; a fence closes DeepSeek's arguments
 		switch {
