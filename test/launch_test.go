@@ -144,6 +144,9 @@ func (l *launched) models() []string {
 	return []string{"--target", shippedTarget, "--draft", "../models/gopher-draft-all-f16.gguf", "--chat-template", l.template}
 }
 
+// apart are models, and a port that no other test takes between the look whether it is free and its use.
+func (l *launched) apart() []string { return append(l.models(), "--http", "127.0.0.1:0") }
+
 // saw returns what the agent has seen.
 func (l *launched) saw(path string) (s agentSeen) {
 	l.t.Helper()
@@ -242,7 +245,7 @@ func TestLaunchStopped(t *testing.T) {
 			l := newLaunched(t)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			cmd := l.launch(ctx, append(l.models(), "--", "wait")...)
+			cmd := l.launch(ctx, append(l.apart(), "--", "wait")...)
 			go func() {
 				for ctx.Err() == nil {
 					if _, err := os.Stat(l.record + ".waits"); err == nil {
@@ -253,6 +256,9 @@ func TestLaunchStopped(t *testing.T) {
 				}
 			}()
 			e := l.wait(cmd)
+			if _, err := os.Stat(l.record); err != nil {
+				t.Fatalf("the agent did not run: exit code %d\n%s", e.code, e.stderr)
+			}
 			if s := l.saw(l.record); e.code != c.code || !slices.Equal(s.Signals, []string{c.saw}) {
 				t.Errorf("exit code %d, the agent got %q: want %d and %s\n%s", e.code, s.Signals, c.code, c.saw, e.stderr)
 			}
@@ -268,7 +274,7 @@ func TestLaunchTerminal(t *testing.T) {
 	master, slave := pseudoTerminal(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := l.launch(ctx, append(l.models(), "--", "wait")...)
+	cmd := l.launch(ctx, append(l.apart(), "--", "wait")...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true
 	if err := cmd.Start(); err != nil {
@@ -350,7 +356,7 @@ func TestLaunchRefused(t *testing.T) {
 	if err := os.Remove(filepath.Join(l.bin, "claude")); err != nil {
 		t.Fatal(err)
 	}
-	e := l.wait(l.launch(t.Context(), l.models()...))
+	e := l.wait(l.launch(t.Context(), l.apart()...))
 	want := "tandem: claude is not in PATH: npm install -g @anthropic-ai/claude-code installs Claude Code\n"
 	if e.code != 1 || e.stderr != want {
 		t.Errorf("without the program: exit code %d, %s", e.code, e.stderr)
