@@ -85,12 +85,15 @@ func TestAskedAgain(t *testing.T) {
 func TestAskedTwice(t *testing.T) {
 	s := Start(t, target)
 	short := client.Request{Prompt: "package main\n", Temperature: new(0.0), MaxTokens: new(4), NoDraft: true}
-	want := map[string][]uint32{}
+	var mu sync.Mutex
+	want := map[string][]uint32{} // guarded by mu
 	run := func(what string, q client.Request) {
 		got, _, _, err := s.Generate(q)
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if want[what] == nil {
 			want[what] = got
 		}
