@@ -1,5 +1,6 @@
 // Package files opens files that a user has named, and says which folders can be trusted. It opens regular files only: opening a pipe waits
 // until another process opens its other end, and a device may do anything. It trusts no folder in which another user could replace files.
+// It also writes small files of the program's own, each as a whole.
 package files
 
 import (
