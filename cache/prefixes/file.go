@@ -40,7 +40,6 @@ const (
 	sumBytes     = 16
 	saltAt       = 72
 	segmentBytes = 256 << 10
-	pieceBytes   = 64 << 10
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -84,24 +83,10 @@ func nonce(segment int) []byte {
 }
 
 // plainSum returns the sum of a segment that is not encrypted.
-func plainSum(header, data []byte, segment int) [sumBytes]byte {
-	sum, _ := readSum(nil, header, data, segment)
-	return sum
-}
-
-// readSum reads a segment's data from f, unless that is nil, and returns its plainSum. It reads so little at a time that what was read is
-// still in the core's cache when it is added to the sum.
-func readSum(f io.Reader, header, data []byte, segment int) (sum [sumBytes]byte, err error) {
+func plainSum(header, data []byte, segment int) (sum [sumBytes]byte) {
 	c := crc32.Update(crc32.Checksum(header, castagnoli), castagnoli, nonce(segment))
-	for len(data) > 0 && err == nil {
-		piece := data[:min(len(data), pieceBytes)]
-		if data = data[len(piece):]; f != nil {
-			_, err = io.ReadFull(f, piece)
-		}
-		c = crc32.Update(c, castagnoli, piece)
-	}
-	binary.LittleEndian.PutUint32(sum[:], c)
-	return sum, err
+	binary.LittleEndian.PutUint32(sum[:], crc32.Update(c, castagnoli, data))
+	return sum
 }
 
 // write writes a file by rule 1. It encrypts data in place.
@@ -207,19 +192,18 @@ func (t *Tenant) check(f io.Reader, size int64, want, dst []byte) error {
 	}
 	for i := range segments(len(dst)) {
 		piece, sum := dst[i*segmentBytes:min(len(dst), (i+1)*segmentBytes)], sums[i*sumBytes:(i+1)*sumBytes]
+		into := piece
+		if seal != nil {
+			into = buf[:len(piece)]
+		}
+		if _, err := io.ReadFull(f, into); err != nil {
+			return err
+		}
 		if seal == nil {
-			got, err := readSum(f, h, piece, i)
-			if err != nil {
-				return err
-			}
-			if !bytes.Equal(got[:], sum) {
+			if got := plainSum(h, piece, i); !bytes.Equal(got[:], sum) {
 				return errors.New("its bytes have changed")
 			}
 			continue
-		}
-		into := buf[:len(piece)]
-		if _, err := io.ReadFull(f, into); err != nil {
-			return err
 		}
 		if _, err := seal.Open(piece[:0], nonce(i), append(into, sum...), h); err != nil {
 			return errors.New("its bytes have changed, or it was written with another key")
