@@ -102,14 +102,22 @@ func types(schema json.RawMessage) map[string]string {
 	return out
 }
 
-// find returns the tool of that name, nil for none.
+// find returns the tool of that name, nil for none. Small models write read where Read is offered: if no name is equal, the only one that
+// differs in its capitals alone is meant.
 func (t Tools) find(name string) *Tool {
+	var alike *Tool
 	for i := range t {
-		if t[i].Name == name {
+		switch {
+		case t[i].Name == name:
 			return &t[i]
+		case !strings.EqualFold(t[i].Name, name):
+		case alike != nil:
+			return nil
+		default:
+			alike = &t[i]
 		}
 	}
-	return nil
+	return alike
 }
 
 // value returns a value that is written without quotes as JSON, by the type of the parameter.

@@ -162,3 +162,17 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// TestAlike: where two tools differ in their capitals alone, neither stands for a third way to write them.
+func TestAlike(t *testing.T) {
+	both := Parse(json.RawMessage(`[{"name": "read"}, {"name": "Read"}]`))
+	for name, want := range map[string]string{"read": "read", "Read": "Read", "READ": ""} {
+		got := ""
+		if tool := both.find(name); tool != nil {
+			got = tool.Name
+		}
+		if got != want {
+			t.Errorf("%q finds %q, want %q", name, got, want)
+		}
+	}
+}

@@ -282,7 +282,11 @@ func (r *Reader) skip() { r.consume(len(r.buf) - len(strings.TrimLeft(r.buf, spa
 
 // begin tells the beginning of a call. It reports whether that is one.
 func (r *Reader) begin(name string) bool {
-	if name == "" || r.at.soft && r.tools.find(name) == nil {
+	tool := r.tools.find(name)
+	switch {
+	case tool != nil:
+		name = tool.Name
+	case name == "" || r.at.soft:
 		return false
 	}
 	r.calls++
