@@ -23,6 +23,12 @@ type opener struct {
 	soft bool // also written for other purposes: a call only if it names a tool of the request
 }
 
+// within returns the opener of a call that is a tool's, written behind another mark.
+func (o opener) within(mark string) opener {
+	o.mark, o.soft = mark+o.mark, true
+	return o
+}
+
 // Format is how the models of a family write thoughts and calls. Read only.
 type Format struct {
 	Name string
@@ -49,20 +55,24 @@ var thinkTags = [2]string{"<think>", "</think>"}
 // data has, an object in <tool_call>, so the formats of one object take it too.
 var (
 	hermes = opener{mark: "<tool_call>", close: "</tool_call>"}
+	tagged = opener{mark: "<function=", close: "</function>", syntax: xml}
 
-	// Hermes is the form of Hermes 2 Pro, Qwen 2.5 and 3, and of models whose template has none of its own.
+	// Hermes is the form of Hermes 2 Pro, Qwen 2.5 and 3, and of models whose template has none of its own. They write the tags of
+	// Qwen3-Coder where a client's prompt does, as Qwen Code's.
 	Hermes = &Format{Name: "hermes", think: thinkTags, bare: true, openers: []opener{hermes,
 		{mark: "<function_call>", close: "</function_call>", soft: true}, {mark: "<tools>", close: "</tools>", soft: true},
-		{mark: "```json\n", close: "```", soft: true}, {mark: "```\n", close: "```", soft: true}}}
+		{mark: "```json\n", close: "```", soft: true}, {mark: "```\n", close: "```", soft: true},
+		tagged.within(""), tagged.within("<tool_call>"), tagged.within("<tool_call>\n")}}
 
 	qwenCoder = &Format{Name: "qwen3-coder", think: thinkTags, dropped: []string{"<tool_call>", "</tool_call>"},
-		openers: []opener{{mark: "<function=", close: "</function>", syntax: xml}}}
+		openers: []opener{tagged}}
 
 	glm = &Format{Name: "glm", think: thinkTags,
 		openers: []opener{{mark: "<tool_call>", close: "</tool_call>", syntax: pairs}}}
 
 	llama = &Format{Name: "llama3", Markers: true, bare: true, python: true, think: thinkTags, openers: []opener{
-		{mark: "<|python_tag|>", soft: true}, {mark: "<|python_start|>", close: "<|python_end|>", syntax: python, soft: true}, hermes},
+		{mark: "<|python_tag|>", soft: true}, {mark: "<|python_start|>", close: "<|python_end|>", syntax: python, soft: true},
+		hermes, tagged.within("")},
 		dropped: []string{"<|eom_id|>"}}
 
 	mistral = &Format{Name: "mistral", Markers: true, controls: true, ShortIDs: true, think: [2]string{"[THINK]", "[/THINK]"},

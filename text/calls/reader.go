@@ -335,6 +335,10 @@ func (r *Reader) over() bool {
 			}
 			if m == r.at.close {
 				r.buf = rest
+				if r.at.syntax == xml && strings.HasPrefix(r.mark, hermes.mark) {
+					r.at.close, r.mark = hermes.close, "" // which may be missing
+					return true
+				}
 				return r.ends()
 			}
 		case !r.ended && strings.HasPrefix(m, rest):
