@@ -300,7 +300,7 @@ type Description struct {
 	PID           int
 	SegmentSocket string // unix socket that hands out the process's shared memory; "" for none
 	Counters      map[string]int64
-	Costs         []Cost   // of passes, measured at the process's start
+	Costs         []Cost   // of passes, measured at the process's start; a drafter's widest reads a prompt: only its last row has logits
 	Drafters      []string // names of the process's drafters, in order
 	PageTokens    int      // tokens that share a page of the KV cache
 	Protocol      int      // that it speaks; 0 is older than protocol 1

@@ -180,6 +180,7 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 // name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
 	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
+		g.shared.PassCosts(e.Name, e.Costs)
 		g.roster.Enlist(e)
 	}
 }

@@ -33,6 +33,7 @@ type Drafter struct {
 	Fingerprint string          // of the vocabulary; "": it takes any
 	Identity    tandem.Identity // of what computes its drafts; "" for none
 	Features    bool            // it reads hidden states of the target
+	Costs       []tandem.Cost   // of its passes, as it measured them; nil: it did not
 }
 
 // Link is a connection to a process. Equal links (==) are the same connection.
@@ -179,7 +180,7 @@ func (m *Members) enter(at key, p Process, d Drafter) {
 		if translate {
 			drafter = translating{drafter}
 		}
-		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features})
+		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features, Costs: d.Costs})
 	}
 	if e.up != p.Up {
 		e.up = p.Up

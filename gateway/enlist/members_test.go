@@ -27,6 +27,9 @@ func (b *book) Enlist(m gateway.Enlisted) {
 	if m.Features {
 		line += " features"
 	}
+	for _, c := range m.Costs {
+		line += fmt.Sprintf(" %d:%v", c.Rows, c.Time)
+	}
 	b.lines = append(b.lines, line)
 	d := m.Drafter
 	if t, ok := d.(translating); ok {
@@ -156,6 +159,10 @@ func TestMembers(t *testing.T) {
 	if got := m.Processes(); len(got) != 3 || got[1].Used != 2 || got[1].Models() != "m, m" {
 		t.Errorf("processes %+v", got)
 	}
+	told := Process{Addr: "e", Link: link, Up: true, Drafters: good("dear")}
+	told.Drafters[0].Costs = []tandem.Cost{{Rows: 1, Time: 8e6}, {Rows: 64, Time: 96e6}}
+	m.Update([]Process{early, a, c, told})
+	b.want(t, "one that has measured its passes", "+dear 1:8ms 64:96ms")
 	if log.Len() != 0 {
 		t.Errorf("logged %s", log)
 	}

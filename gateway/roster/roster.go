@@ -22,7 +22,9 @@ type Enlisted struct {
 	Self *tandem.SelfDraft
 	// Features: it reads the target's hidden states (tandem.FeatureSource), so the verifier keeps those of its sessions.
 	Features bool
-	Last     bool // if only one source is asked, and the request names none, every other one is asked before it
+	// Costs of its passes, as it measured them: of one row, and of as many as read a prompt. nil: it did not.
+	Costs []tandem.Cost
+	Last  bool // if only one source is asked, and the request names none, every other one is asked before it
 }
 
 const (

@@ -23,8 +23,11 @@ type parts struct {
 type drafting struct {
 	draft time.Duration // for a tree
 	pass  time.Duration // of its model, over the few rows of a usual one; 0: unknown, or it has no model
-	model bool          // it was seen to run one
+	model bool          // it was seen to run one, or said what passes of it cost
 	free  bool          // it costs next to nothing
+	// reading is the time of a token of a prompt, as a share of pass. It is measured at the drafter's start, and pass goes on to be: so a
+	// machine that was busy then does not make all prompts dear. 0: not known, so it is as in the target.
+	reading float64
 }
 
 // aheadCost is what drafting ahead does to rounds of a set of drafters; 0: unknown.

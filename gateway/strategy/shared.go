@@ -1,6 +1,8 @@
 package strategy
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,6 +84,26 @@ func (l *Shared) Costs(drafter string, draft time.Duration) {
 	defer l.mu.Unlock()
 	if d := l.parts.drafter(drafter); d.draft == 0 && draft > 0 {
 		d.draft = draft
+	}
+}
+
+// PassCosts tells what passes of a drafter's model cost, as it measured them, unless its own rounds have shown it. The narrowest is one of
+// a draft, the widest reads a prompt. Impossible costs are ignored; none: unknown.
+func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
+	costs = slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return !c.Valid() })
+	if len(costs) == 0 {
+		return
+	}
+	byRows := func(a, b tandem.Cost) int { return cmp.Compare(a.Rows, b.Rows) }
+	one, wide := slices.MinFunc(costs, byRows), slices.MaxFunc(costs, byRows)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.parts.drafter(drafter)
+	if wide.Rows > one.Rows {
+		d.reading = float64(wide.Time) / float64(wide.Rows) / float64(one.Time)
+	}
+	if d.pass == 0 {
+		d.pass, d.model = one.Time, true
 	}
 }
 

@@ -50,7 +50,7 @@ func processesOf(processes []discovery.Process, router *route.Router, memory *di
 		out[i] = enlist.Process{Addr: p.Addr, Instance: p.Instance, Link: link{p.Conn, router, memory}, Up: p.Up, Draining: p.Draining}
 		for _, d := range p.Drafters {
 			out[i].Drafters = append(out[i].Drafters, enlist.Drafter{Name: d.Name, Model: d.Model, Vocab: d.Vocab,
-				Fingerprint: d.Fingerprint, Identity: d.Identity, Features: d.Features})
+				Fingerprint: d.Fingerprint, Identity: d.Identity, Features: d.Features, Costs: d.Costs})
 		}
 	}
 	return out

@@ -212,7 +212,7 @@ func TestConfiguredProcessesNeedNoAnnouncement(t *testing.T) {
 	v.until(t, "not there yet", func(p []Process) bool { return len(p) == 1 && !p[0].Up })
 	a := startProcess(t, cfg, addr, true, "go", "lookup")
 	v.until(t, "describes itself", drafters("go", "lookup"))
-	if d := v.now()[0].Drafters[0]; d != (wire.AnnouncedDrafter{Name: "go", Model: "m", Vocab: 9, Fingerprint: "f"}) {
+	if d := v.now()[0].Drafters[0]; !d.Equal(wire.AnnouncedDrafter{Name: "go", Model: "m", Vocab: 9, Fingerprint: "f"}) {
 		t.Errorf("told %+v", d)
 	}
 	a.kill()

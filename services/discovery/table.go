@@ -366,7 +366,7 @@ func Describe(ctx context.Context, addr string, conn grpc.ClientConnInterface) (
 			return nil, err
 		}
 		out = append(out, wire.AnnouncedDrafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint,
-			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0})
+			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0, Costs: d.Costs})
 	}
 	return out, nil
 }
@@ -402,5 +402,5 @@ func (t *Table) snapshot() []Process {
 // same reports whether a process is as it was.
 func same(a, b Process) bool {
 	return a.Addr == b.Addr && a.Instance == b.Instance && a.Segment == b.Segment && a.Conn == b.Conn && a.Up == b.Up &&
-		a.Draining == b.Draining && slices.Equal(a.Drafters, b.Drafters)
+		a.Draining == b.Draining && slices.EqualFunc(a.Drafters, b.Drafters, wire.AnnouncedDrafter.Equal)
 }

@@ -101,7 +101,8 @@ func dial(t *testing.T, addr string) *Client {
 func TestDrafterOverTheWire(t *testing.T) {
 	f := new(fake)
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
-	want := tandem.Description{Name: "d", Vocab: 3, Counters: map[string]int64{"x": 1}, Drafters: []string{"d"}, Protocol: tandem.Protocol}
+	want := tandem.Description{Name: "d", Vocab: 3, Counters: map[string]int64{"x": 1}, Drafters: []string{"d"}, Protocol: tandem.Protocol,
+		Costs: []tandem.Cost{{Rows: 1, Context: 1, Time: 8e6}, {Rows: 64, Context: 65, Time: 96e6}}}
 	var pieces [][]byte
 	for i := range 40000 {
 		pieces = append(pieces, fmt.Append(nil, i, "\xff"))

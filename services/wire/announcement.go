@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-llm/tandem"
@@ -36,6 +38,13 @@ type AnnouncedDrafter struct {
 	Identity    tandem.Identity // of what computes its drafts; "" for none
 	Lineage     string          // of the model
 	Features    bool            // it reads hidden states of the target
+	Costs       []tandem.Cost   // of its passes, as Description has them; none: they were not measured
+}
+
+// Equal reports whether both say the same.
+func (d AnnouncedDrafter) Equal(o AnnouncedDrafter) bool {
+	return d.Name == o.Name && d.Model == o.Model && d.Vocab == o.Vocab && d.Fingerprint == o.Fingerprint && d.Identity == o.Identity &&
+		d.Lineage == o.Lineage && d.Features == o.Features && slices.Equal(d.Costs, o.Costs)
 }
 
 // Marshal encodes a. sign returns the proof of a message; nil: it has none. A result too large to travel is Invalid.
@@ -48,7 +57,7 @@ func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) 
 	for _, d := range a.Drafters {
 		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab),
 			Fingerprint: d.Fingerprint,
-			Identity:    string(d.Identity), Lineage: d.Lineage, Features: d.Features})
+			Identity:    string(d.Identity), Lineage: d.Lineage, Features: d.Features, Costs: fromCosts(d.Costs)})
 	}
 	b, err := signed(m)
 	if err == nil && sign != nil {
@@ -108,7 +117,7 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		identity, lineage := named(d)
 		a.Drafters = append(a.Drafters, AnnouncedDrafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()),
 			Fingerprint: d.GetFingerprint(),
-			Identity:    identity, Lineage: lineage, Features: d.GetFeatures()})
+			Identity:    identity, Lineage: lineage, Features: d.GetFeatures(), Costs: toCosts(d.GetCosts())})
 	}
 	return a, nil
 }

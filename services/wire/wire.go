@@ -20,11 +20,7 @@ func FromDescription(d tandem.Description) *peerv1.Description {
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
 		Device: d.Device, Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
 		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
-		Ways: fromOffers(d.SelfDrafts), Taps: fromTaps(d.Taps)}
-	for _, c := range d.Costs {
-		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time),
-			Experts: int32(c.Experts), ExpertNs: int64(c.Expert)})
-	}
+		Ways: fromOffers(d.SelfDrafts), Taps: fromTaps(d.Taps), Costs: fromCosts(d.Costs)}
 	return out
 }
 
@@ -38,10 +34,24 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 		SelfDrafts: toOffers(d.GetWays())}
 	out.Identity, out.Lineage = named(d)
 	out.Taps = toTaps(d.GetTaps())
-	for _, c := range d.GetCosts() {
+	out.Costs = toCosts(d.GetCosts())
+	return out
+}
+
+func fromCosts(costs []tandem.Cost) (out []*peerv1.Cost) {
+	for _, c := range costs {
+		out = append(out, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time),
+			Experts: int32(c.Experts), ExpertNs: int64(c.Expert)})
+	}
+	return out
+}
+
+// toCosts leaves out impossible costs.
+func toCosts(costs []*peerv1.Cost) (out []tandem.Cost) {
+	for _, c := range costs {
 		if c := (tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()), Time: time.Duration(c.GetTimeNs()),
 			Experts: int(c.GetExperts()), Expert: time.Duration(c.GetExpertNs())}); c.Valid() {
-			out.Costs = append(out.Costs, c)
+			out = append(out, c)
 		}
 	}
 	return out

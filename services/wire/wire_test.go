@@ -285,7 +285,9 @@ func TestPlanOfAnOldGateway(t *testing.T) {
 }
 
 var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Draining: true, Segment: 9,
-	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2", true}, {Name: "lookup"}}, Protocol: tandem.Protocol}
+	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2", true,
+		[]tandem.Cost{{Rows: 1, Context: 1, Time: 5}, {Rows: 64, Time: 90}}},
+		{Name: "lookup"}}, Protocol: tandem.Protocol}
 
 func TestAnnouncements(t *testing.T) {
 	b, err := announcement.Marshal(nil)

@@ -1338,7 +1338,8 @@ type Description struct {
 	Counters map[string]int64 `protobuf:"bytes,12,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Segment_socket is the socket on which the process hands out its shared memory; empty for none.
 	SegmentSocket string `protobuf:"bytes,13,opt,name=segment_socket,json=segmentSocket,proto3" json:"segment_socket,omitempty"`
-	// Costs of passes, measured at the process's start.
+	// Costs of passes, measured at the process's start. The widest of a drafter's is a pass that reads a prompt, with logits of its last row
+	// alone.
 	Costs []*Cost `protobuf:"bytes,14,rep,name=costs,proto3" json:"costs,omitempty"`
 	// Drafters are the names of the drafters in the process, in order.
 	Drafters []string `protobuf:"bytes,15,rep,name=drafters,proto3" json:"drafters,omitempty"`
@@ -1908,7 +1909,9 @@ type AnnouncedDrafter struct {
 	// Lineage of its model.
 	Lineage string `protobuf:"bytes,6,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	// Features says that it reads hidden states of the target.
-	Features      bool `protobuf:"varint,7,opt,name=features,proto3" json:"features,omitempty"`
+	Features bool `protobuf:"varint,7,opt,name=features,proto3" json:"features,omitempty"`
+	// Costs of its passes, as Description has them; none: they were not measured.
+	Costs         []*Cost `protobuf:"bytes,8,rep,name=costs,proto3" json:"costs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1990,6 +1993,13 @@ func (x *AnnouncedDrafter) GetFeatures() bool {
 		return x.Features
 	}
 	return false
+}
+
+func (x *AnnouncedDrafter) GetCosts() []*Cost {
+	if x != nil {
+		return x.Costs
+	}
+	return nil
 }
 
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
@@ -2160,7 +2170,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
 	"\asegment\x18\a \x01(\x06R\asegment\x12\x1a\n" +
 	"\bprotocol\x18\b \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05proof\x18\t \x01(\tR\x05proof\"\xd0\x01\n" +
+	"\x05proof\x18\t \x01(\tR\x05proof\"\x80\x02\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -2170,7 +2180,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x1a\n" +
 	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x18\n" +
 	"\alineage\x18\x06 \x01(\tR\alineage\x12\x1a\n" +
-	"\bfeatures\x18\a \x01(\bR\bfeatures*\xfd\x01\n" +
+	"\bfeatures\x18\a \x01(\bR\bfeatures\x12.\n" +
+	"\x05costs\x18\b \x03(\v2\x18.tandem.internal.v1.CostR\x05costs*\xfd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +
@@ -2242,11 +2253,12 @@ var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	15, // 11: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
 	1,  // 12: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
 	18, // 13: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	16, // 14: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
