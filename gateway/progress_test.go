@@ -273,3 +273,53 @@ type slowDrafter struct{ *slowly }
 func (d slowDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	return fakeDrafter{d.process}.Propose(ctx, p)
 }
+
+// TestDearDrafterIsOpenedLate: a drafter that says that it needs 1 ms for each token of a prompt, where a round takes 5 ms, is not opened
+// for a long prompt with a short answer; for a short prompt it is at once, and for a long answer when that has shown to be one. Another
+// drafter, which says nothing and knows little, drafts meanwhile. The text is the same.
+func TestDearDrafterIsOpenedLate(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		prompt, output int
+		dear           int // Opens of the dear drafter
+	}{
+		{"a long prompt, a short answer", 2000, 40, 0},
+		{"a short prompt, a short answer", 10, 40, 1},
+		{"a long prompt, a long answer", 2000, 6000, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			w.quiet, w.knows["b"] = true, 0.1
+			c := w.config()
+			c.Limits.Context = 10000
+			late := &slowly{process: w.peer("drafter"), attempts: []attempt{{}}}
+			c.Drafters = []Enlisted{{Name: "dear", Drafter: slowDrafter{late},
+				Costs: []tandem.Cost{{Rows: 1, Time: 2e6}, {Rows: 64, Time: 64e6}}}, w.enlisted("b")}
+			w.gw, _ = New(c)
+			w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: w.verify}, {Rows: 64, Time: 4 * w.verify}}, 0, 0)
+			r := tandem.Request{Prompt: strings.Repeat("x", tc.prompt), MaxTokens: tc.output, IgnoreEOS: true,
+				Sampling: tandem.Sampling{TopP: 1}, Strategy: tandem.StrategyPlanner, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
+			s, before := &sink{}, 0 // tokens before it was opened
+			s.each = func(d tandem.Delta) {
+				if late.opens.Load() == 0 {
+					before += len(d.Tokens)
+				}
+			}
+			res, err := w.gw.Generate(context.Background(), r, s)
+			if want, _, _ := w.plain(r, 10000); err != nil || !slices.Equal(s.tokens, want) || int(late.opens.Load()) != tc.dear {
+				t.Errorf("%s: %v, %d tokens as plain: %v; %d Opens: want %d", tc.name, err, len(s.tokens), slices.Equal(s.tokens, want),
+					late.opens.Load(), tc.dear)
+			}
+			if wait := tc.prompt > 1000 && tc.dear > 0; tc.dear > 0 && (before > 200) != wait {
+				t.Errorf("%s: opened after %d tokens", tc.name, before)
+			}
+			if res.Stats.Accepted == 0 {
+				t.Errorf("%s: nothing was accepted", tc.name)
+			}
+			if err := w.gw.Shutdown(context.Background()); err != nil {
+				t.Error(err)
+			}
+			w.flights.Wait()
+		})
+	}
+}

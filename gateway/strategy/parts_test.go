@@ -102,6 +102,81 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// TestOpensLate: a drafter that was never asked, but has said what its passes cost, is not opened for a long text until the answer has gone
+// on for so long that it pays; nor at all where no answer could. For a short text, or one of whose cost nothing is known, it is.
+func TestOpensLate(t *testing.T) {
+	dear := []tandem.Cost{{Rows: 1, Time: 8e6}, {Rows: 64, Time: 160e6}} // 2.5 ms a token, and 40 ms for one of the target's
+	for _, tc := range []struct {
+		name           string
+		costs          []tandem.Cost
+		prompt, output int
+		expects        float64
+		open, settled  bool
+	}{
+		{"a short prompt", dear, 200, 2000, 0, true, true},
+		{"a long one", dear, 4000, 2000, 0, false, false},            // 10 s, and a usual answer takes as long
+		{"a long one, short answer", dear, 4000, 40, 0, false, true}, // nothing that may come pays
+		{"a long one where answers are long", dear, 4000, 2000, 600, true, true},
+		{"a short one where answers are short", dear, 1000, 2000, 50, false, false},
+		{"nothing is known", nil, 8000, 40, 0, true, true},
+		{"what cannot be is known", []tandem.Cost{{Rows: 64}, {Time: 1}}, 8000, 40, 0, true, true},
+		{"reading as in the target", []tandem.Cost{{Rows: 1, Time: 16e6}}, 20000, 2000, 0, false, false}, // 0.5 ms a token
+	} {
+		l := newTestShared(t)
+		l.PassCosts("new", tc.costs)
+		l.output = tc.expects
+		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
+		if open, settled := p.Opens("new", []string{"new"}); open != tc.open || settled != tc.settled {
+			t.Errorf("%s: opened %v, settled %v: want %v, %v", tc.name, open, settled, tc.open, tc.settled)
+		}
+	}
+	l := newTestShared(t)
+	l.PassCosts("new", dear)
+	l.seen("cheap", 4) // in other texts
+	if !opens(l, 200, 2000, "new", "new", "cheap") {
+		t.Error("a drafter that no session has asked is not opened beside one that has brought much")
+	}
+	l.output = 60
+	p := newPlanner(l, tandem.VoteTree, true, true, 2000, 4000)
+	opened := 0
+	for done := 0; done < 4000 && opened == 0; done += 10 {
+		p.during, p.hindsights.base = 1, tandem.Position(done)
+		open, settled := p.Opens("new", []string{"new"})
+		if settled {
+			opened = done
+		}
+		if open != settled {
+			t.Fatalf("after %d tokens: opened %v, settled %v", done, open, settled)
+		}
+	}
+	if opened < 200 || opened > 1000 { // 5 s to read, and an answer of 200 tokens takes 8 s
+		t.Errorf("opened after %d tokens: want 200 to 1000", opened)
+	}
+}
+
+// TestPassCosts: what a drafter says of its passes holds until rounds have shown what they take; what they show of a pass goes on to change
+// what reading takes, in proportion.
+func TestPassCosts(t *testing.T) {
+	l := newTestShared(t)
+	l.PassCosts("new", []tandem.Cost{{Rows: 64, Time: 160e6}, {Rows: 1, Time: 10e6}})
+	for range 2 {
+		p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+		if of := p.parts.drafter("new"); of.pass != 10*time.Millisecond || !of.model || of.draft != 0 || p.reading("new") != 0.0025 {
+			t.Errorf("%+v, %v s a token: want passes of 10 ms, 2.5 ms a token", of, p.reading("new"))
+		}
+		l.PassCosts("new", nil) // its successor is of an earlier version
+	}
+	l.parts.drafter("new").pass = 20 * time.Millisecond // rounds
+	l.PassCosts("new", []tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 64, Time: 128e6}})
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	if of := p.parts.drafter("new"); of.pass != 20*time.Millisecond || p.reading("new") != 0.004 {
+		t.Errorf("%+v, %v s a token: want passes of 20 ms, 4 ms a token", of, p.reading("new"))
+	}
+	if got, want := p.reading("dear"), 0.008*2/64; got != want { // the target takes twice as long for 64 rows
+		t.Errorf("a drafter that said nothing reads a token in %v s: want %v", got, want)
+	}
+}
+
 // TestPriceByParts: a way takes what its parts take, whatever its rounds were like as a whole.
 func TestPriceByParts(t *testing.T) {
 	l := newTestShared(t)

@@ -99,6 +99,9 @@ type ChoiceTuning struct {
 	Dearer    float64 // how many times as much as the next cheaper one a drafter costs that votes are also held without
 	Felt      float64 // share of a round's time from which on a draft is felt
 	Shown     float64 // share of the time in which a slow drafter reads the text that rounds without it must have cost before it is opened
+	// Late is the share of the time of a usual answer above which a drafter that has to read the text is opened late: not before it might
+	// have saved as much in this answer as reading takes. Usual are the tokens of such an answer before any was seen.
+	Late, Usual float64
 	// Inherited is the weight in a new session of the acceptance that other sessions have seen: enough to begin well, little enough that a
 	// text of another kind shows within some ten rounds.
 	Inherited float64
@@ -117,7 +120,7 @@ func DefaultTuning() Tuning {
 		Compare:     0.35,
 		Hindsight:   HindsightTuning{Every: 6, Share: 0.02, Start: 2 * time.Millisecond, Lag: 24, Least: 4},
 		SelfDrafts:  SelfDraftTuning{Share: 0.01, Start: 0.3, Lasting: 4},
-		Choice: ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Floor: 0.85, Free: 0.01, Dearer: 3, Felt: 0.1, Shown: 0.05, Inherited: 0.2,
-			HandedOn: 0.25},
+		Choice: ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Floor: 0.85, Free: 0.01, Dearer: 3, Felt: 0.1, Shown: 0.05, Late: 0.5,
+			Usual: 256, Inherited: 0.2, HandedOn: 0.25},
 	}
 }
