@@ -128,7 +128,7 @@ func (s *Schedule) Open(ctx context.Context, o tandem.Opening, enter func() (Ses
 	if err != nil {
 		return opened, err
 	}
-	opened.Cached = int(call.held.Load())
+	opened.Cached = call.found
 	if err = s.await(call, o.Progress); err != nil {
 		s.owner.Post(func() {
 			if s.Holds(x) {
@@ -148,9 +148,9 @@ func (s *Schedule) await(call *Call, told func(tandem.Progress)) error {
 	}
 	every := time.NewTicker(tandem.ProgressEvery)
 	defer every.Stop()
-	for cached := int(call.held.Load()); ; {
+	for {
 		p := s.Progress()
-		p.Held, p.Cached = int(call.held.Load()), cached
+		p.Held, p.Cached = int(call.held.Load()), call.found
 		told(p)
 		select {
 		case err := <-call.ended:
@@ -189,6 +189,7 @@ func (s *Schedule) Enter(x Session, call *Call) {
 	t := x.entry()
 	s.entered++
 	t.number, t.reused, t.opening, t.used = s.entered, t.Seq.Len(), call, time.Now()
+	call.found = t.reused
 	call.held.Store(int64(t.reused))
 	s.sessions[t.ID] = x
 	s.line = append(s.line, x)

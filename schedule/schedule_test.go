@@ -219,6 +219,22 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// TestFound: what an Open says it has found is what there was at its begin, however soon its passes end.
+func TestFound(t *testing.T) {
+	noLeaks(t)
+	b := newBench(t, nil)
+	b.started()
+	for i := range 2000 {
+		p := b.player(tandem.SessionID(i+1), 10)
+		p.held = 3
+		opened, err := b.enters(t.Context(), p)
+		if err != nil || opened.Cached != 3 || p.held != 10 {
+			t.Fatalf("Open %d: found %d, holds %d, %v: want 3 and 10", i, opened.Cached, p.held, err)
+		}
+		b.Post(func() { b.Close(p.ID) })
+	}
+}
+
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Idle, c.Chunk = time.Minute, 1 })

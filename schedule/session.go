@@ -112,6 +112,7 @@ func (s shared) Follows(o Sequence) bool {
 type Call struct {
 	ctx   context.Context
 	ended chan error
+	found int          // tokens that the session held when it was entered
 	held  atomic.Int64 // tokens that the session holds, while it is opened
 }
 
