@@ -97,6 +97,9 @@ type completion struct {
 	Usage struct {
 		Prompt     int `json:"prompt_tokens"`
 		Completion int `json:"completion_tokens"`
+		Details    struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	}
 	Timings struct {
 		PredictedN int `json:"predicted_n"`

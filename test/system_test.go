@@ -24,39 +24,58 @@ import (
 type group struct {
 	w      *world
 	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	stderr *strings.Builder
 	client *client.Client
+	http   string // URL of its HTTP server; "" for none
 }
 
 // up starts `tandem up` in a world of its own and stops it at the end of the test.
 func up(t testing.TB, flags ...string) *group {
 	t.Helper()
-	w := newWorld(t)
-	sock := "unix://" + filepath.Join(w.tmp, "g.sock")
-	cmd := w.command(context.Background(), append([]string{"up", "--json", "--listen", sock, "--http", "off", "--grace", "1s"},
+	g := newWorld(t).begin(nil, flags...)
+	t.Cleanup(func() { g.stop(t) })
+	g.ready(t)
+	return g
+}
+
+// begin starts `tandem up` with more variables in its environment, and does not wait for it.
+func (w *world) begin(env []string, flags ...string) *group {
+	w.t.Helper()
+	g := &group{w: w, stderr: &strings.Builder{}}
+	g.cmd = w.command(context.Background(), append([]string{"up", "--json", "--listen", g.socket(), "--http", "off", "--grace", "1s"},
 		flags...)...)
-	stderr := &strings.Builder{}
-	cmd.Stderr = stderr
-	stdout, err := cmd.StdoutPipe()
+	g.cmd.Env = append(g.cmd.Env, env...)
+	g.cmd.Stderr = g.stderr
+	stdout, err := g.cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	g := &group{w: w, cmd: cmd}
-	t.Cleanup(func() { g.stop(t, stderr) })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	var started struct{ Gateway string }
-	if err != nil || json.Unmarshal([]byte(line), &started) != nil || started.Gateway != sock {
-		t.Fatalf("up printed %q, %v: %s", line, err, stderr)
-	}
-	if g.client, err = client.Dial(sock); err != nil {
-		t.Fatal(err)
+	g.stdout = bufio.NewReader(stdout)
+	if err := g.cmd.Start(); err != nil {
+		w.t.Fatal(err)
 	}
 	return g
 }
 
-func (g *group) stop(t testing.TB, stderr *strings.Builder) {
+// socket is the gateway's address.
+func (g *group) socket() string { return "unix://" + filepath.Join(g.w.tmp, "g.sock") }
+
+// ready waits until all processes serve, and connects.
+func (g *group) ready(t testing.TB) {
+	t.Helper()
+	line, err := g.stdout.ReadString('\n')
+	var started struct{ Gateway, HTTP string }
+	if err != nil || json.Unmarshal([]byte(line), &started) != nil || started.Gateway != g.socket() {
+		t.Fatalf("up printed %q, %v: %s", line, err, g.stderr)
+	}
+	g.http = started.HTTP
+	if g.client, err = client.Dial(g.socket()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *group) stop(t testing.TB) {
 	if g.client != nil {
 		_ = g.client.Close()
 	}
@@ -68,7 +87,7 @@ func (g *group) stop(t testing.TB, stderr *strings.Builder) {
 		t.Errorf("up ended with code %d after SIGTERM", code)
 	}
 	if t.Failed() {
-		t.Logf("stderr of up:\n%s", stderr)
+		t.Logf("stderr of up:\n%s", g.stderr)
 	}
 }
 
