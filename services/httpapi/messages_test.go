@@ -146,7 +146,7 @@ func TestMessagesForms(t *testing.T) {
 			{"type":"text","text":"b"},{"type":"tool_use","id":"toolu_1","name":"f","input":{"k":1}}]},{"role":"user","content":[{"type":"tool_result",
 			"tool_use_id":"toolu_1","content":[{"type":"text","text":"r"}]},{"type":"tool_result","tool_use_id":"toolu_1","content":"q"},
 			{"type":"text","text":"go on"}]}]}`, "<s>user: a\nassistant: b\ntool: r\ntool: q\nuser: go on\n"},
-		{`{"max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"{"}]}`, "<s>user: a\nassistant: {\n"},
+		{`{"max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"{"}]}`, "<s>user: a\nassistant: {\ngoes on\n"},
 		{`{"max_tokens":5,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":1024}}`,
 			"<s>enable_thinking=true\nuser: a\n"},
 		{`{"max_tokens":5,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"disabled"}}`, "<s>enable_thinking=false\nuser: a\n"},

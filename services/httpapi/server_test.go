@@ -189,6 +189,9 @@ func (lines) Prompt(_ context.Context, of conversation.Conversation) (conversati
 	if len(of.Tools) > 0 {
 		fmt.Fprintf(&b, "tools=%s\n", of.Tools)
 	}
+	if of.Must {
+		fmt.Fprintf(&b, "a call, several %v\n", !of.Single)
+	}
 	for _, m := range of.Messages {
 		if m.Content == "refuse" {
 			return conversation.Prompt{}, tandem.Errorf("chat", tandem.Invalid,
@@ -198,6 +201,9 @@ func (lines) Prompt(_ context.Context, of conversation.Conversation) (conversati
 			return conversation.Prompt{}, tandem.Errorf("chat", tandem.Deadline, "the template takes longer than 1s")
 		}
 		fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
+	}
+	if of.Continue {
+		b.WriteString("goes on\n")
 	}
 	p := conversation.Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}
 	if len(of.Tools) > 0 {

@@ -184,18 +184,25 @@ func (s *Server) detokenize(w http.ResponseWriter, c *call) error {
 	return s.send(w, map[string]any{"content": tandem.Lossy(s.cfg.Vocab.DecodeWritten(d.Tokens))}, 6*size)
 }
 
-// applyTemplate answers /apply-template.
+// applyTemplate answers /apply-template: with the prompt that a chat with the same body has.
 func (s *Server) applyTemplate(w http.ResponseWriter, c *call) error {
-	a, b, err := readNative(s, w, c, oai.ReadApplyTemplate)
+	o, b, err := readNative(s, w, c, func(body io.Reader, l oai.Limits) (*oai.Call, error) {
+		o, err := oai.ReadChat(body, s.cfg.Defaults, l)
+		if err == nil {
+			err = s.served(o.Model)
+		}
+		return o, err
+	})
 	if err != nil {
 		return err
 	}
 	defer b.done()
-	giveBack, err := s.texts(c.Context(), a.Conversation.Size())
+	of := o.Conversation()
+	giveBack, err := s.texts(c.Context(), of.Size())
 	if err != nil {
 		return err
 	}
-	p, err := s.room().Render(c.Context(), a.Conversation)
+	p, err := s.room().Render(c.Context(), of)
 	giveBack()
 	if err != nil {
 		return err

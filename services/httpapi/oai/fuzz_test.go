@@ -107,8 +107,6 @@ func FuzzNativeBodies(f *testing.F) {
 		bare(t, err)
 		_, err = ReadDetokenize(bytes.NewReader(body), testLimits)
 		bare(t, err)
-		_, err = ReadApplyTemplate(bytes.NewReader(body), testLimits)
-		bare(t, err)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // Tokenize is a body of llama.cpp's /tokenize.
@@ -18,9 +17,6 @@ type Tokenize struct {
 
 // Detokenize is a body of /detokenize.
 type Detokenize struct{ Tokens []tandem.Token }
-
-// ApplyTemplate is a body of /apply-template.
-type ApplyTemplate struct{ Conversation conversation.Conversation }
 
 // ReadTokenize decodes a body of /tokenize. Errors as ReadChat's.
 func ReadTokenize(body io.Reader, l Limits) (t Tokenize, err error) {
@@ -46,24 +42,6 @@ func ReadDetokenize(body io.Reader, l Limits) (d Detokenize, err error) {
 		},
 	})
 	return d, err
-}
-
-// ReadApplyTemplate decodes a body of /apply-template.
-func ReadApplyTemplate(body io.Reader, l Limits) (a ApplyTemplate, err error) {
-	var v variables
-	known := map[string]func(string, *source) error{
-		"messages": func(name string, s *source) (err error) {
-			a.Conversation.Messages, err = messages(name, s)
-			return err
-		},
-		"tools": readTools(&a.Conversation.Tools),
-	}
-	for _, name := range []string{"chat_template_kwargs", "enable_thinking", "reasoning_effort"} {
-		known[name] = v.reader(name)
-	}
-	err = fields(body, l, "messages", known)
-	a.Conversation.Variables = v.Variables()
-	return a, err
 }
 
 // fields reads a body with these fields; the needed one must be present. Fields that would change what a model reads are refused here too.
