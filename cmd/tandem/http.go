@@ -2,12 +2,17 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"math"
 	"net"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
@@ -17,6 +22,7 @@ import (
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // httpFlags say where and for whom a gateway serves HTTP.
@@ -117,6 +123,30 @@ func (f httpFlags) check() error {
 		return err
 	}
 	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)
+}
+
+// oneAddress refuses --host and --port beside an --http of the same command line that names another host or port. They override that of
+// the environment or the file, as all flags do. Errors: Invalid.
+func oneAddress(ctx *kong.Context, from *config.Resolver) error {
+	said := map[string]string{}
+	for _, f := range ctx.Flags() {
+		if o := from.Origin(ctx, f); slices.Contains([]string{"http", "host", "port"}, f.Name) && (o == "flag" || o == "--set") {
+			said[f.Name] = fmt.Sprint(reflect.Indirect(reflect.ValueOf(ctx.FlagValue(f))))
+		}
+	}
+	host, port, err := net.SplitHostPort(said["http"])
+	if err != nil {
+		return nil // not there, or settle and the listener say what is wrong with it
+	}
+	at := map[string]string{"host": host, "port": port}
+	for _, name := range []string{"host", "port"} {
+		if other, ok := said[name]; ok && at[name] != "" && strings.Trim(other, "[]") != at[name] {
+			at[name] = strings.Trim(other, "[]")
+			return tandem.Errorf("", tandem.Invalid, "--%s %s with --http %s: want one of them, as in --http %s", name, other, said["http"],
+				net.JoinHostPort(at["host"], at["port"]))
+		}
+	}
+	return nil
 }
 
 // settle puts --host and --port into --http.

@@ -128,6 +128,9 @@ func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Co
 	if err == nil && parsed.Selected() != nil {
 		err = settings.Check(parsed.Selected().Target.Addr().Interface())
 	}
+	if err == nil {
+		err = oneAddress(parsed, from)
+	}
 	return parsed, plainly(err)
 }
 
