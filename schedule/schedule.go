@@ -5,6 +5,8 @@ package schedule
 
 import (
 	"context"
+	"iter"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -214,6 +216,9 @@ func (s *Schedule) CloseOwned(owner uint64) {
 
 // Session returns the session of that id, or nil.
 func (s *Schedule) Session(id tandem.SessionID) Session { return s.sessions[id] }
+
+// Sessions returns all sessions.
+func (s *Schedule) Sessions() iter.Seq[Session] { return maps.Values(s.sessions) }
 
 // Holds reports whether x is still one of the sessions.
 func (s *Schedule) Holds(x Session) bool { return s.sessions[x.entry().ID] == x }

@@ -205,6 +205,27 @@ func TestPrefixStoreKilled(t *testing.T) {
 	}
 }
 
+// TestPrefixStoreIdle: what a verifier without work has answered is on disk a second later, whatever kills it then.
+func TestPrefixStoreIdle(t *testing.T) {
+	t.Parallel()
+	w, env := newWorld(t), []string{"TANDEM_CACHE=" + t.TempDir()}
+	g := w.begin(env, "--prefix-store", "64MiB")
+	g.ready(t)
+	x := undisturbed(t, g)
+	time.Sleep(time.Second)
+	g.killAll(t, newRandom(t))
+
+	g = w.begin(env, "--prefix-store", "64MiB")
+	g.ready(t)
+	next := x.requests[len(x.requests)-1]
+	next.Tokens = slices.Concat(next.Tokens, x.want[len(x.want)-1].tokens)
+	got := g.run(t, next).finished
+	if least := (got.PromptTokens - 1) / pageTokens * pageTokens; got.CachedPromptTokens < least {
+		t.Errorf("%d of %d prompt tokens were on disk: want all whole pages, %d", got.CachedPromptTokens, got.PromptTokens, least)
+	}
+	g.stop(t)
+}
+
 // reuses sends a request over HTTP and returns how much of its prompt came from the cache, which nothing but the disk has filled.
 func (g *group) reuses(t *testing.T, x talks, i int) int64 {
 	t.Helper()

@@ -19,8 +19,11 @@ const (
 	leastKept  = 8       // pages of a text: shorter ones are not kept in files
 	keptEvery  = 16      // pages that a text grows by before more of it is kept
 	mostCopied = 4 << 20 // bytes that are copied between two passes, or a single page or state
-	mostToKeep = 64      // texts that wait to be written
-	readers    = 4       // files that are read at a time
+	longPass   = 200 * time.Millisecond
+	copiedLong = 16 << 20    // the same between two passes that take so long, as those of prompts do
+	mostToKeep = 64          // texts that wait to be written
+	readers    = 4           // files that are read at a time
+	flushFor   = time.Second // at the end, for what is not written yet
 )
 
 // StoreConfig says where long prefixes are kept beside the memory.
@@ -55,12 +58,13 @@ type keeper struct {
 	waiting []toKeep // at most one a session
 }
 
-// toKeep is a text of which what is missing is to be written, or that is to be removed.
+// toKeep is a text of which what is missing is to be written, or that is to be removed; or the mark behind all that waits at a time.
 type toKeep struct {
 	session tandem.SessionID
 	tenant  string
 	tokens  []tandem.Token
 	remove  bool
+	mark    chan struct{} // nil, or closed when it is its turn
 }
 
 // newKeeper returns a keeper with its goroutine running; stop ends it.
@@ -79,6 +83,39 @@ func newKeeper(c StoreConfig, v *Verifier) (*keeper, error) {
 	k.pass()
 	k.running.Go(k.run)
 	return k, nil
+}
+
+// flush has what sessions hold written, and waits for this and for all that waits already, for flushFor at most, and no longer than ctx.
+func (k *keeper) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushFor)
+	defer cancel()
+	if k.v.sched.Do(ctx, func() error {
+		for x := range k.v.sched.Sessions() {
+			if s, ok := x.(*session); ok {
+				s.stored(true)
+			}
+		}
+		return nil
+	}) != nil {
+		return
+	}
+	job := toKeep{mark: make(chan struct{})}
+	k.mu.Lock()
+	k.waiting = append(k.waiting, job)
+	k.mu.Unlock()
+	k.wakeUp()
+	select {
+	case <-job.mark:
+	case <-k.ctx.Done():
+	case <-ctx.Done():
+	}
+}
+
+func (k *keeper) wakeUp() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
 }
 
 // stop ends the writing and reading and waits for it, no longer than ctx: a read or a write of the disk has no deadline.
@@ -131,10 +168,7 @@ func (k *keeper) keep(job toKeep) {
 	default:
 		k.v.cfg.Counters.Add("store.skipped", 1)
 	}
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	k.wakeUp()
 }
 
 func (k *keeper) run() {
@@ -153,6 +187,10 @@ func (k *keeper) run() {
 			job := k.waiting[0]
 			k.waiting = slices.Delete(k.waiting, 0, 1)
 			k.mu.Unlock()
+			if job.mark != nil {
+				close(job.mark)
+				continue
+			}
 			k.write(job)
 		}
 	}
@@ -180,8 +218,9 @@ func (k *keeper) write(job toKeep) {
 		there[prefixes.State][i] = k.state == 0 || t.Has(n, prefixes.State)
 		t.Used(n, i, now)
 	}
-	room := make([]byte, 0, max(mostCopied, k.page, k.state))
+	var room []byte
 	for from, more := 0, true; more; {
+		room = k.room(room)
 		var pieces []piece
 		if k.v.sched.Do(k.ctx, func() error {
 			pieces, from, more = k.copyOut(job, there, from, room)
@@ -197,6 +236,18 @@ func (k *keeper) write(job toKeep) {
 			k.v.cfg.Counters.Add("store.written_bytes", int64(len(p.data)))
 		}
 	}
+}
+
+// room returns room for what is copied between two passes: last's, if that is enough.
+func (k *keeper) room(last []byte) []byte {
+	n := max(mostCopied, k.page, k.state)
+	if k.v.sched.Progress().Pass >= longPass {
+		n = max(copiedLong, n)
+	}
+	if n <= cap(last) {
+		return last[:0:n]
+	}
+	return make([]byte, 0, n)
 }
 
 // copyOut copies what is not there of a text from page from on, as much as room has capacity for. It returns the page to go on with, and

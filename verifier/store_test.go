@@ -310,3 +310,34 @@ func TestStoreEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestStoreAtTheEnd: a verifier that is shut down writes first what its sessions hold.
+func TestStoreAtTheEnd(t *testing.T) {
+	const sessions, pages = 3, 8
+	for range 5 {
+		folder := t.TempDir()
+		c, log := stored(t, openPool(t, targetFile, 60), folder)
+		c.Counters = &tandem.Counters{}
+		v, err := verifier.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range sessions {
+			_, err := v.Open(t.Context(), tandem.Opening{Session: tandem.SessionID(id + 1), MaxNodes: maxNodes, Sampling: greedy,
+				Tokens: randomText(uint64(id), pages*engine.PageTokens+5, 4000), Limit: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := v.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		files, err := filepath.Glob(filepath.Join(folder, prefixes.Everyone, "*.page"))
+		if err != nil || len(files) != sessions*pages || log.String() != "" {
+			t.Errorf("%d files, %v, said %q: want %d", len(files), err, log, sessions*pages)
+		}
+		if err := v.Shutdown(t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	}
+}

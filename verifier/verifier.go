@@ -229,10 +229,12 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	return d, nil
 }
 
-// Shutdown ends calls of Open with Unavailable, frees all sessions and waits for the verifier's
-// goroutine, no longer than ctx; subscriptions to verdicts end with Unavailable. The model may be closed after it has returned nil.
+// Shutdown writes what is to be kept in files, for a second at most, ends calls of Open with Unavailable, frees all sessions and waits for
+// the verifier's goroutine, no longer than ctx; subscriptions to verdicts end with Unavailable. The model may be closed after it has
+// returned nil.
 func (v *Verifier) Shutdown(ctx context.Context) error {
 	if v.keeper != nil {
+		v.keeper.flush(ctx)
 		if err := v.keeper.stop(ctx); err != nil {
 			return err
 		}
