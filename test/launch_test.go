@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -231,6 +232,57 @@ func TestLaunch(t *testing.T) {
 		t.Errorf("without models: exit code %d, %+v\n%s\nwant the models and the key of the last time", e.code, again, e.stderr)
 	}
 	l.untouched()
+}
+
+// TestLaunchTwice: launches at the same moment, for all of which the same port looks free, each have a server of their own.
+func TestLaunchTwice(t *testing.T) {
+	t.Parallel()
+	const launches = 2
+	port := freeAddr(t)
+	var ls [launches]*launched
+	var ended [launches]ended
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for i := range ls {
+		l := newLaunched(t)
+		ls[i] = l
+		cmd := l.launch(ctx, append(l.models(), "--http", port, "--", "wait")...)
+		all.Go(func() { ended[i] = l.wait(cmd) })
+		all.Go(func() { // none ends before all have begun
+			for ctx.Err() == nil {
+				if waits(ls[:]) {
+					_ = cmd.Process.Signal(syscall.SIGINT)
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	all.Wait()
+	urls := map[string]bool{}
+	for i, l := range ls {
+		if _, err := os.Stat(l.record); err != nil {
+			t.Fatalf("launch %d: the agent did not run: exit code %d\n%s", i, ended[i].code, ended[i].stderr)
+		}
+		s := l.saw(l.record)
+		if ended[i].code != 5 || s.Status != http.StatusOK || s.Elsewhere != "401" {
+			t.Errorf("launch %d: exit code %d, status %d, with a wrong key %s\n%s", i, ended[i].code, s.Status, s.Elsewhere, ended[i].stderr)
+		}
+		urls[s.Env["ANTHROPIC_BASE_URL"]] = true
+		l.untouched()
+	}
+	if len(urls) != launches || !urls["http://"+port] {
+		t.Errorf("servers %v: want one for each launch, one of them at %s", urls, port)
+	}
+}
+
+// waits reports whether the agents of all launches wait for a signal.
+func waits(all []*launched) bool {
+	return !slices.ContainsFunc(all, func(l *launched) bool {
+		_, err := os.Stat(l.record + ".waits")
+		return err != nil
+	})
 }
 
 // TestLaunchStopped: signals reach the agent, and nothing is left.

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/roles/gateway"
+	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
@@ -124,10 +125,11 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *las
 	if terminal.Is(os.Stderr) {
 		a.stderr = held
 	}
-	p, err := a.startProcesses(l)
+	p, err := c.start(a, l)
 	if err != nil {
 		return err
 	}
+	server.url = c.url()
 	return p.During(a.ctx, a.force, func(ctx context.Context) error {
 		if err := last.save(&c.serverFlags); err != nil {
 			a.say("tandem: %v", err)
@@ -144,6 +146,26 @@ const launchStore settings.Size = 8 << 30
 func (c *launchCmd) keep() {
 	if c.PrefixStore.PrefixStore == nil && c.PrefixCache != "off" {
 		c.PrefixStore.PrefixStore = new(launchStore)
+	}
+}
+
+// portTries bounds how often launch starts its processes because another process took their port.
+const portTries = 4
+
+// start starts the processes. Between the look whether the port is free and the gateway's use of it another process can take it, such as a
+// launch at the same moment: then they start again with another port.
+func (c *launchCmd) start(a *app, l launch) (*group.Processes, error) {
+	for try := 1; ; try++ {
+		p, err := a.startProcesses(l)
+		other := free(c.HTTP)
+		if err == nil || try == portTries || a.ctx.Err() != nil || other == c.HTTP {
+			return p, err
+		}
+		a.say("tandem: another process has taken %s meanwhile: starting again with another port", c.HTTP)
+		if other, err = fixed(other); err != nil {
+			return nil, err
+		}
+		c.HTTP, l.HTTP = other, other
 	}
 }
 
