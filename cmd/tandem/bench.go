@@ -15,9 +15,9 @@ import (
 )
 
 type benchCmd struct {
-	Decode benchDecodeCmd `cmd:"" help:"Whole passes of a model, by width: time T_V(W) beside its limit."`
-	Pair   benchPairCmd   `cmd:"" help:"Target and drafts over HTTP, as clients see them: the planner against plain decoding, fixed ways, and other programs' servers."`
-	System benchSystemCmd `cmd:"" help:"All processes together: speculation against plain decoding, and strategies against each other."`
+	Decode benchDecodeCmd `cmd:"" help:"Passes of a model by width, beside the box's limit."`
+	Pair   benchPairCmd   `cmd:"" help:"Target and drafts as HTTP clients see them."`
+	System benchSystemCmd `cmd:"" help:"Speculation against plain decoding, and strategies."`
 }
 
 type benchDecodeCmd struct {

@@ -34,7 +34,7 @@ func (c cacheFlags) open() (*cache.Cache, error) {
 
 type cacheCmd struct {
 	List  cacheListCmd  `cmd:"" default:"withargs" help:"List what is in the cache."`
-	Clear cacheClearCmd `cmd:"" help:"Remove all files that no process uses, and the prefixes of --prefix-store."`
+	Clear cacheClearCmd `cmd:"" help:"Remove all files that are not in use, and prefixes."`
 }
 
 type cacheListCmd struct {

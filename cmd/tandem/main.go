@@ -35,24 +35,24 @@ type cli struct {
 	Set     []string    `help:"Set what is not listed here: tandem config --all." placeholder:"KEY=VALUE" sep:"none" setting:"-"`
 	Printed versionFlag `name:"version" help:"Print the version." setting:"-"`
 
-	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
-	Chat       runCmd        `cmd:"" name:"run" help:"Chat with a model in the terminal, or have it continue what you write."`
-	Demo       demoCmd       `cmd:"" help:"Show what speculation does: one prompt with and without, side by side."`
-	Launch     launchCmd     `cmd:"" help:"Run an agent, such as claude or codex, with a model of yours."`
+	Generate   generateCmd   `cmd:"" help:"Continue a prompt with processes of its own."`
+	Chat       runCmd        `cmd:"" name:"run" help:"Chat in the terminal, or have your text continued."`
+	Demo       demoCmd       `cmd:"" help:"Show one prompt with and without speculation."`
+	Launch     launchCmd     `cmd:"" help:"Run an agent, such as claude, with a model of yours."`
 	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
-	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0 if it does, 1 if not."`
+	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0, else 1."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
-	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation, without speculation."`
+	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation."`
 	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
 	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
-	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost here and how often drafts are right."`
+	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost and drafts save here."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
-	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and where each comes from."`
+	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 

@@ -10,12 +10,12 @@ import (
 )
 
 type modelCmd struct {
-	Info     modelInfoCmd     `cmd:"" help:"Show what a GGUF file holds, which kernels run it and how much memory it needs."`
+	Info     modelInfoCmd     `cmd:"" help:"Show what a GGUF file holds and what it needs here."`
 	Quantize modelQuantizeCmd `cmd:"" help:"Store a model's weights as another type."`
-	Trim     modelTrimCmd     `cmd:"" help:"Make a fast draft of a model: it can say its frequent tokens only."`
-	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost; or a side file for it."`
-	Random   modelRandomCmd   `cmd:"" help:"Make a model with the shape of a published one and random weights, to measure what its passes cost."`
-	Import   modelImportCmd   `cmd:"" help:"Make a side file of heads, prompt tokens or a draft that others have published."`
+	Trim     modelTrimCmd     `cmd:"" help:"Make a fast draft that says frequent tokens only."`
+	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model of the same function, or a side file."`
+	Random   modelRandomCmd   `cmd:"" help:"Make a model of a published shape and random weights."`
+	Import   modelImportCmd   `cmd:"" help:"Make a side file of published heads or a draft."`
 }
 
 type modelInfoCmd struct {

@@ -16,8 +16,8 @@ import (
 )
 
 type runCmd struct {
-	Addr         string `help:"Use the gateway at this address instead of starting processes; chats need --target too, for its tokenizer and template." placeholder:"ADDR"`
-	ChatTemplate string `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+	Addr         string `help:"Use this gateway. Chats need --target too." placeholder:"ADDR"`
+	ChatTemplate string `help:"File with the Jinja template of chats." placeholder:"FILE"`
 
 	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." placeholder:"JSON"`
 	keyFlags

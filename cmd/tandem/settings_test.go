@@ -153,14 +153,14 @@ func TestNames(t *testing.T) {
 // TestHelpFitsAScreen: the flags that people need are listed by --help, each in a line of 80 columns; all settings by config --all.
 func TestHelpFitsAScreen(t *testing.T) {
 	t.Setenv("COLUMNS", "")
-	for _, command := range []string{"up", "generate"} {
-		parser, err := newParser(config.NewResolver(os.LookupEnv), command)
+	for _, command := range []string{"", "up", "generate", "run", "launch"} {
+		parser, err := newParser(config.NewResolver(os.LookupEnv), strings.Fields(command)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
 		parser.Stdout, parser.Exit = &out, func(int) {}
-		_, _ = parser.Parse([]string{command, "--help"})
+		_, _ = parser.Parse(append(strings.Fields(command), "--help"))
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) < 30 || len(lines) > 46 {
 			t.Errorf("tandem %s --help has %d lines: want 30 to 46\n%s", command, len(lines), out.String())
