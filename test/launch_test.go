@@ -267,7 +267,8 @@ func TestLaunchTwice(t *testing.T) {
 		}
 		s := l.saw(l.record)
 		if ended[i].code != 5 || s.Status != http.StatusOK || s.Elsewhere != "401" {
-			t.Errorf("launch %d: exit code %d, status %d, with a wrong key %s\n%s", i, ended[i].code, s.Status, s.Elsewhere, ended[i].stderr)
+			t.Errorf("launch %d: exit code %d, status %d, with a wrong key %s\n%s", i, ended[i].code, s.Status, s.Elsewhere,
+				ended[i].stderr)
 		}
 		urls[s.Env["ANTHROPIC_BASE_URL"]] = true
 		l.untouched()
