@@ -120,6 +120,8 @@ var rooms = map[string][]string{
 	"bench/prompts": {"."},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
+	// what a target computes over texts, as files; it is handed the device and what renders chats
+	"states":        {".", "cache", "engine", "text"},
 	"talk":          {".", "client", "services"},
 	"talk/status": {".", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
 		"google.golang.org/grpc"},

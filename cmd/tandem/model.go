@@ -15,6 +15,7 @@ type modelCmd struct {
 	Trim     modelTrimCmd     `cmd:"" help:"Make a fast draft that says frequent tokens only."`
 	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model of the same function, or a side file."`
 	Random   modelRandomCmd   `cmd:"" help:"Make a model of a published shape and random weights."`
+	States   modelStatesCmd   `cmd:"" help:"Write down what a model computes over texts."`
 	Import   modelImportCmd   `cmd:"" help:"Make a side file of published heads or a draft."`
 }
 
