@@ -192,6 +192,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/verifier": {"kernels/split"},
 	"placement":      {"kernels/cuda"},
+	"states":         {"kernels", "kernels/cpu", "kernels/stream"}, // a model that many runs share; a streamed one
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
