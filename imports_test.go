@@ -121,8 +121,8 @@ var rooms = map[string][]string{
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
-	"states":        {".", "cache", "engine", "text"},
-	"talk":          {".", "client", "services"},
+	"states": {".", "cache", "engine", "text"},
+	"talk":   {".", "client", "services"},
 	"talk/status": {".", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
 		"google.golang.org/grpc"},
 	"talk/console": {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
@@ -193,7 +193,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"roles/verifier": {"kernels/split"},
 	"placement":      {"kernels/cuda"},
 	"states":         {"kernels", "kernels/cpu", "kernels/stream"}, // a model that many runs share; a streamed one
-	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
+	"bench/guesses":  {"kernels", "kernels/split"},                 // a target on two groups of cores
 	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream", // a target whose weights are streamed
