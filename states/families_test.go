@@ -23,8 +23,8 @@ func TestFamilies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Config{Model: path, Texts: []string{filepath.Join(dir, "text")}, Prompts: []string{filepath.Join(dir, "prompts.jsonl")}, Raw: true,
-			Out: t.TempDir(), Taps: []int{1, -1}, Top: 4, Context: 16, Sessions: 3, AnswerTokens: 5,
+		c := Config{Model: path, Texts: []string{filepath.Join(dir, "text")}, Prompts: []string{filepath.Join(dir, "prompts.jsonl")},
+			Raw: true, Out: t.TempDir(), Taps: []int{1, -1}, Top: 4, Context: 16, Sessions: 3, AnswerTokens: 5,
 			Sampling: tandem.Sampling{Temperature: 1, TopP: 1}, Vocab: vocab, Open: open(path)}
 		r, all, one := mustRun(t, c)
 		if r.Answers != 2 || r.Texts < 3 {

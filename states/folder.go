@@ -150,14 +150,15 @@ func (f *folder) resume() error {
 			return err
 		}
 		if s.From != f.next {
-			return tandem.Errorf(op, tandem.Invalid, "%s begins with text %d, piece %d: want text %d, piece %d, where the shard before it ends",
-				path, s.From.Text, s.From.Piece, f.next.Text, f.next.Piece)
+			return tandem.Errorf(op, tandem.Invalid,
+				"%s begins with text %d, piece %d: want text %d, piece %d, where the shard before it ends", path, s.From.Text,
+				s.From.Piece, f.next.Text, f.next.Piece)
 		}
-		n, err := size(path)
+		st, err := os.Stat(path)
 		if err != nil {
 			return err
 		}
-		f.count(s, n)
+		f.count(s, st.Size())
 	}
 	return nil
 }

@@ -17,7 +17,8 @@ func TestPython(t *testing.T) {
 		python = "python3"
 	}
 	if exec.Command(python, "-c", "import numpy").Run() != nil {
-		t.Skipf("%s has no numpy, which the reader of shards in training/ needs: run scripts/training, or set PYTHON to one that has it", python)
+		t.Skipf("%s has no numpy, which the reader of shards in training/ needs: run scripts/training, or set PYTHON to one that has it",
+			python)
 	}
 	read := func(dir string) (string, error) {
 		cmd := exec.Command(python, "-m", "tandem_training.states", dir)

@@ -195,8 +195,8 @@ func (r *run) keep(out *engine.Output, i int, j *job, rows []tandem.Token) error
 	return nil
 }
 
-// advance ends the job if all its tokens have rows, or draws the next token of its answer from wanted row `last`. The end of a turn is a token
-// like the others, but none follows it.
+// advance ends the job if all its tokens have rows, or draws the next token of its answer from wanted row `last`. The end of a turn is a
+// token like the others, but none follows it.
 func (r *run) advance(out *engine.Output, last int, j *job) {
 	n := len(j.tokens)
 	if j.seq.Len() < n {

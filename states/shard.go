@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
@@ -197,7 +196,7 @@ func (s *Shard) write(path string) (int64, error) {
 	return int64(len(b)), err
 }
 
-// fits returns Corrupt for a shard that is not one of the model and taps of shape.
+// fits returns Invalid for a shard that is not one of the model and taps of shape.
 func (s *Shard) fits(path string, of *Shape) error {
 	if s.Identity != of.Identity || s.Dim != of.Dim || s.Top != of.Top || !slices.Equal(s.Taps, of.Taps) {
 		return tandem.Errorf(op, tandem.Invalid,
@@ -209,12 +208,3 @@ func (s *Shard) fits(path string, of *Shape) error {
 
 // textSize returns the most bytes that a text takes in a header.
 func textSize(origin string) int64 { return perText + 6*int64(len(origin)) }
-
-// size returns the size of the file at path.
-func size(path string) (int64, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	return st.Size(), nil
-}

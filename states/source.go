@@ -96,8 +96,8 @@ func (c *Config) list() (*list, error) {
 			strings.Join(slices.Concat(c.Texts, c.Prompts), ", "), l.leftOut)
 	}
 	if c.Render == nil && !c.Raw && len(c.Prompts) > 0 {
-		return nil, tandem.Errorf("", tandem.Invalid, "--prompts: the model's file has no chat template: give one with --chat-template, or "+
-			"--raw to have prompts continued as they are")
+		return nil, tandem.Errorf("", tandem.Invalid, "--prompts: the model's file has no chat template: give one with --chat-template, "+
+			"or --raw to have prompts continued as they are")
 	}
 	slices.SortStableFunc(l.texts, func(a, b source) int {
 		return cmp.Or(bytes.Compare(a.hash[:], b.hash[:]), bytes.Compare(a.sum[:], b.sum[:]), strings.Compare(a.origin, b.origin))
@@ -161,7 +161,8 @@ func (l *list) read(path string, raw bool) error {
 		if strings.TrimSpace(lines.Text()) == "" {
 			continue
 		}
-		s := source{origin: fmt.Sprintf("%s:%d", filepath.Base(path), n), sum: sha256.Sum256(lines.Bytes()), weight: int64(len(lines.Bytes()))}
+		s := source{origin: fmt.Sprintf("%s:%d", filepath.Base(path), n), sum: sha256.Sum256(lines.Bytes()),
+			weight: int64(len(lines.Bytes()))}
 		if err := json.Unmarshal(lines.Bytes(), &s.chat); err != nil {
 			return fmt.Errorf("line %d: %w: want a JSON object with prompt or messages", n, err)
 		}

@@ -137,8 +137,8 @@ func (r *Result) String() string {
 	return s
 }
 
-// Run runs the texts that have no shard yet. Errors: Validate's; Invalid for texts that cannot be read, or a folder of other arguments or of
-// another model; Corrupt for damaged shards; Exhausted for a full disk; the model's, and ctx's once it has ended.
+// Run runs the texts that have no shard yet. Errors: Validate's; Invalid for texts that cannot be read, or a folder of other arguments or
+// of another model; Corrupt for damaged shards; Exhausted for a full disk; the model's, and ctx's once it has ended.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -73,8 +73,8 @@ func config(t testing.TB) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Model: target, Texts: []string{filepath.Join(dir, "src")}, Prompts: []string{filepath.Join(dir, "prompts.jsonl")}, Raw: true,
-		Out: filepath.Join(t.TempDir(), "out"), Taps: []int{2, 6, -1}, Top: 8, Context: 64, Sessions: 3, AnswerTokens: 24,
+	return Config{Model: target, Texts: []string{filepath.Join(dir, "src")}, Prompts: []string{filepath.Join(dir, "prompts.jsonl")},
+		Raw: true, Out: filepath.Join(t.TempDir(), "out"), Taps: []int{2, 6, -1}, Top: 8, Context: 64, Sessions: 3, AnswerTokens: 24,
 		Sampling: tandem.Sampling{TopP: 1}, ShardSize: 100 << 10, Vocab: vocab, Open: open(target)}
 }
 
@@ -151,7 +151,8 @@ func TestRun(t *testing.T) {
 		compare(t, m, &one, x, at)
 		at += x.Tokens
 	}
-	if len(origins) != 6 || origins["src/long.go"] < 3 || origins["p1"] != 1 || origins["prompts.jsonl:3"] != 1 || origins["src/sub/b.txt"] != 1 {
+	if len(origins) != 6 || origins["src/long.go"] < 3 || origins["p1"] != 1 || origins["prompts.jsonl:3"] != 1 ||
+		origins["src/sub/b.txt"] != 1 {
 		t.Errorf("origins %v", origins)
 	}
 }
@@ -232,7 +233,8 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, got, _ := mustRun(t, c)
-		if !maps.Equal(got, want) || r.Shards != whole.Shards || r.Tokens != whole.Tokens || r.Held != whole.Held || r.Bytes != whole.Bytes {
+		if !maps.Equal(got, want) || r.Shards != whole.Shards || r.Tokens != whole.Tokens || r.Held != whole.Held ||
+			r.Bytes != whole.Bytes {
 			t.Errorf("stopped after %d texts and %d shards: %+v: want %+v and the same bytes", stop, before, r, whole)
 		}
 		if left, _ := filepath.Glob(filepath.Join(c.Out, ".new-*")); len(left) > 0 {

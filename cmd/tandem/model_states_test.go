@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// TestModelStates: chats are rendered by a template and answered, finished ones are taken as they are, too long ones are skipped and counted;
-// bad input is refused in the words of the command line.
+// TestModelStates: chats are rendered by a template and answered, finished ones are taken as they are, too long ones are skipped and
+// counted; bad input is refused in the words of the command line.
 func TestModelStates(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -29,6 +29,6 @@ func Finished(ctx context.Context, c conversation.Chat, vocab *token.Vocab, of c
 			return tokens[:i+1], n, nil
 		}
 	}
-	return nil, 0, tandem.Errorf("chat", tandem.Invalid, "the chat template writes no token behind an answer that ends a turn: want such a "+
-		"template, or chats without answers")
+	return nil, 0, tandem.Errorf("chat", tandem.Invalid,
+		"the chat template writes no token behind an answer that ends a turn: want such a template, or chats without answers")
 }
