@@ -53,7 +53,8 @@ func (c *Chat) Finished() bool {
 // source is a text before it has tokens.
 type source struct {
 	origin string
-	hash   [sha256.Size]byte // of a file's name, or of a prompt: gives it its place, and says whether it is held out
+	hash   [sha256.Size]byte // of a file's name, or of a prompt: says whether it is held out
+	order  [sha256.Size]byte // its place: hash, but for instructions of one file, which are apart
 	sum    [sha256.Size]byte // of its content
 	weight int64             // its share of the work: bytes
 	path   string            // of a file of plain text; "" for a chat
@@ -68,6 +69,7 @@ type list struct {
 	texts   []source
 	sum     string // of all names and contents
 	leftOut int    // files in folders that are no text
+	unused  int    // files of which no instruction could be made
 }
 
 // weight returns the work of all texts.
@@ -82,7 +84,7 @@ func (l *list) weight() (sum int64) {
 func (c *Config) list() (*list, error) {
 	l := &list{}
 	for _, root := range c.Texts {
-		if err := l.walk(root); err != nil {
+		if err := l.walk(root, c.MakePrompts); err != nil {
 			return nil, tandem.Errorf("", tandem.Invalid, "--texts %s: %w", root, err)
 		}
 	}
@@ -91,16 +93,20 @@ func (c *Config) list() (*list, error) {
 			return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: %w", path, err)
 		}
 	}
+	if len(l.texts) == 0 && c.MakePrompts && l.unused > 0 {
+		return nil, tandem.Errorf("", tandem.Invalid, "--make-prompts: %d files in %s have nothing to ask about: want sources with commented "+
+			"functions, Markdown with headings, or manual pages", l.unused, strings.Join(c.Texts, ", "))
+	}
 	if len(l.texts) == 0 {
 		return nil, tandem.Errorf("", tandem.Invalid, "no texts in %s (%d files are no text): want files of UTF-8 text",
 			strings.Join(slices.Concat(c.Texts, c.Prompts), ", "), l.leftOut)
 	}
-	if c.Render == nil && !c.Raw && len(c.Prompts) > 0 {
-		return nil, tandem.Errorf("", tandem.Invalid, "--prompts: the model's file has no chat template: give one with --chat-template, "+
-			"or --raw to have prompts continued as they are")
+	if chats := len(c.Prompts) > 0 && !c.Raw || c.MakePrompts; chats && c.Render == nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "the model's file has no chat template to ask it with: give one with --chat-template, "+
+			"or --raw to have --prompts continued as they are")
 	}
 	slices.SortStableFunc(l.texts, func(a, b source) int {
-		return cmp.Or(bytes.Compare(a.hash[:], b.hash[:]), bytes.Compare(a.sum[:], b.sum[:]), strings.Compare(a.origin, b.origin))
+		return cmp.Or(bytes.Compare(a.order[:], b.order[:]), bytes.Compare(a.sum[:], b.sum[:]), strings.Compare(a.origin, b.origin))
 	})
 	h := sha256.New()
 	for _, s := range l.texts {
@@ -110,8 +116,8 @@ func (c *Config) list() (*list, error) {
 	return l, nil
 }
 
-// walk adds a file, or the files in a folder and the folders in it. Hidden ones are left out.
-func (l *list) walk(root string) error {
+// walk adds a file, or the files in a folder and the folders in it; or instructions made of them if asked. Hidden ones are left out.
+func (l *list) walk(root string, asked bool) error {
 	whole, err := filepath.Abs(root)
 	if err != nil {
 		return err
@@ -130,7 +136,7 @@ func (l *list) walk(root string) error {
 		if err != nil {
 			return err
 		}
-		b, err := files.ReadFile(path, mostText)
+		b, err := readText(path)
 		if err == nil && (!utf8.Valid(b) || slices.Contains(b, 0)) {
 			err = errors.New("it is not UTF-8 text")
 		}
@@ -142,10 +148,28 @@ func (l *list) walk(root string) error {
 			return nil
 		}
 		origin := filepath.ToSlash(filepath.Join(filepath.Base(whole), name))
-		l.texts = append(l.texts, source{origin: origin, hash: sha256.Sum256([]byte(origin)), sum: sha256.Sum256(b), weight: int64(len(b)),
-			path: path})
-		return nil
+		s := source{origin: origin, hash: sha256.Sum256([]byte(origin)), sum: sha256.Sum256(b), weight: int64(len(b)), path: path}
+		if s.order = s.hash; !asked {
+			l.texts = append(l.texts, s)
+			return nil
+		}
+		return l.ask(s, string(b))
 	})
+}
+
+// ask adds the instructions that are made of the text of a file.
+func (l *list) ask(file source, text string) error {
+	all := instructions(file.origin, text)
+	if len(all) == 0 {
+		l.unused++
+	}
+	for i, p := range all {
+		s := source{origin: fmt.Sprintf("%s#%d", file.origin, i), hash: file.hash, sum: sha256.Sum256([]byte(p)), weight: int64(len(p)),
+			chat: Chat{Messages: []Message{{Role: "user", Content: p}}}}
+		s.order = sha256.Sum256([]byte(s.origin))
+		l.texts = append(l.texts, s)
+	}
+	return nil
 }
 
 // read adds the lines of a file of prompts.
@@ -178,6 +202,7 @@ func (l *list) read(path string, raw bool) error {
 		if s.hash, err = s.chat.hash(raw); err != nil {
 			return err
 		}
+		s.order = s.hash
 		l.texts = append(l.texts, s)
 	}
 	return lines.Err()
@@ -221,7 +246,7 @@ func (f *feeder) next(ctx context.Context) (*job, error) {
 			return nil, err
 		}
 		if j != nil {
-			j.Held, j.after, j.seed = s.held(), f.at, f.Sampling.Seed^binary.BigEndian.Uint64(s.hash[8:16])
+			j.Held, j.after, j.seed = s.held(), f.at, f.Sampling.Seed^binary.BigEndian.Uint64(s.sum[:8])
 			return j, nil
 		}
 	}
@@ -231,7 +256,7 @@ func (f *feeder) next(ctx context.Context) (*job, error) {
 // piece returns the next piece of a file; nil if there is none, and then at is the next text.
 func (f *feeder) piece(s *source) (*job, error) {
 	if f.of != f.at.Text+1 {
-		b, err := files.ReadFile(s.path, mostText)
+		b, err := readText(s.path)
 		if err != nil {
 			return nil, tandem.Errorf(op, tandem.Invalid, "--texts: %w", err)
 		}

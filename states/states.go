@@ -30,8 +30,10 @@ type Config struct {
 	Model   string   // path of the target's GGUF file
 	Texts   []string // files and folders of plain text, which is cut into pieces of Context tokens
 	Prompts []string // files of JSON lines: see Chat
-	Raw     bool     // prompts are texts that the target continues, without its chat template
-	Out     string   // folder of shards
+	// Texts are not run themselves: the model answers instructions that are made of them (commented functions, headings, manual pages)
+	MakePrompts bool
+	Raw         bool   // prompts are texts that the target continues, without its chat template
+	Out         string // folder of shards
 
 	Taps    []int // hidden states to keep, as in engine.Options
 	Top     int   // likeliest tokens to keep of each position
@@ -72,6 +74,10 @@ func (c *Config) Validate() error {
 	switch {
 	case len(c.Texts)+len(c.Prompts) == 0:
 		return bad("no texts: want --texts PATH or --prompts FILE")
+	case c.MakePrompts && len(c.Texts) == 0:
+		return bad("--make-prompts makes instructions of texts: want --texts PATH")
+	case c.MakePrompts && c.Raw:
+		return bad("--make-prompts with --raw: instructions need the chat template, want one of the two")
 	case c.Out == "":
 		return bad("--out is empty: want a folder for the shards")
 	case len(c.Taps) == 0:
@@ -195,7 +201,8 @@ func (c *Config) arguments(m *engine.Model, l *list) map[string]string {
 	return map[string]string{
 		"--model's identity": fmt.Sprint(m.Names().Identity), "--model's vocabulary": m.Names().Vocabulary,
 		"--texts and --prompts": fmt.Sprintf("%d texts with the sum %s", len(l.texts), l.sum), "--raw": fmt.Sprint(c.Raw),
-		"--taps": strings.Trim(fmt.Sprint(c.Taps), "[]"), "--top": fmt.Sprint(c.Top), "--ctx": fmt.Sprint(c.Context),
+		"--make-prompts": fmt.Sprint(c.MakePrompts),
+		"--taps":         strings.Trim(fmt.Sprint(c.Taps), "[]"), "--top": fmt.Sprint(c.Top), "--ctx": fmt.Sprint(c.Context),
 		"--answer-tokens": fmt.Sprint(c.AnswerTokens), "--temperature": fmt.Sprint(s.Temperature), "--top-k": fmt.Sprint(s.TopK),
 		"--top-p": fmt.Sprint(s.TopP), "--seed": fmt.Sprint(s.Seed), "--max-tokens": fmt.Sprint(c.MaxTokens),
 		"--max-size": fmt.Sprint(c.MaxSize), "the chat template": c.Template, "size of a shard": fmt.Sprint(c.ShardSize),

@@ -280,7 +280,7 @@ func TestHeld(t *testing.T) {
 		texts[fmt.Sprintf("d/%d.txt", i)] = "text"
 	}
 	dir := write(t, texts)
-	if err := l.walk(filepath.Join(dir, "d")); err != nil {
+	if err := l.walk(filepath.Join(dir, "d"), false); err != nil {
 		t.Fatal(err)
 	}
 	for i := range l.texts {
@@ -305,7 +305,7 @@ func TestHeld(t *testing.T) {
 		text := fmt.Sprintf("h%d.go", i)
 		dir := write(t, map[string]string{text: strings.Repeat("package x\n", 60)})
 		s := &list{}
-		if err := s.walk(filepath.Join(dir, text)); err != nil {
+		if err := s.walk(filepath.Join(dir, text), false); err != nil {
 			t.Fatal(err)
 		}
 		if held = s.texts[0].held(); held {

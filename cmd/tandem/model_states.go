@@ -25,6 +25,7 @@ type modelStatesCmd struct {
 	Out          string        `short:"o" help:"Folder for the shards; one that was begun with the same arguments is gone on with." required:"" placeholder:"DIR" setting:"-"`
 	Texts        []string      `help:"File of plain text, or folder of such files. May be repeated." placeholder:"PATH" sep:"none" setting:"-"`
 	Prompts      []string      `help:"File of JSON lines with prompt or messages; the model answers where the last message is not the assistant's. May be repeated." placeholder:"FILE" sep:"none" setting:"-"`
+	MakePrompts  bool          `help:"Do not run --texts themselves, but let the model answer instructions made of them: of functions with comments, headings of Markdown, and manual pages." setting:"-"`
 	Raw          bool          `help:"Prompts are texts that the model continues as they are, without its chat template." setting:"-"`
 	Taps         string        `help:"Hidden states to keep, as numbers of layers: 2,14,25; -1 is the state after the final norm (default: low, middle and high)." placeholder:"LAYERS" setting:"-"`
 	Top          int           `help:"Likeliest next tokens to keep at each position, 1 to 64." default:"32" setting:"-"`
@@ -59,7 +60,7 @@ func (c *modelStatesCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	of := states.Config{Model: path, Texts: c.Texts, Prompts: c.Prompts, Raw: c.Raw, Out: c.Out, Top: c.Top, Context: c.Ctx,
+	of := states.Config{Model: path, Texts: c.Texts, Prompts: c.Prompts, MakePrompts: c.MakePrompts, Raw: c.Raw, Out: c.Out, Top: c.Top, Context: c.Ctx,
 		Sessions: c.Sessions, AnswerTokens: c.AnswerTokens, MaxTokens: c.MaxTokens, MaxSize: int64(c.MaxSize),
 		Sampling: tandem.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed},
 		Open: func(o engine.Options) (*engine.Model, func(), error) {
