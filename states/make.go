@@ -60,7 +60,8 @@ var (
 	aboutCode = []string{
 		"Write this function in %s. Its comment says what it does:\n\n```\n%s\n```",
 		"Write tests in %s for the function with this comment and signature:\n\n```\n%s\n```",
-		"Here are the comment and the signature of a %s function. Explain how you would implement it, and show an example of its use:\n\n```\n%s\n```",
+		"Here are the comment and the signature of a %s function. Explain how you would implement it, and show how it is used:" +
+			"\n\n```\n%s\n```",
 	}
 	aboutPart = []string{"Explain %q to someone who reads about %s.", "Write the section %q of a document on %s.",
 		"Which questions does the section %[1]q of a document on %[2]s answer? Answer the most important ones."}

@@ -18,8 +18,8 @@ var made = []struct {
 	name, text string
 	about      []string
 }{
-	{"a.go", "// Add returns the sum of its two numbers.\nfunc Add(a, b int) (int, error) {\n\t// if the sum is too large it is an error\n\tif big(a) {" +
-		"\n}\n\nfunc bare() {}\n\n// short\nfunc short() {}\n",
+	{"a.go", "// Add returns the sum of its two numbers.\nfunc Add(a, b int) (int, error) {\n" +
+		"\t// if the sum is too large it is an error\n\tif big(a) {\n}\n\nfunc bare() {}\n\n// short\nfunc short() {}\n",
 		[]string{"```\n// Add returns the sum of its two numbers.\nfunc Add(a, b int) (int, error)\n```"}},
 	{"a.py", "class A:\n    def f(self, x):\n        \"\"\"Returns twice what it is given.\"\"\"\n        return 2 * x\n",
 		[]string{"```\ndef f(self, x):\n        \"\"\"Returns twice what it is given.\"\"\"\n```"}},

@@ -94,16 +94,16 @@ func (c *Config) list() (*list, error) {
 		}
 	}
 	if len(l.texts) == 0 && c.MakePrompts && l.unused > 0 {
-		return nil, tandem.Errorf("", tandem.Invalid, "--make-prompts: %d files in %s have nothing to ask about: want sources with commented "+
-			"functions, Markdown with headings, or manual pages", l.unused, strings.Join(c.Texts, ", "))
+		return nil, tandem.Errorf("", tandem.Invalid, "--make-prompts: %d files in %s have nothing to ask about: want sources with "+
+			"commented functions, Markdown with headings, or manual pages", l.unused, strings.Join(c.Texts, ", "))
 	}
 	if len(l.texts) == 0 {
 		return nil, tandem.Errorf("", tandem.Invalid, "no texts in %s (%d files are no text): want files of UTF-8 text",
 			strings.Join(slices.Concat(c.Texts, c.Prompts), ", "), l.leftOut)
 	}
 	if chats := len(c.Prompts) > 0 && !c.Raw || c.MakePrompts; chats && c.Render == nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "the model's file has no chat template to ask it with: give one with --chat-template, "+
-			"or --raw to have --prompts continued as they are")
+		return nil, tandem.Errorf("", tandem.Invalid, "the model's file has no chat template to ask it with: give one with "+
+			"--chat-template, or --raw to have --prompts continued as they are")
 	}
 	slices.SortStableFunc(l.texts, func(a, b source) int {
 		return cmp.Or(bytes.Compare(a.order[:], b.order[:]), bytes.Compare(a.sum[:], b.sum[:]), strings.Compare(a.origin, b.origin))

@@ -60,8 +60,8 @@ func (c *modelStatesCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	of := states.Config{Model: path, Texts: c.Texts, Prompts: c.Prompts, MakePrompts: c.MakePrompts, Raw: c.Raw, Out: c.Out, Top: c.Top, Context: c.Ctx,
-		Sessions: c.Sessions, AnswerTokens: c.AnswerTokens, MaxTokens: c.MaxTokens, MaxSize: int64(c.MaxSize),
+	of := states.Config{Model: path, Texts: c.Texts, Prompts: c.Prompts, MakePrompts: c.MakePrompts, Raw: c.Raw, Out: c.Out,
+		Top: c.Top, Context: c.Ctx, Sessions: c.Sessions, AnswerTokens: c.AnswerTokens, MaxTokens: c.MaxTokens, MaxSize: int64(c.MaxSize),
 		Sampling: tandem.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed},
 		Open: func(o engine.Options) (*engine.Model, func(), error) {
 			return c.load(a, func(d kernels.Device) (m *engine.Model, err error) {

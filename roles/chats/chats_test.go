@@ -68,3 +68,38 @@ func TestChatPrompt(t *testing.T) {
 		t.Errorf("an empty template: %v", err)
 	}
 }
+
+// TestFinished: a chat with its answer ends with the end of the assistant's turn, and its prompt is what is asked for that answer.
+func TestFinished(t *testing.T) {
+	const target = "../../models/gopher-19m-q8_0.gguf"
+	whole, err := token.Open(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := conversation.Conversation{Messages: []conversation.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b c"},
+		{Role: "user", Content: "d"}, {Role: "assistant", Content: "the answer"}}}
+	for end, kind := range map[string]tandem.Kind{"{{ eos_token }}\n": tandem.KindOf(nil), "\n": tandem.Invalid} {
+		path := filepath.Join(t.TempDir(), "t.jinja")
+		template := "{% for m in messages %}{{ m.role }}:{{ m.content }}" + end + "{% endfor %}" +
+			"{% if add_generation_prompt %}assistant:{% endif %}"
+		if err := os.WriteFile(path, []byte(template), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, vocab, err := Open(path, "", target, whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens, prompt, err := Finished(t.Context(), c, vocab, of)
+		if tandem.KindOf(err) != kind {
+			t.Errorf("turns end with %q: %v: want kind %v", end, err, kind)
+		}
+		if err != nil {
+			continue
+		}
+		asked, answer := vocab.Decode(tokens[:prompt]), vocab.Decode(tokens[prompt:])
+		if !strings.HasSuffix(asked, "assistant:") || strings.Contains(asked, "the answer") || strings.TrimSpace(answer) != "the answer" ||
+			!vocab.IsEnd(tokens[len(tokens)-1]) || len(of.Messages) != 4 {
+			t.Errorf("asked %q, answered %q", asked, answer)
+		}
+	}
+}
