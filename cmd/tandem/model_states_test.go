@@ -72,7 +72,7 @@ func TestModelStates(t *testing.T) {
 	for says, change := range map[string]func(*modelStatesCmd){
 		"the chat template was":      func(c *modelStatesCmd) { c.ChatTemplate = write("u.jinja", "{{ messages[0].content }}") },
 		`--taps "x": want numbers`:   func(c *modelStatesCmd) { c.Taps = "x" },
-		"no chat template: give one": func(c *modelStatesCmd) { c.ChatTemplate = "" },
+		"no chat template to ask it": func(c *modelStatesCmd) { c.ChatTemplate = "" },
 		"messages[0].role is \"nobody\"": func(c *modelStatesCmd) {
 			c.Out, c.Prompts = filepath.Join(dir, "role"), []string{write("r.jsonl", `{"messages":[{"role":"nobody","content":"x"}]}`)}
 		},
