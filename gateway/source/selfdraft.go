@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
@@ -15,7 +14,7 @@ import (
 // selfDraft is one of the target's self-drafts. It needs no opening and no call: it is ready whenever it has a guess on the tokens to come,
 // which came with the latest verdict or when the session was opened at the verifier.
 type selfDraft struct {
-	common
+	instant
 	of        tandem.SelfDraft
 	guess     tandem.Guess     // for the round to come; no levels: none
 	cost      time.Duration    // its share of the arithmetic of all guesses that came with it
@@ -23,28 +22,19 @@ type selfDraft struct {
 	lengths   []float64        // see expected
 }
 
-func newSelfDraft(c common) *selfDraft { return &selfDraft{common: c, of: *c.entry.Self} }
+func newSelfDraft(c common) *selfDraft {
+	d := &selfDraft{of: *c.entry.Self}
+	d.instant = instant{common: c, self: d, draft: d.draw, before: true}
+	return d
+}
 
 func (d *selfDraft) guessed() bool { return len(d.guess.Levels) > 0 }
 
 // Ready implements Source.
 func (d *selfDraft) Ready() bool { return d.offers() && d.guessed() }
 
-// InPool implements Source.
-func (d *selfDraft) InPool() bool { return false }
-
-// Usual implements Source.
-func (d *selfDraft) Usual() (time.Duration, bool) { return 0, false }
-
-func (d *selfDraft) offers() bool                            { return d.state != off && !d.aside() }
-func (d *selfDraft) pending() bool                           { return false }
-func (d *selfDraft) start(context.Context)                   { d.state = ready }
-func (d *selfDraft) tick(context.Context) bool               { return false }
-func (d *selfDraft) settle(context.Context, <-chan struct{}) {}
-func (d *selfDraft) follow(context.Context)                  {} // it knows what was committed
-func (d *selfDraft) restart(context.Context)                 { d.guess = tandem.Guess{} }
-func (d *selfDraft) cut(*Call, time.Duration)                {} // its calls have ended when they begin
-func (d *selfDraft) retire() <-chan struct{}                 { return nil }
+func (d *selfDraft) offers() bool            { return d.state != off && !d.aside() }
+func (d *selfDraft) restart(context.Context) { d.guess = tandem.Guess{} }
 
 func (d *selfDraft) absent() string {
 	switch {
@@ -54,38 +44,6 @@ func (d *selfDraft) absent() string {
 		return states[off]
 	}
 	return "has not guessed"
-}
-
-// Propose implements Source.
-func (d *selfDraft) Propose(ctx context.Context, p tandem.Proposal) (round.Draft, error) {
-	return d.judge(ctx, d.call(p))
-}
-
-// Begin implements Source.
-func (d *selfDraft) Begin(_ context.Context, p tandem.Proposal, ended chan<- *Call) *Call {
-	c := d.call(p)
-	c.done = make(chan struct{})
-	close(c.done)
-	ended <- c
-	return c
-}
-
-func (d *selfDraft) call(p tandem.Proposal) *Call {
-	c := &Call{of: d, ask: d.session.ask(p), begun: time.Now()}
-	c.got = d.draw(c.ask.Root, p)
-	return c
-}
-
-func (d *selfDraft) judge(ctx context.Context, c *Call) (round.Draft, error) {
-	if ctx.Err() != nil {
-		return round.Draft{}, ctx.Err()
-	}
-	if err := c.ask.Check(c.got, d.Vocab); err != nil {
-		d.offend()
-		return round.Draft{}, err
-	}
-	d.entry.Record.Conduct.Good()
-	return round.Draft{Drafter: d.Name(), Got: c.got, Guessing: c.got.Busy, Begun: c.begun}, nil
 }
 
 // draw makes a tree for a proposal, of the likeliest paths through the guess.
