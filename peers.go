@@ -73,6 +73,10 @@ const (
 // SelfDrafts lists the reserved names.
 func SelfDrafts() []string { return []string{Medusa, PPD, Assistant} }
 
+// Recycling names the drafter that drafts from Verdict.Successors of earlier rounds (Luo et al., 2024). It belongs to the gateway, so no
+// other drafter may have its name.
+const Recycling = "recycling"
+
 // Guess holds a self-draft's candidates for the tokens after the last committed one.
 type Guess struct {
 	SelfDraft string
@@ -188,6 +192,7 @@ type Proposal struct {
 	Return     bool     // put no ticket: the caller merges this tree with others and puts one itself
 	Ahead      bool     // after the answer, go on drafting for the next round
 	SelfDrafts []string // of the ticket that the drafter puts
+	Successors int      // likewise
 }
 
 // Growth is an order in which a tree grows.
@@ -235,12 +240,14 @@ type Ticket struct {
 	Drafter    string     // who drafted; "" for the gateway's own tickets without a draft
 	Tree       Tree       // node 0 is the committed token at Base-1
 	SelfDrafts []string   // whose guesses the verdict is to carry; unknown ones are ignored
+	Successors int        // how many of the target's likeliest tokens after each node the verdict is to carry, 0 to MostSuccessors
 	Trace      string     // W3C traceparent of the sending stage; "" when not traced
 }
 
 // Ticket returns the ticket that answers p with a drafter's tree. It shares p's and t's memory, and has no Trace.
 func (p Proposal) Ticket(drafter string, t Tree) Ticket {
-	return Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: drafter, Tree: t, SelfDrafts: p.SelfDrafts}
+	return Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: drafter, Tree: t, SelfDrafts: p.SelfDrafts,
+		Successors: p.Successors}
 }
 
 // Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder
@@ -334,10 +341,25 @@ type Verdict struct {
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
 	Guesses  []Guess       // on what follows Tokens, of the self-drafts that the ticket names; a repeated verdict repeats them
 	Guessing time.Duration // the arithmetic of Guesses, not in Busy
+	// Successors are the tokens that the target's own logits make likeliest after each verified node with a token, accepted or not, the
+	// root first: as many for each as the ticket asks for, likeliest first, ties to lower ids. nil: not asked for.
+	Successors []Token
 	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier has no KV memory for the
 	// session beside older ones. Then the gateway closes it, and opens it again when others need less.
 	Kind    Kind
 	Message string // for Kind ≠ OK: what was wrong
+}
+
+// MostSuccessors bounds Ticket.Successors.
+const MostSuccessors = 8
+
+// SuccessorsOf returns those of node i of the verified tree, of a verdict on a ticket that asked for n; nil: there are none. The slice is
+// v's.
+func (v Verdict) SuccessorsOf(i, n int) []Token {
+	if n < 1 || (i+1)*n > len(v.Successors) {
+		return nil
+	}
+	return v.Successors[i*n : (i+1)*n]
 }
 
 // Logprob tells how likely a token was.

@@ -11,8 +11,9 @@ import (
 // field that both get later cannot be forgotten.
 func TestTicketHasAllOfTheProposal(t *testing.T) {
 	p := tandem.Proposal{Session: 1, Epoch: 2, Base: 3, Hash: 4, From: 5, Suffix: []tandem.Token{6}, Bounds: tandem.Bounds{Nodes: 7},
-		Growth: 1, Branch: 8, Stop: 9, Temper: 10, Plan: tandem.Plan{Round: 11}, Return: true, Ahead: true, SelfDrafts: tandem.SelfDrafts()}
-	tree := tandem.Tree{Tokens: []tandem.Token{12}, Parents: []int32{-1}}
+		Growth: 1, Branch: 8, Stop: 9, Temper: 10, Plan: tandem.Plan{Round: 11}, Return: true, Ahead: true, SelfDrafts: tandem.SelfDrafts(),
+		Successors: 12}
+	tree := tandem.Tree{Tokens: []tandem.Token{13}, Parents: []int32{-1}}
 	k := p.Ticket("go", tree)
 	if k.Drafter != "go" || !reflect.DeepEqual(k.Tree, tree) || k.Trace != "" {
 		t.Errorf("ticket %+v", k)

@@ -56,9 +56,11 @@ var DefaultTimeouts = Timeouts{
 
 // Config is what New needs. Vocab and Verifier are required.
 type Config struct {
-	Vocab     Vocab
-	Verifier  tandem.Verifier
-	Drafters  []Enlisted    // enlisted from the start; none: until one is, every round is plain
+	Vocab    Vocab
+	Verifier tandem.Verifier
+	Drafters []Enlisted // enlisted from the start; none: until one is, every round is plain
+	// Recycling lets sessions draft from what verdicts say of likely tokens, by the name tandem.Recycling.
+	Recycling bool
 	Limits    tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
 	Sessions  int           // requests that run at once; 0 = 8
 	Queue     int           // requests that may wait beyond those; tenants share both (admit.Gate)
@@ -109,6 +111,9 @@ func (c Config) withDefaults() (Config, error) {
 		case slices.Contains(tandem.SelfDrafts(), m.Name):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is that of a self-draft: want any but %v",
 				i, m.Name, tandem.SelfDrafts())
+		case m.Name == tandem.Recycling:
+			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is that of the gateway's own drafter: want another",
+				i, m.Name)
 		case slices.ContainsFunc(c.Drafters[:i], func(o Enlisted) bool { return o.Name == m.Name }):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)
 		}

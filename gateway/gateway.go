@@ -65,6 +65,9 @@ func New(c Config) (*Gateway, error) {
 	for _, m := range c.Drafters {
 		g.Enlist(m)
 	}
+	if c.Recycling {
+		g.roster.Enlist(Enlisted{Name: tandem.Recycling, Recycling: true, Last: true})
+	}
 	g.running, g.stop = context.WithCancelCause(context.Background())
 	return g, nil
 }
@@ -177,9 +180,9 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 }
 
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
-// name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft, is ignored.
+// name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft or of recycling, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
-	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
+	if e.Name != "" && e.Name != tandem.Recycling && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
 		g.shared.PassCosts(e.Name, e.Costs)
 		g.roster.Enlist(e)
 	}

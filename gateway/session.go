@@ -81,7 +81,8 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 	}
 	s.box.stamps = r.Report
 	s.writer = newWriter(c.Vocab, r, s.text.Tokens[:len(prompt):len(prompt)])
-	s.drafting = source.Session{Text: &s.text, Opening: s.opening, Nodes: s.rules.Nodes, Sampling: r.Sampling, Names: r.Drafters,
+	s.drafting = source.Session{Text: &s.text, Opening: s.opening, Nodes: s.rules.Nodes, Sampling: r.Sampling, Tenant: r.Tenant,
+		Names:  r.Drafters,
 		Traced: func(ctx context.Context) context.Context { return s.spans.open(ctx, c.Events) }}
 	s.sources = g.sources.NewSet(&s.drafting)
 	s.adopt()
@@ -247,6 +248,7 @@ func (s *session) learn(t *turn) {
 	o.Idle = s.sources.Idle(t.Root, t.Bounds, t.Drafts)
 	s.strategy.Learn(o)
 	s.sources.TakeGuesses(t.Verdict.Guesses, t.Guesses, t.Verdict.Guessing)
+	s.sources.TakeSuccessors(t.Verified(), n, &t.Verdict)
 	s.account.stats.Planning += time.Since(planning)
 	wall := t.wall
 	if t.Tickets > 1 {

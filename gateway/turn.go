@@ -136,7 +136,7 @@ func (s *session) plan() *turn {
 	for i, k := range p.Asks {
 		t.asks[i] = ready[slices.Index(names, k.Drafter)]
 	}
-	p.Guesses = s.sources.Guesses(b)
+	p.Guesses, p.Successors = s.sources.Guesses(b), s.sources.Successors(b)
 	if n := s.sources.Reserve(p.Guesses); n > 0 {
 		p.Reserve, p.Prompt = n, func(x tandem.Tree) tandem.Tree { return s.sources.Prompt(x, t.Guesses, n) }
 	}
@@ -150,7 +150,7 @@ func (s *session) plan() *turn {
 func (s *session) propose(ctx context.Context, t *turn) time.Duration {
 	proposal := func(i int) tandem.Proposal {
 		p := t.Asks[i].Proposal
-		p.SelfDrafts, p.Bounds.Nodes = t.Guesses, min(p.Bounds.Nodes, s.rules.Nodes-t.Reserve)
+		p.SelfDrafts, p.Successors, p.Bounds.Nodes = t.Guesses, t.Successors, min(p.Bounds.Nodes, s.rules.Nodes-t.Reserve)
 		return s.drafting.Complete(p, !t.InPool)
 	}
 	if t.Vote == tandem.VoteNone {

@@ -119,9 +119,10 @@ type Answers struct {
 	MaxOutputTokens int `help:"Most tokens of an answer, whatever a request asks for; 0 = as many as the context holds." default:"0" placeholder:"N" check:">=0" more:"" group:"Serving"`
 }
 
-// LookupDrafts are about the drafter without a model, which is in the gateway's process.
+// LookupDrafts are about the drafters without a model, which are in the gateway's process.
 type LookupDrafts struct {
 	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" more:"" group:"Speculation"`
+	Recycling    bool   `help:"Draft from the tokens that the target found likely in earlier rounds of the same tenant, beside lookup; not with --no-lookup or --prefix-cache off." default:"true" negatable:"" more:"" group:"Speculation"`
 	EarlierTexts string `help:"Let lookup find what stood in earlier texts of the same tenant: auto (with keys, in the latest 1048576 tokens), off, or the most tokens to keep, also without keys. Each key has an equal part; a token takes 12 bytes of the gateway's memory." default:"auto" placeholder:"auto|off|TOKENS" more:"" group:"Speculation"`
 }
 
@@ -137,6 +138,6 @@ func (l LookupDrafts) Beside(p Prefixes, drafts bool) (LookupDrafts, error) {
 		return l, tandem.Errorf("", tandem.Invalid,
 			"--earlier-texts %.50s with --prefix-cache off, which keeps nothing of ended sessions: want one of them", l.EarlierTexts)
 	}
-	l.EarlierTexts = "off"
+	l.Recycling, l.EarlierTexts = false, "off"
 	return l, nil
 }

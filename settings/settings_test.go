@@ -105,6 +105,7 @@ cache-limit: "5"
 }
 
 // TestBeside: lookup is off without drafts, and finds nothing of earlier texts while nothing else of ended sessions is kept.
+// Recycling, which keeps what later sessions draft from, goes with both.
 func TestBeside(t *testing.T) {
 	for _, c := range []struct {
 		l      LookupDrafts
@@ -113,12 +114,12 @@ func TestBeside(t *testing.T) {
 		want   LookupDrafts
 		wrong  bool
 	}{
-		{l: LookupDrafts{true, "auto"}, cache: "auto", drafts: true, want: LookupDrafts{true, "auto"}},
-		{l: LookupDrafts{true, "4096"}, cache: "8192", drafts: true, want: LookupDrafts{true, "4096"}},
-		{l: LookupDrafts{true, "auto"}, cache: "off", drafts: true, want: LookupDrafts{true, "off"}},
-		{l: LookupDrafts{true, "4096"}, cache: "off", drafts: true, wrong: true},
-		{l: LookupDrafts{false, "auto"}, cache: "auto", drafts: true, want: LookupDrafts{false, "auto"}},
-		{l: LookupDrafts{true, "auto"}, cache: "auto", want: LookupDrafts{false, "auto"}},
+		{l: LookupDrafts{true, true, "auto"}, cache: "auto", drafts: true, want: LookupDrafts{true, true, "auto"}},
+		{l: LookupDrafts{true, true, "4096"}, cache: "8192", drafts: true, want: LookupDrafts{true, true, "4096"}},
+		{l: LookupDrafts{true, true, "auto"}, cache: "off", drafts: true, want: LookupDrafts{true, false, "off"}},
+		{l: LookupDrafts{true, true, "4096"}, cache: "off", drafts: true, wrong: true},
+		{l: LookupDrafts{false, false, "auto"}, cache: "auto", drafts: true, want: LookupDrafts{false, false, "auto"}},
+		{l: LookupDrafts{true, true, "auto"}, cache: "auto", want: LookupDrafts{false, false, "auto"}},
 	} {
 		got, err := c.l.Beside(Prefixes{c.cache}, c.drafts)
 		if c.wrong && tandem.KindOf(err) != tandem.Invalid || !c.wrong && (err != nil || got != c.want) {

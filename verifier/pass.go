@@ -47,7 +47,7 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 			tandem.Attr{Key: "depth", Int: int64(c.deep)})
 	}
 	return schedule.Part{Part: engine.Part{Seq: s.seq, Want: engine.WantTail, Extend: s.tokens[s.seq.Len():],
-		Nodes: nodes, Parents: parents}, TopK: 1}
+		Nodes: nodes, Parents: parents}, TopK: max(c.successors(), 1)}
 }
 
 // Take implements schedule.Session: it answers the ticket, or leaves that to Verifier.guess.
@@ -184,9 +184,19 @@ func (s *session) judge(c *check, out *engine.Output, first int) (tandem.Verdict
 	}
 	s.tokens = append(s.tokens, tokens...)
 	s.hash = s.hash.Add(tokens...)
+	for node := range c.tree.Guesses() {
+		if n := c.successors(); n > 0 {
+			for _, id := range out.Top(first + node).IDs {
+				verdict.Successors = append(verdict.Successors, tandem.Token(id))
+			}
+		}
+	}
 	verdict.Busy = time.Since(begun)
 	return verdict, nil
 }
+
+// successors returns how many of the target's likeliest tokens after each node the verdict is to carry.
+func (c *check) successors() int { return min(max(c.ticket.Successors, 0), tandem.MostSuccessors) }
 
 // exact accepts the nodes that the target draws, and advances s.history. It returns the path, its tokens and the one after them,
 // and their log-probabilities if they are wanted.

@@ -56,7 +56,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		HTTP: web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields,
 		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys,
 		MetricsKeys: metricsKeys,
-		NoLookup:    !c.Lookup, EarlierTexts: earlier})
+		NoLookup:    !c.Lookup, Recycling: c.Recycling, EarlierTexts: earlier})
 }
 
 // requestDefaults returns the values for what a request leaves out.

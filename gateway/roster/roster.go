@@ -24,7 +24,9 @@ type Enlisted struct {
 	Features bool
 	// Costs of its passes, as it measured them: of one row, and of as many as read a prompt. nil: it did not.
 	Costs []tandem.Cost
-	Last  bool // if only one source is asked, and the request names none, every other one is asked before it
+	// Recycling makes it the drafter that drafts from earlier verdicts (tandem.Recycling): there is no Drafter.
+	Recycling bool
+	Last      bool // if only one source is asked, and the request names none, every other one is asked before it
 }
 
 const (
@@ -86,7 +88,7 @@ func same(a, b Enlisted) bool {
 	if a.Self != nil && b.Self != nil {
 		return *a.Self == *b.Self
 	}
-	return a.Self == b.Self && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
+	return a.Self == b.Self && a.Recycling == b.Recycling && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
 }
 
 // Dismiss takes a drafter off; its name stays known.

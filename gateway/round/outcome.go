@@ -13,6 +13,14 @@ func (r *Round) Judged() bool {
 	return r.drafted() && r.Tree.Len() > 1 && r.Verdict.Nodes == r.Tree.Len()+r.Prompts
 }
 
+// Verified returns the tree that the verdict is on; none if that is not known.
+func (r *Round) Verified() (t tandem.Tree) {
+	if r.Judged() {
+		return r.Tree
+	}
+	return t
+}
+
 // Failed reports whether the session must be opened again.
 func (r *Round) Failed() bool { return r.state == Failed }
 

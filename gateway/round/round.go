@@ -31,15 +31,16 @@ type Rules struct {
 type Plan struct {
 	strategy.Decision
 	Question
-	Session tandem.SessionID
-	Root    tandem.Token
-	Bounds  tandem.Bounds                 // what the request's budget leaves of its bounds
-	Guesses []string                      // self-drafts that the ticket asks, for the round after
-	Reserve int                           // nodes of the ticket's tree that are kept for prompt nodes
-	InPool  bool                          // the one source that is asked puts the ticket with its tree itself
-	Prompt  func(tandem.Tree) tandem.Tree // adds prompt nodes to the ticket's tree; nil if Reserve is 0
-	Pace    time.Duration                 // usual time of a round; 0 before the first
-	Weights *learn.Weights                // of the drafters' trees, where Mix does not merge them
+	Session    tandem.SessionID
+	Root       tandem.Token
+	Bounds     tandem.Bounds                 // what the request's budget leaves of its bounds
+	Guesses    []string                      // self-drafts that the ticket asks, for the round after
+	Successors int                           // of each node, that the verdict is to carry
+	Reserve    int                           // nodes of the ticket's tree that are kept for prompt nodes
+	InPool     bool                          // the one source that is asked puts the ticket with its tree itself
+	Prompt     func(tandem.Tree) tandem.Tree // adds prompt nodes to the ticket's tree; nil if Reserve is 0
+	Pace       time.Duration                 // usual time of a round; 0 before the first
+	Weights    *learn.Weights                // of the drafters' trees, where Mix does not merge them
 }
 
 // State is where a round stands. A round leaves Drafting and Waiting only by an event's method in this file.

@@ -19,13 +19,14 @@ const most = 16
 // Set holds the sources of one session, in the order in which they are asked. It belongs to the session's goroutine.
 type Set struct {
 	*Shared
-	session *Session
-	list    []Source
-	own     []*selfDraft               // of list
-	version uint64                     // the roster's, for which list is right
-	wants   map[*roster.Entry]bool     // entries for which the strategy has decided whether they are opened
-	closing map[string]<-chan struct{} // by name: a Close at the entry before
-	early   []early
+	session   *Session
+	list      []Source
+	own       []*selfDraft               // of list
+	recycling *recycling                 // of list; nil: not there
+	version   uint64                     // the roster's, for which list is right
+	wants     map[*roster.Entry]bool     // entries for which the strategy has decided whether they are opened
+	closing   map[string]<-chan struct{} // by name: a Close at the entry before
+	early     []early
 }
 
 // early is a guess whose tokens are not all known yet. It waits until they are: to learn from the levels that its round has decided would
@@ -104,7 +105,7 @@ func (s *Set) opens(e *roster.Entry) bool {
 func (s *Set) enlist() {
 	entries, version := s.Roster.List(s.session.Names)
 	before := s.list
-	s.list, s.own, s.version = make([]Source, 0, len(entries)), nil, version
+	s.list, s.own, s.recycling, s.version = make([]Source, 0, len(entries)), nil, nil, version
 	opened := map[string]bool{}
 	for _, x := range before {
 		if slices.Contains(entries, x.base().entry) {
@@ -123,11 +124,16 @@ func (s *Set) enlist() {
 			s.list = append(s.list, before[i])
 		case e.Self != nil:
 			s.list = append(s.list, newSelfDraft(c))
+		case e.Recycling:
+			s.list = append(s.list, newRecycling(c))
 		default:
 			s.list = append(s.list, newProcess(c, s.closing[e.Name], opened[e.Name]))
 		}
-		if d, self := s.list[len(s.list)-1].(*selfDraft); self {
+		switch d := s.list[len(s.list)-1].(type) {
+		case *selfDraft:
 			s.own = append(s.own, d)
+		case *recycling:
+			s.recycling = d
 		}
 	}
 }
@@ -163,6 +169,9 @@ func (s *Set) Leave() {
 	}
 	s.list, s.version = kept, 0
 	s.own = slices.DeleteFunc(s.own, func(d *selfDraft) bool { return d.state != off })
+	if s.recycling != nil && s.recycling.state != off {
+		s.recycling = nil
+	}
 }
 
 // Close closes the session at the drafters for good.
@@ -282,6 +291,9 @@ func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration
 // by now.
 func (s *Set) Committed(n int) {
 	tokens := s.session.Text.Tokens
+	if s.recycling != nil {
+		s.recycling.look(n)
+	}
 	for _, d := range s.own {
 		d.look(tokens[len(tokens)-n:])
 		if d.guessed() {

@@ -60,6 +60,7 @@ type Shared struct {
 	Vocab      int
 
 	accuracies accuracies
+	recycled   successors
 }
 
 // Session is what sources know of their session.
@@ -69,6 +70,7 @@ type Session struct {
 	Traced   func(context.Context) context.Context // for one more Open: muted if the trace is full
 	Nodes    int                                   // no tree has more
 	Sampling tandem.Sampling
+	Tenant   string
 	Names    []string // the drafters that may draft, in this order; nil: all
 	strategy strategy.Strategy
 }

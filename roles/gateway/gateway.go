@@ -62,6 +62,7 @@ type Config struct {
 	MetricsKeys     *access.Keys // the only keys for the metrics; nil: the clients' keys work
 
 	NoLookup     bool // without the drafter lookup
+	Recycling    bool // with the drafter recycling
 	EarlierTexts int  // tokens of ended sessions in which lookup looks, in equal parts for the tenants of Keys; 0: none
 }
 
@@ -145,7 +146,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	config.Verifier, config.Embedding.Source, config.Events, config.Counters = verifier, v, r.Events, r.Counters
 	config.Sessions = r.Sessions
 	config.Queue = roles.QueuePerSession * config.Sessions
-	taken, describeLookup, err := c.addLookup(r, target.vocab.Size(), verifier, &config, &undo)
+	taken, describeLookup, err := c.addOwn(r, target.vocab.Size(), verifier, &config, &undo)
 	if err != nil {
 		return out, undo, err
 	}

@@ -16,12 +16,15 @@ type tickets struct{ tandem.Verifier }
 // Put implements tandem.Pool.
 func (t tickets) Put(ctx context.Context, k tandem.Ticket) error { return t.Submit(ctx, k) }
 
-// addLookup gives a gateway the drafter without a model, which works in this process, unless it is switched off. It returns the
-// names that are taken with it, and a function that describes it like a process.
-func (c Config) addLookup(r *roles.Process, vocab int, v tandem.Verifier, to *gateway.Config, undo *roles.Cleanup) (
+// addOwn gives a gateway the drafters without a model, which work in this process, unless they are switched off. It returns the names that
+// are taken with them, and a function that describes lookup like a process.
+func (c Config) addOwn(r *roles.Process, vocab int, v tandem.Verifier, to *gateway.Config, undo *roles.Cleanup) (
 	taken []string, describe func() []public.Process, err error) {
+	if to.Recycling = c.Recycling; c.Recycling {
+		taken = append(taken, tandem.Recycling)
+	}
 	if c.NoLookup {
-		return nil, func() []public.Process { return nil }, nil
+		return taken, func() []public.Process { return nil }, nil
 	}
 	counters := new(tandem.Counters) // its own, so that they are not taken for the gateway's
 	config := drafter.LookupConfig{Name: drafter.LookupName, Vocab: vocab, Pool: tickets{v}, Events: r.Events, Counters: counters,
@@ -36,7 +39,7 @@ func (c Config) addLookup(r *roles.Process, vocab int, v tandem.Verifier, to *ga
 	undo.Add(func() { roles.Shutdown(l.Shutdown) })
 	to.Drafters = append(to.Drafters, gateway.Enlisted{Name: drafter.LookupName, Drafter: l, Last: true})
 	to.Remember = l.Remember
-	return []string{drafter.LookupName}, func() []public.Process {
+	return append(taken, drafter.LookupName), func() []public.Process {
 		return []public.Process{{Role: "drafter", Up: true, Description: tandem.Description{Name: drafter.LookupName,
 			Model: drafter.LookupName, Version: r.Version, Counters: counters.Snapshot(), Protocol: tandem.Protocol}}}
 	}, nil

@@ -24,6 +24,30 @@ func toWays(names []string) ([]string, error) {
 	return names, nil
 }
 
+// toSuccessors decodes how many successors of each node are asked for.
+func toSuccessors(n uint32) (int, error) {
+	if n > tandem.MostSuccessors {
+		return 0, tandem.Errorf(op, tandem.Corrupt, "%d successors of each node are asked for: want 0 to %d", n, tandem.MostSuccessors)
+	}
+	return int(n), nil
+}
+
+func fromSuccessors(tokens []tandem.Token) []uint32 {
+	if len(tokens) == 0 {
+		return nil
+	}
+	return FromTokens(tokens)
+}
+
+// successors returns a verdict's successors, whose tokens may be anything. More than its nodes can have become none, rather than an error:
+// a verdict is right without them.
+func successors(v *peerv1.Verdict) []tandem.Token {
+	if n := len(v.GetSuccessors()); n == 0 || n > int(max(v.GetNodes(), 0))*tandem.MostSuccessors {
+		return nil
+	}
+	return ToTokens(v.GetSuccessors())
+}
+
 // FromGuesses encodes guesses.
 func FromGuesses(all []tandem.Guess) (out []*peerv1.Guess) {
 	for _, g := range all {

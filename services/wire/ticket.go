@@ -88,7 +88,7 @@ func (e Envelope) Marshal() ([]byte, error) {
 func FromEnvelope(e Envelope) *peerv1.Ticket {
 	t := e.Ticket
 	m := &peerv1.Ticket{Version: tandem.Protocol, Session: uint64(t.Session), Epoch: uint32(t.Epoch), Base: int32(t.Base),
-		Hash: uint64(t.Hash), Drafter: t.Drafter, Ways: t.SelfDrafts}
+		Hash: uint64(t.Hash), Drafter: t.Drafter, Ways: t.SelfDrafts, Successors: uint32(t.Successors)}
 	if e.Handle == (shm.Handle{}) {
 		m.Payload = &peerv1.Ticket_Inline{Inline: FromTree(t.Tree)}
 	} else {
@@ -128,6 +128,9 @@ func ToEnvelope(m *peerv1.Ticket) (Envelope, error) {
 		Base: tandem.Position(m.GetBase()), Hash: tandem.PrefixHash(m.GetHash()), Drafter: m.GetDrafter()}}
 	var err error
 	if e.Ticket.SelfDrafts, err = toWays(m.GetWays()); err != nil {
+		return e, err
+	}
+	if e.Ticket.Successors, err = toSuccessors(m.GetSuccessors()); err != nil {
 		return e, err
 	}
 	switch p := m.GetPayload().(type) {

@@ -138,7 +138,8 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
 		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind),
 		Message: v.Message, Rows: int32(v.Rows), Experts: v.Experts,
-		Logprobs: fromLogprobs(v.Logprobs), Guesses: FromGuesses(v.Guesses), GuessingNs: int64(v.Guessing)}
+		Logprobs: fromLogprobs(v.Logprobs), Guesses: FromGuesses(v.Guesses), GuessingNs: int64(v.Guessing),
+		Successors: fromSuccessors(v.Successors)}
 }
 
 // ToVerdict decodes v; a kind that this version does not know is Internal, and a verdict whose lists do not
@@ -147,7 +148,7 @@ func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
 	out := tandem.Verdict{Session: tandem.SessionID(v.GetSession()), Epoch: tandem.Epoch(v.GetEpoch()), Base: tandem.Position(v.GetBase()),
 		Hash: tandem.PrefixHash(v.GetHash()), Tokens: ToTokens(v.GetTokens()), Nodes: int(v.GetNodes()), Batch: int(v.GetBatch()),
 		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage(), Rows: int(v.GetRows()),
-		Guesses: ToGuesses(v.GetGuesses()), Guessing: guessing(v)}
+		Guesses: ToGuesses(v.GetGuesses()), Guessing: guessing(v), Successors: successors(v)}
 	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Unauthenticated) {
 		out.Kind = tandem.Kind(k)
 	}

@@ -433,7 +433,9 @@ type ProposeRequest struct {
 	// place of the tree. 0 for none.
 	Mapped uint64 `protobuf:"fixed64,16,opt,name=mapped,proto3" json:"mapped,omitempty"`
 	// Ways of the target's own that the ticket asks.
-	Ways          []string `protobuf:"bytes,17,rep,name=ways,proto3" json:"ways,omitempty"`
+	Ways []string `protobuf:"bytes,17,rep,name=ways,proto3" json:"ways,omitempty"`
+	// Successors of the ticket that the drafter puts.
+	Successors    uint32 `protobuf:"varint,18,opt,name=successors,proto3" json:"successors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +587,13 @@ func (x *ProposeRequest) GetWays() []string {
 		return x.Ways
 	}
 	return nil
+}
+
+func (x *ProposeRequest) GetSuccessors() uint32 {
+	if x != nil {
+		return x.Successors
+	}
+	return 0
 }
 
 // Plan holds the costs and chances by which a tree is cut.
@@ -1438,7 +1447,7 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x05state\"7\n" +
 	"\tHindsight\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
-	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xe2\x03\n" +
+	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\x82\x04\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1457,7 +1466,10 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x05ahead\x18\x0e \x01(\bR\x05ahead\x12\x16\n" +
 	"\x06temper\x18\x0f \x01(\x01R\x06temper\x12\x16\n" +
 	"\x06mapped\x18\x10 \x01(\x06R\x06mapped\x12\x12\n" +
-	"\x04ways\x18\x11 \x03(\tR\x04ways\"\xa0\x01\n" +
+	"\x04ways\x18\x11 \x03(\tR\x04ways\x12\x1e\n" +
+	"\n" +
+	"successors\x18\x12 \x01(\rR\n" +
+	"successors\"\xa0\x01\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +

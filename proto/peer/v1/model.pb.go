@@ -819,7 +819,9 @@ type Ticket struct {
 	// comes first. A receiver that has mapped the segment reads it there, another asks for a copy by Claim. 0: all must.
 	LeaseMs uint32 `protobuf:"varint,9,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	// Ways of the target's own whose guesses the verdict is to carry; unknown ones are ignored.
-	Ways          []string `protobuf:"bytes,10,rep,name=ways,proto3" json:"ways,omitempty"`
+	Ways []string `protobuf:"bytes,10,rep,name=ways,proto3" json:"ways,omitempty"`
+	// Successors is how many of the target's likeliest tokens after each node the verdict is to carry, 0 to 8.
+	Successors    uint32 `protobuf:"varint,11,opt,name=successors,proto3" json:"successors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,6 +937,13 @@ func (x *Ticket) GetWays() []string {
 	return nil
 }
 
+func (x *Ticket) GetSuccessors() uint32 {
+	if x != nil {
+		return x.Successors
+	}
+	return 0
+}
+
 type isTicket_Payload interface {
 	isTicket_Payload()
 }
@@ -988,7 +997,10 @@ type Verdict struct {
 	GuessingNs int64 `protobuf:"varint,15,opt,name=guessing_ns,json=guessingNs,proto3" json:"guessing_ns,omitempty"`
 	// Experts of the target that the pass used, counted layer by layer and each once: those of its first 1, 2, 4 and so on rows together, and
 	// last those of all rows. Empty for a target without experts, or if it is not known.
-	Experts       []int32 `protobuf:"varint,16,rep,packed,name=experts,proto3" json:"experts,omitempty"`
+	Experts []int32 `protobuf:"varint,16,rep,packed,name=experts,proto3" json:"experts,omitempty"`
+	// Successors are the target's likeliest tokens after each verified node with a token, the root first: as many for each as the ticket asks
+	// for, likeliest first.
+	Successors    []uint32 `protobuf:"varint,17,rep,packed,name=successors,proto3" json:"successors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,6 +1143,13 @@ func (x *Verdict) GetGuessingNs() int64 {
 func (x *Verdict) GetExperts() []int32 {
 	if x != nil {
 		return x.Experts
+	}
+	return nil
+}
+
+func (x *Verdict) GetSuccessors() []uint32 {
+	if x != nil {
+		return x.Successors
 	}
 	return nil
 }
@@ -2069,7 +2088,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x06length\x18\x03 \x01(\rR\x06length\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x06R\n" +
-	"generation\"\xb8\x02\n" +
+	"generation\"\xd8\x02\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x14\n" +
@@ -2081,8 +2100,11 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handle\x12\x19\n" +
 	"\blease_ms\x18\t \x01(\rR\aleaseMs\x12\x12\n" +
 	"\x04ways\x18\n" +
-	" \x03(\tR\x04waysB\t\n" +
-	"\apayload\"\xd7\x03\n" +
+	" \x03(\tR\x04ways\x12\x1e\n" +
+	"\n" +
+	"successors\x18\v \x01(\rR\n" +
+	"successorsB\t\n" +
+	"\apayload\"\xf7\x03\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -2101,7 +2123,10 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\aguesses\x18\x0e \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\x12\x1f\n" +
 	"\vguessing_ns\x18\x0f \x01(\x03R\n" +
 	"guessingNs\x12\x18\n" +
-	"\aexperts\x18\x10 \x03(\x05R\aexperts\"Q\n" +
+	"\aexperts\x18\x10 \x03(\x05R\aexperts\x12\x1e\n" +
+	"\n" +
+	"successors\x18\x11 \x03(\rR\n" +
+	"successors\"Q\n" +
 	"\x05Guess\x12\x10\n" +
 	"\x03way\x18\x01 \x01(\tR\x03way\x126\n" +
 	"\x06levels\x18\x02 \x03(\v2\x1e.tandem.internal.v1.GuessLevelR\x06levels\"A\n" +
