@@ -212,8 +212,8 @@ func TestTypicalBesideExactInOneProcess(t *testing.T) {
 	}
 }
 
-// assemble wires the three rooms over a pool in memory, with those draft models, and drafter.Lookup by its
-// name.
+// assemble wires the three rooms over a pool in memory, with those draft models, and drafter.Lookup and recycling by their
+// names.
 func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifier.Verifier) {
 	t.Helper()
 	return assembleWith(t, func(*verifier.Config) {}, drafts...)
@@ -225,7 +225,7 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 	fileOf := func(name string) string { return "../models/gopher-draft-" + name + "-f16.gguf" }
 	needed := []string{targetFile}
 	for _, name := range drafts {
-		if name != drafter.LookupName {
+		if name != drafter.LookupName && name != tandem.Recycling {
 			needed = append(needed, fileOf(name))
 		}
 	}
@@ -254,8 +254,12 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 	pool := mempool.Pool{Verifier: v}
 	var rooms []room
 	var enlisted []gateway.Enlisted
+	recycling := slices.Contains(drafts, tandem.Recycling)
 	for _, name := range drafts {
 		var d room
+		if name == tandem.Recycling {
+			continue
+		}
 		if name == drafter.LookupName {
 			d, err = drafter.NewLookup(drafter.LookupConfig{Vocab: target.Vocab().Size(), Pool: pool, Counters: counters})
 		} else {
@@ -266,7 +270,7 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 		}
 		rooms, enlisted = append(rooms, d), append(enlisted, gateway.Enlisted{Name: name, Drafter: d})
 	}
-	g, err := gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: v, Drafters: enlisted,
+	g, err := gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: v, Drafters: enlisted, Recycling: recycling,
 		Limits: tandem.Limits{Context: positions}, Sessions: 8, Counters: counters,
 		Timeouts: gateway.Timeouts{ProposeMin: 10 * time.Second, ProposeMax: 20 * time.Second}}) // a busy machine drafts late
 	if err != nil {

@@ -84,6 +84,7 @@ func (w *world) lacks(id tandem.SessionID, tokens int) bool {
 // accept applies the exact rule.
 func (w *world) accept(h *heldSession, t tandem.Ticket, v *tandem.Verdict) {
 	tree, last := t.Tree, int32(0)
+	v.Successors = w.successors(h, t)
 	for node := int32(0); node >= 0; {
 		x := w.next(h.hash, len(h.tokens), h.open.Sampling.Seed)
 		h.tokens, h.hash = append(h.tokens, x), h.hash.Add(x)
@@ -129,6 +130,8 @@ func (w *world) answer(v tandem.Verdict) {
 		v.Path, v.Tokens = append(v.Path, -1), append(v.Tokens, 5)
 	case "guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-name":
 		v.Guesses = spoilGuesses(v.Guesses, f.do)
+	case "successor-token", "successor-few", "successor-unasked":
+		v.Successors = spoilSuccessors(v.Successors, f.do)
 	case "kind":
 		v.Kind, v.Path, v.Tokens, v.Message = f.kind, nil, nil, "as the script says"
 	case "restart":

@@ -44,8 +44,8 @@ func contextOf(before, token tandem.Token) uint64 {
 	return (uint64(uint32(before))+1)<<32 | uint64(uint32(token)) + 1
 }
 
-// alone stands before a token whose successors are looked up without the one before it.
-const alone = tandem.Token(-1)
+// unpaired stands before a token whose successors are looked up without the one before it.
+const unpaired = tandem.Token(-1)
 
 // NewSuccessors returns an empty table.
 func NewSuccessors() *Successors { return &Successors{entries: make([]successors, firstEntries)} }
@@ -79,7 +79,7 @@ func (x *Successors) Learn(before, token tandem.Token, likeliest []tandem.Token)
 	if likeliest = likeliest[:min(len(likeliest), tandem.MostSuccessors)]; len(likeliest) == 0 {
 		return
 	}
-	x.put(contextOf(alone, token), likeliest)
+	x.put(contextOf(unpaired, token), likeliest)
 	if before >= 0 {
 		x.put(contextOf(before, token), likeliest)
 	}
@@ -139,7 +139,7 @@ func (x *Successors) after(before, token tandem.Token) (likeliest []tandem.Token
 	if e := x.find(contextOf(before, token)); e != nil && before >= 0 {
 		return e.next[:e.n], mostSteady + 1 + int(e.steady)
 	}
-	if e := x.find(contextOf(alone, token)); e != nil {
+	if e := x.find(contextOf(unpaired, token)); e != nil {
 		return e.next[:e.n], int(e.steady)
 	}
 	return nil, 0
@@ -225,6 +225,7 @@ var (
 	usualOther = [tandem.MostSuccessors]float32{1: .2, .1, .06, .04, .03, .03, .02}
 )
 
+// chance returns the chance of a guess at a depth, 1 below the root, if its parent is right.
 func (c *RankChances) chance(depth, kind, rank int) float32 {
 	p := usualFirst[kind]
 	if rank > 0 {
