@@ -42,6 +42,8 @@
 //   - guess: candidates of a self-draft for the tokens to come, level by level; it travels with the verdict of the round before.
 //     Prompt node: a node of a tree with a trained embedding in place of a token, whose row makes the target guess; it is never in
 //     a path.
+//   - successors: the tokens that the target finds likeliest after a node of a verified tree. Recycling drafts from those of earlier
+//     rounds.
 //   - bounds: the nodes, depth and width that a tree may have at most. Growth: the order in which it gets them.
 //   - proposal: what a gateway asks of a drafter. Ticket: asks the verifier to check a tree. Verdict: its answer.
 //   - pool: the queue of tickets for the verifier. Segment: the shared memory of a process. Handle: where in a segment a ticket's
