@@ -48,8 +48,8 @@ func spoilSuccessors(all []tandem.Token, how string) []tandem.Token {
 	return all
 }
 
-// TestRecyclingNeverChangesTheText: with any strategy and vote, alone and beside a drafter, with garbage among the successors and with peers
-// that fail, the text is that of plain decoding.
+// TestRecyclingNeverChangesTheText: with any strategy and vote, alone and beside a drafter, with garbage among the successors and with
+// peers that fail, the text is that of plain decoding.
 func TestRecyclingNeverChangesTheText(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := genRequest(rt)
@@ -60,9 +60,9 @@ func TestRecyclingNeverChangesTheText(t *testing.T) {
 		r.Vote = rapid.SampledFrom([]tandem.Vote{tandem.VoteAuto, tandem.VoteNone, tandem.VoteMajority, tandem.VoteTree}).Draw(rt, "vote")
 		r.Drafters = rapid.SampledFrom([][]string{nil, {tandem.Recycling}, {"fake", tandem.Recycling}}).Draw(rt, "drafters")
 		faults := genFaults(rt, 4)
+		spoilt := rapid.SampledFrom([]string{"successor-token", "successor-few", "successor-unasked"})
 		for range rapid.IntRange(0, 5).Draw(rt, "garbage") {
-			verdict := fmt.Sprintf("verdict %d", rapid.IntRange(1, 30).Draw(rt, "n"))
-			faults[verdict] = fault{do: rapid.SampledFrom([]string{"successor-token", "successor-few", "successor-unasked"}).Draw(rt, "how")}
+			faults[fmt.Sprintf("verdict %d", rapid.IntRange(1, 30).Draw(rt, "n"))] = fault{do: spoilt.Draw(rt, "how")}
 		}
 		var outages []outage
 		for range rapid.IntRange(0, 2).Draw(rt, "outages") {

@@ -125,17 +125,6 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
 	v.Guesses, v.Guessing = guesses, 3*time.Millisecond
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
-	before := proto.Size(FromVerdict(v))
-	v.Successors = slices.Repeat([]tandem.Token{31999}, v.Nodes*tandem.MostSuccessors)
-	same(t, ToVerdict(over(t, FromVerdict(v))), v)
-	if bytes := proto.Size(FromVerdict(v)) - before; bytes > v.Nodes*3*tandem.MostSuccessors+4 {
-		t.Errorf("the successors of %d nodes take %d bytes", v.Nodes, bytes)
-	}
-	many := v
-	many.Successors = append(slices.Clone(v.Successors), 1)
-	if got := ToVerdict(over(t, FromVerdict(many))); got.Kind != tandem.OK || got.Successors != nil {
-		t.Errorf("%d successors of %d nodes became %v: want none, and the verdict as it was", len(many.Successors), v.Nodes, got)
-	}
 	torn := FromVerdict(v)
 	torn.Logprobs[1].TopTokens = torn.Logprobs[1].TopTokens[1:]
 	if got := ToVerdict(torn); got.Kind != tandem.Corrupt || got.Logprobs != nil {
@@ -212,8 +201,7 @@ func TestGuessesThatContradictThemselvesAreSeenToBeWrong(t *testing.T) {
 }
 
 func TestEnvelopeSurvives(t *testing.T) {
-	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, SelfDrafts: tandem.SelfDrafts(),
-		Successors: tandem.MostSuccessors}
+	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, SelfDrafts: tandem.SelfDrafts()}
 	h := shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}
 	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: h, Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
@@ -234,14 +222,6 @@ func TestEnvelopeSurvives(t *testing.T) {
 	}
 	if _, err := UnmarshalEnvelope(b); !errors.Is(err, tandem.Corrupt) {
 		t.Errorf("ticket that asks %d ways: %v", len(many.SelfDrafts), err)
-	}
-	many = k
-	many.Successors++
-	if b, err = (Envelope{Ticket: many}).Marshal(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := UnmarshalEnvelope(b); !errors.Is(err, tandem.Corrupt) {
-		t.Errorf("ticket that asks for %d successors: %v", many.Successors, err)
 	}
 	k.Drafter = strings.Repeat("x", MaxEnvelope)
 	if _, err := (Envelope{Ticket: k}).Marshal(); !errors.Is(err, tandem.Exhausted) {
@@ -287,7 +267,6 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		"others":       {Plan: &peerv1.Plan{Others: nan}},
 		"rate":         {Plan: &peerv1.Plan{Rate: -1}},
 		"ways":         {Ways: make([]string, mostWays+1)},
-		"successors":   {Successors: tandem.MostSuccessors + 1},
 	} {
 		if got, err := ToProposal(p); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("%s: %+v, %v: want invalid", name, got, err)
