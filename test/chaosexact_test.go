@@ -52,9 +52,10 @@ func (s speculation) of(r client.Request) client.Request {
 var (
 	allStrategies = []string{"planner", "fixed", "llmcad", "minions"}
 	allVotes      = []string{"auto", "none", "majority", "tree"}
-	allSets       = [][]string{nil, experts[:1], experts[1:3], experts[:3], experts[3:], {experts[2], "lookup"}}
-	allWithout    = [][]string{nil, nil, {"branches"}, {"adaptive"}, {"ahead"}, {"branches", "adaptive", "ahead"}}
-	allShapes     = []*client.Tree{nil, nil, {Nodes: 16, Depth: 7, Width: 10}, {Nodes: 5, Depth: 4, Width: 1},
+	allSets       = [][]string{nil, experts[:1], experts[1:3], experts[:3], experts[3:], {experts[2], "lookup"}, {"lookup", "recycling"},
+		{experts[1], "recycling"}}
+	allWithout = [][]string{nil, nil, {"branches"}, {"adaptive"}, {"ahead"}, {"branches", "adaptive", "ahead"}}
+	allShapes  = []*client.Tree{nil, nil, {Nodes: 16, Depth: 7, Width: 10}, {Nodes: 5, Depth: 4, Width: 1},
 		{Nodes: 2, Depth: 1, Width: 1}, {Nodes: 128, Depth: 24, Width: 16}}
 )
 
