@@ -11,11 +11,10 @@ import (
 // token, and after a pair of tokens. The target tells it of every node that it verifies, also of rejected ones, so a tree from it costs no
 // arithmetic of a model. The paper keeps single tokens; a pair says more where it was seen before. Not safe for concurrent use.
 //
-// It is a hash table of rows of four entries. It doubles as it fills, up to MostSuccessorBytes; then a new entry takes the place of the
-// oldest of its row.
+// It is a hash table of rows of four entries. It doubles when a row is full, up to MostSuccessorBytes; then a new entry takes the place of
+// the oldest of its row.
 type Successors struct {
 	entries []successors // a multiple of fourWays
-	held    int
 	clock   uint32
 }
 
@@ -101,31 +100,29 @@ func (x *Successors) put(context uint64, likeliest []tandem.Token) {
 
 // place returns an empty entry for a context that has none.
 func (x *Successors) place(context uint64) *successors {
-	if x.held >= len(x.entries)/2 && len(x.entries) < mostEntries {
+	for {
+		row, at := x.row(context), 0
+		for i := range row {
+			if row[i].context == 0 {
+				at = i
+				break
+			}
+			if x.clock-row[i].used > x.clock-row[at].used {
+				at = i
+			}
+		}
+		if row[at].context == 0 || len(x.entries) == mostEntries {
+			row[at] = successors{context: context}
+			return &row[at]
+		}
 		x.grow()
 	}
-	row := x.row(context)
-	at := 0
-	for i := range row {
-		if row[i].context == 0 {
-			at = i
-			break
-		}
-		if x.clock-row[i].used > x.clock-row[at].used {
-			at = i
-		}
-	}
-	if row[at].context == 0 {
-		x.held++
-	}
-	row[at] = successors{context: context}
-	return &row[at]
 }
 
 // grow doubles the table.
 func (x *Successors) grow() {
 	old := x.entries
-	x.entries, x.held = make([]successors, 2*len(old)), 0
+	x.entries = make([]successors, 2*len(old))
 	for _, e := range old {
 		if e.context != 0 {
 			*x.place(e.context) = e
