@@ -29,7 +29,7 @@ long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts
 	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
 
 faults: ## processes killed or stopped, messages lost or garbage, in long form: about half an hour on 2 cores
-	$(GO) test ./test -run 'TestFaults|TestGatewayKilled|TestNATSKilled|TestPoolChaos|TestBadDrafter|TestStalledClients|TestSlowClients|TestExactness|TestShapedText|TestTextAcrossBlocks' -long -timeout 0 -count 1 -v
+	$(GO) test ./test -run 'TestFaults|TestGatewayKilled|TestNATSKilled|TestPrefixStoreKilled|TestPoolChaos|TestBadDrafter|TestStalledClients|TestSlowClients|TestExactness|TestShapedText|TestTextAcrossBlocks' -long -timeout 0 -count 1 -v
 
 bench: ## the three processes, with plain and speculative decoding in turn
 	$(GO) run ./cmd/tandem bench system
