@@ -91,6 +91,8 @@ func scripted(n int, answer func(prompt string) string) generator {
 			piece := "…"
 			if from < len(text) {
 				piece = text[from:min(from+n, len(text))]
+			} else {
+				time.Sleep(time.Millisecond) // else a fast machine reaches the last token before the call ends
 			}
 			if res.OutputTokens++; res.OutputTokens > r.MaxTokens {
 				res.OutputTokens, res.Finish = r.MaxTokens, tandem.FinishLength
