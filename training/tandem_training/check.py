@@ -8,13 +8,16 @@ import tempfile
 import numpy as np
 import torch
 
-from . import Refused, data, export, gguf, golden, llama, mixture, naive, sides, train
+from . import Refused, data, export, gguf, golden, llama, loop, mixture, naive, sides, train
 
 WORDS = "func return error string byte reader writer buffer value index for range if nil len type struct map slice int".split()
 KINDS = {
-    "medusa": [], "medusa --own-output": ["--heads", "2"], "ppd": ["--members", "2"], "dovetail": ["--init", "random"], "eagle": [],
+    "medusa": [], "medusa --own-output": ["--heads", "2", "--draft-vocab", "0"], "ppd": ["--members", "2", "--points", "16"],
+    "dovetail": ["--init", "random", "--taps", "2", "-1", "1"], "dovetail --blocks 2": ["--init", "random"],
+    "eagle": ["--draft-vocab", "100", "--ffn", "40"], "eagle --taps 1 -1": ["--draft-vocab", "0"],
     "eagle3": ["--draft-vocab", "100"], "distill": ["--dim", "16", "--heads", "2", "--kv-heads", "1", "--ffn", "32"],
 }
+COMMON = ["--epochs", "6", "--tokens", "96", "--warm", "2", "--no-bar", "--threads", "1", "--compute", "f32", "--type", "f32"]
 
 
 def formulas(target):
@@ -24,7 +27,7 @@ def formulas(target):
             golden.randomise(side, 7)
             if side.arch == "medusa":
                 continue
-            taps, cells = golden.run(target, golden.TOKENS, side.taps or (-1,))
+            taps, cells = golden.run(target, golden.TOKENS, side.reads or (-1,))
             if side.arch == "ppd":
                 got = side(target, cells, torch.tensor([[2, 9]]))[0]
                 want = torch.stack([naive.prompts(side, target, golden.TOKENS, p) for p in (2, 9)])
@@ -81,7 +84,7 @@ def texts(folder, seed=3):
     os.makedirs(where)
     for i in range(40):
         at, words = 0, []
-        for _ in range(300):
+        for _ in range(60):
             at = (at + (1 if rng.random() < 0.8 else rng.integers(len(WORDS)))) % len(WORDS)
             words.append(WORDS[at])
         with open(os.path.join(where, f"{i}.txt"), "w") as f:
@@ -89,17 +92,49 @@ def texts(folder, seed=3):
     return where
 
 
+def losses():
+    """kl_top against the formula written out, and its gradient against differences."""
+    g = torch.Generator().manual_seed(5)
+    z = torch.randn(4, 6, generator=g, dtype=torch.float64, requires_grad=True)
+    numbers = torch.tensor([[2, 0, -1], [5, 1, 3], [-1, 0, 1], [4, -1, -1]])
+    p = torch.tensor([[0.6, 0.2, 0.1], [0.5, 0.25, 0.125], [0.9, 0.05, 0.01], [0.4, 0.3, 0.2]], dtype=torch.float64)
+    got, total, rows = loop.kl_top(z, numbers, p.log()), 0.0, 0
+    for r in range(4):
+        if numbers[r, 0] < 0:
+            continue
+        own = [i for i in range(3) if numbers[r, i] >= 0]
+        q, whole = z[r].softmax(0), sum(p[r, i] for i in own)
+        total, rows = total + sum(p[r, i] / whole * (p[r, i] / whole / q[numbers[r, i]]).log() for i in own), rows + 1
+    expect(abs(got.item() - total.item() / rows) < 1e-6, f"kl_top is {got.item()}: want {total.item() / rows}")
+    mine, = torch.autograd.grad(got, z, retain_graph=True)
+    theirs, = torch.autograd.grad(total / rows, z)
+    expect((mine - theirs).abs().max() < 1e-6, "the gradient of kl_top is not that of the formula written out")
+    hard = loop.kl_top(z, numbers, p.log(), hard=True).item()
+    want = -sum(z[r].log_softmax(0)[numbers[r, 0]].item() for r in (0, 1, 3)) / 3
+    expect(abs(hard - want) < 1e-6, f"kl_top with the likeliest alone is {hard}: want {want}")
+
+
+def states_of(folder, path):
+    """A folder of the target's states over answers of its own, written by tandem."""
+    out, prompts = os.path.join(folder, "states"), os.path.join(folder, "beginnings.jsonl")
+    with open(prompts, "w") as f:
+        for i in range(200):
+            json.dump({"prompt": f"{WORDS[i % len(WORDS)]} {WORDS[i * i % len(WORDS)]} {i}"}, f)
+            f.write("\n")
+    export.tandem(["model", "states", "--model", path, "--out", out, "--prompts", prompts, "--raw", "--ctx", "48", "--answer-tokens", "32",
+                   "--taps", "1,2,3,-1", "--threads", "1"])
+    return out
+
+
 def kinds(folder, path):
-    where = texts(folder)
+    where = states_of(folder, path)
     for kind, more in KINDS.items():
         out = os.path.join(folder, kind.replace(" ", "") + ".gguf")
-        args = [*kind.split(), "--target", path, "--out", out, "--data", where, "--leave-out", "", "--work", os.path.join(folder, "work"),
-                "--length", "48", "--windows", "48", "--held", "16", "--epochs", "4", "--warm", "2", "--no-bar", "--threads", "1",
-                "--type", "f32", *more]
-        a = train.parser().parse_args(args)
+        a = train.parser().parse_args([*kind.split(), "--target", path, "--out", out, "--states", where, *COMMON, *more])
         m = train.run(a)
-        before, after = m["before"]["text"]["loss"], m["held"]["text"]["loss"]
+        before, after = m["curve"][0]["loss"], m["curve"][-1]["loss"]
         expect(after < before, f"{kind}: held-out loss {before} -> {after}: want it to fall")
+        expect(m["held"]["chain"] >= m["curve"][0]["chain"], f"{kind}: acceptance length {m['curve']}: want it to grow")
         f = gguf.File(out)
         back = llama.load(f) if kind == "distill" else export.read(out, llama.load(gguf.File(path)))
         again = os.path.join(folder, "again.gguf")
@@ -111,9 +146,8 @@ def mixed(folder, path):
     """A mixture of the target learns, with its MTP layer. tandem computes the same with it, and with the larger mixture of the same
     function, as this program."""
     out, large = os.path.join(folder, "mixture.gguf"), os.path.join(folder, "large.gguf")
-    args = ["--target", path, "--out", out, "--data", os.path.join(folder, "text"), "--leave-out", "", "--work", os.path.join(folder, "work"),
-            "--length", "48", "--windows", "48", "--held", "16", "--epochs", "4", "--warm", "2", "--no-bar", "--threads", "1", "--type", "f32",
-            "--experts", "8", "--used", "2", "--width", "16", "--shared", "32"]
+    args = ["--target", path, "--out", out, "--states", os.path.join(folder, "states"), *COMMON, "--experts", "8", "--used", "2",
+            "--width", "16", "--shared", "32"]
     m, before, after = mixture.run(mixture.parser().parse_args(args))
     expect(after["kl"] < before["kl"] and after["chain"][0] > before["chain"][0], f"mixture: {before} -> {after}: want it to learn")
     mixture.enlarge(mixture.parser().parse_args(["--target", out, "--out", large, "--enlarge", "64", "32", "--type", "f32"]))
@@ -122,22 +156,44 @@ def mixed(folder, path):
 
 
 def resumed(folder, path):
-    """A run that starts from a finished one begins where that one ended; a checkpoint of other settings is refused."""
-    out = os.path.join(folder, "medusa.gguf")
-    args = ["medusa", "--target", path, "--out", os.path.join(folder, "more.gguf"), "--data", os.path.join(folder, "text"),
-            "--leave-out", "", "--work", os.path.join(folder, "work"), "--length", "48", "--windows", "48", "--held", "16",
-            "--epochs", "1", "--no-bar", "--threads", "1", "--from", out]
+    """A run that starts from a finished one begins where that one ended; a checkpoint of other settings is refused, and one of the same
+    settings ends like a run without a break."""
+    out, where = os.path.join(folder, "medusa.gguf"), os.path.join(folder, "states")
+    args = ["medusa", "--target", path, "--out", os.path.join(folder, "more.gguf"), "--states", where, *COMMON, "--epochs", "1"]
     with open(out + ".json") as f:
-        ended = json.load(f)["held"]["text"]["loss"]
-    begun = train.run(train.parser().parse_args(args))["before"]["text"]["loss"]
+        ended = json.load(f)["held"]["loss"]
+    begun = train.run(train.parser().parse_args([*args, "--from", out]))["curve"][0]["loss"]
     expect(abs(begun - ended) < 1e-3, f"--from: held-out loss {begun} at the start, but {ended} at the end of the run before")
     torch.save({"settings": {"kind": "other"}}, os.path.join(folder, "more.gguf.ckpt"))
+    refused("other settings", lambda: train.run(train.parser().parse_args(args)))
+    whole = train.run(train.parser().parse_args([*args, "--fresh"]))
+    keep, loop.BETWEEN, save = loop.BETWEEN, -1, loop.Run.save
+
+    def stop(run):
+        save(run)
+        if run.step == whole["steps"] // 2:
+            raise KeyboardInterrupt
+    loop.Run.save = stop
     try:
         train.run(train.parser().parse_args(args))
+        expect(False, "the run was not stopped")
+    except KeyboardInterrupt:
+        loop.Run.save = save
+    again = train.run(train.parser().parse_args(args))
+    loop.BETWEEN = keep
+    expect(again["loss"] == whole["loss"], f"a run that was stopped ends with loss {again['loss']}: want {whole['loss']}")
+    wrong = args[:args.index("--states")] + ["--states", folder, *COMMON]
+    refused("no shards", lambda: train.run(train.parser().parse_args(wrong)))
+    refused("taps", lambda: train.run(train.parser().parse_args(["eagle", *args[1:], "--taps", "4", "--init", "random"])))
+
+
+def refused(why, call):
+    try:
+        call()
     except Refused as e:
-        expect("other settings" in str(e), str(e))
+        expect(why in str(e), f"{e}: want {why!r} in it")
     else:
-        expect(False, "a checkpoint of other settings was continued")
+        expect(False, f"what should say {why!r} was done")
 
 
 def expect(ok, what):
@@ -149,6 +205,7 @@ def main():
     torch.set_num_threads(1)
     target = golden.tiny(16)
     quantised()
+    losses()
     formulas(target)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "target.gguf")

@@ -52,11 +52,18 @@ def write(path, side, target, name, lineage, fingerprint, extra=(), kind=gguf.F1
     arch = side.arch
     keys = {"general.architecture": arch, "general.name": name, "tandem.target.lineage": lineage,
             "tandem.target.vocabulary": fingerprint, f"{arch}.embedding_length": target.shape.dim, f"{arch}.vocab_size": target.shape.vocab}
-    if side.taps is not None:
-        keys[f"{arch}.taps"] = list(side.taps)
+    if side.reads is not None:
+        keys[f"{arch}.taps"] = list(side.reads)
     keys.update(side.keys())
     keys.update(extra)
     return gguf.write(path, keys, {k: v.detach().cpu().numpy() for k, v in side.state_dict().items()}, kind)
+
+
+def shape_of(f, arch, target):
+    """The shape of the blocks of a draft in a file."""
+    s = target.shape.of_draft(f.key(f"{arch}.block_count"))
+    s.ffn, s.bias = f.key(f"{arch}.feed_forward_length"), "blk.0.attn_q.bias" in f.tensors
+    return s
 
 
 def read(path, target):
@@ -74,9 +81,11 @@ def read(path, target):
         side = sides.Prompts(target, f.key("ppd.token_count"), f.key("ppd.ensemble_count"))
     elif arch in ("dovetail", "eagle"):
         kind, bias = (sides.Dovetail, "fuse.gate.bias") if arch == "dovetail" else (sides.Eagle, "fc.bias")
-        side = kind(target, f.key(f"{arch}.block_count"), has(bias), has("output_norm.weight"), has("blk.0.attn_norm.weight"))
+        d2t = torch.tensor(f.key(f"{arch}.d2t")) if f"{arch}.d2t" in f.keys else None
+        side = kind(target, f.key(f"{arch}.block_count"), has(bias), has("output_norm.weight"), has("blk.0.attn_norm.weight"),
+                    shape=shape_of(f, arch, target), taps=f.key(f"{arch}.taps"), d2t=d2t)
     elif arch == "eagle3":
-        side = sides.Eagle3(target, f.key("eagle3.taps"), torch.tensor(f.key("eagle3.d2t")))
+        side = sides.Eagle3(target, f.key("eagle3.taps"), torch.tensor(f.key("eagle3.d2t")), shape_of(f, arch, target))
     else:
         raise Refused(f"{path} has architecture {arch!r}: want medusa, ppd, dovetail, eagle or eagle3")
     state = {name: torch.from_numpy(f.tensor(name)) for name in f.tensors}

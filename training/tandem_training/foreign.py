@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from . import Refused, data, export, gguf, llama, loop, train
+from .export import ROOT
 
 WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")  # about GPT-2's
 END = "<|endoftext|>"
@@ -128,10 +129,41 @@ def rows_of(files, count, length, a):
     return torch.tensor([r + [-1] * (length - len(r)) for r in rows])
 
 
-def loss_of(draft, rows):
-    given = rows[:, :-1].clamp(min=0)
-    h = draft(given, torch.arange(given.shape[1]))[0]
-    return F.cross_entropy(draft.logits(h).flatten(0, 1), rows[:, 1:].flatten(), ignore_index=-1)
+class Rows:
+    """Rows of tokens, in batches as corpus.Corpus has them."""
+
+    def __init__(self, rows):
+        self.rows, self.texts, self.tokens = rows, rows, rows.numel()
+
+    def epoch(self, seed, tokens):
+        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))
+        return [b.tolist() for b in order.split(max(1, tokens // self.rows.shape[1]))]
+
+    def batch(self, indices, taps):
+        return Batch(self.rows[indices])
+
+
+class Batch:
+    def __init__(self, rows):
+        self.rows, self.tokens = rows, int((rows >= 0).sum())
+
+
+class Trainer:
+    """Cross entropy with the text."""
+    taps = ()
+
+    def __init__(self, draft):
+        self.side = draft
+
+    def loss(self, batch, share=1.0):
+        given = batch.rows[:, :-1].clamp(min=0)
+        h = self.side(given, torch.arange(given.shape[1]))[0]
+        return F.cross_entropy(self.side.logits(h).flatten(0, 1), batch.rows[:, 1:].flatten(), ignore_index=-1)
+
+    @torch.no_grad()
+    def judge(self, held, tokens):
+        loss = self.loss(Batch(held.rows)).item()
+        return {"score": -loss, "loss": loss}
 
 
 def run(a):
@@ -139,20 +171,19 @@ def run(a):
     torch.manual_seed(a.seed)
     text, report = data.collect(a.data, a.leave_out)
     files = {split: [f for d in text.values() for f in d[split]] for split in ("train", "held")}
-    pieces, merges = learn([b for _, b in files["train"][::a.every]], a.tokens)
+    pieces, merges = learn([b for _, b in files["train"][::a.every]], a.vocabulary)
     print(f"a vocabulary of {len(pieces) + 1} tokens", flush=True)
     draft = begin(gguf.File(a.target), pieces)
     keys = {"general.architecture": "llama", "general.name": os.path.splitext(os.path.basename(a.out))[0], **draft.shape.keys("llama"),
             **keys_of(pieces, merges)}
     save = lambda extra: gguf.write(a.out, {**keys, **extra}, {k: v.detach().numpy() for k, v in draft.state_dict().items()})
     save({})  # its tokenizer is needed now
-    rows, held = rows_of(files["train"], a.windows, a.length, a), rows_of(files["held"], a.held, a.length, a)
-    judge = lambda: torch.no_grad()(lambda: loss_of(draft, held).item())()
-    first = judge()
-    settings = {k: v for k, v in sorted(vars(a).items()) if k not in ("out", "work", "fresh", "bar", "tandem", "threads")}
-    done = loop.fit(draft, lambda at, share: loss_of(draft, rows[at]), len(rows), a, settings)
-    last = judge()
-    size = save({"training.steps": done["steps"], "training.loss": done["loss"], "training.data": train.told(report)})
+    rows, held = (Rows(rows_of(files[s], n, a.length, a)) for s, n in (("train", a.windows), ("held", a.held)))
+    settings = {k: v for k, v in sorted(vars(a).items()) if k not in ("out", "fresh", "bar", "tandem", "threads")}
+    done = loop.fit(Trainer(draft), rows, held, a, settings)
+    first, last = done["curve"][0]["loss"], min(c["loss"] for c in done["curve"])
+    told = "; ".join(f"{d}: {c['train']} files, {c['left_out']} left out for prompts" for d, c in report["domains"].items())
+    size = save({"training.steps": done["steps"], "training.loss": done["loss"], "training.data": told + "; every tenth file held out"})
     if os.path.exists(a.out + ".ckpt"):
         os.remove(a.out + ".ckpt")
     print(f"{a.out}: {size} bytes after {done['steps']} steps in {done['minutes']} minutes, loss {done['loss_first']:.4f} -> "
@@ -176,8 +207,14 @@ def turn(a):
 def parser():
     p = argparse.ArgumentParser(prog="training/foreign", formatter_class=argparse.ArgumentDefaultsHelpFormatter,
                                 description="Gives a draft (--target) of a SentencePiece vocabulary a byte-level one of its own.")
-    train.common(p, {"lr": 1e-3, "batch": 8, "epochs": 12, "warm": 50, "fade": 1})
-    p.add_argument("--tokens", type=int, default=2048, help="of the draft's vocabulary")
+    train.common(p, {"lr": 1e-3, "epochs": 12, "warm": 50, "fade": 1}, states=False)
+    p.set_defaults(length=256, tokens=2048, held=96)
+    p.add_argument("--data", nargs="*", default=[], help="files or folders of text, each a domain; none: the Go and Python libraries here")
+    p.add_argument("--leave-out", default=os.path.join(ROOT, "testdata", "prompts.jsonl"),
+                   help="prompts whose source files are not used; empty: none")
+    p.add_argument("--windows", type=int, default=1400, help="rows of text to train with")
+    p.add_argument("--tandem", help="path of the program tandem; else TANDEM, the one in PATH, or one built from this source")
+    p.add_argument("--vocabulary", type=int, default=2048, help="tokens of the draft's vocabulary")
     p.add_argument("--turn", action="store_true", help="no training: the same tokens in the opposite order")
     p.add_argument("--every", type=int, default=4, help="the vocabulary is learned from one file in so many")
     return p
@@ -186,8 +223,8 @@ def parser():
 def main():
     a = parser().parse_args()
     try:
-        if not 258 <= a.tokens <= 1 << 18 or a.every < 1:
-            raise Refused(f"--tokens {a.tokens}, --every {a.every}: want 258 to 262144 tokens, and 1 or more")
+        if not 258 <= a.vocabulary <= 1 << 18 or a.every < 1:
+            raise Refused(f"--vocabulary {a.vocabulary}, --every {a.every}: want 258 to 262144 tokens, and 1 or more")
         turn(a) if a.turn else run(a)
     except Refused as e:
         sys.exit(f"training: {e}")

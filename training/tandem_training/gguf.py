@@ -8,8 +8,9 @@ import numpy as np
 from . import Refused
 
 MAGIC, ALIGN, DEEPEST = b"GGUF", 32, 4
-F32, F16, Q4_0, Q8_0, Q4_K, Q6_K, BF16 = 0, 1, 2, 8, 12, 14, 30
-BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34), Q4_K: (256, 144), Q6_K: (256, 210), BF16: (1, 2)}
+F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16 = 0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 30
+BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q4_1: (32, 20), Q5_0: (32, 22), Q5_1: (32, 24), Q8_0: (32, 34), Q4_K: (256, 144),
+          Q5_K: (256, 176), Q6_K: (256, 210), BF16: (1, 2)}
 TYPE_NAMES = {"f32": F32, "f16": F16}
 SCALARS = "BbHhIifB"  # of value types 0 to 7; 8 is a string, 9 an array
 WIDE = {10: "Q", 11: "q", 12: "d"}
@@ -95,11 +96,21 @@ class File:
 
     def tensor(self, name):
         """Returns a tensor as float32, its shape reversed: a matrix is (outputs, inputs)."""
+        kind, raw, shape = self._raw(name)
+        return dequantise(kind, np.array(raw)).reshape(shape[::-1])
+
+    def rows(self, name, ids):
+        """Returns those rows of a matrix as float32: (ids, inputs)."""
+        kind, raw, shape = self._raw(name)
+        return dequantise(kind, np.ascontiguousarray(raw.reshape(shape[1], -1)[ids]).reshape(-1)).reshape(len(ids), shape[0])
+
+    def _raw(self, name):
+        """The type, bytes and shape of a tensor."""
         if name not in self.tensors:
             raise Refused(f"{self.path} has no tensor {name!r}: want one")
         kind, offset, shape = self.tensors[name]
         if kind not in BLOCKS:
-            raise Refused(f"{self.path}: tensor {name!r} has type {kind}: want f32, f16, bf16, q4_0, q8_0, q4_k or q6_k")
+            raise Refused(f"{self.path}: tensor {name!r} has type {kind}: want f32, f16, bf16, q4_0 to q5_1, q8_0, q4_k, q5_k or q6_k")
         elems, size = BLOCKS[kind]
         n = prod(shape)
         if not shape or shape[0] % elems:
@@ -107,7 +118,7 @@ class File:
         begin, length = self.start + offset, n // elems * size
         if begin + length > len(self.data):
             raise Refused(f"{self.path}: tensor {name!r} ends at byte {begin + length}, but the file at {len(self.data)}")
-        return dequantise(kind, np.array(self.data[begin:begin + length])).reshape(shape[::-1])
+        return kind, self.data[begin:begin + length], shape
 
 
 def dequantise(kind, b):
@@ -120,17 +131,31 @@ def dequantise(kind, b):
     half = lambda part: np.ascontiguousarray(part).view("<f2").astype(np.float32)
     if kind == Q8_0:
         return (half(b[:, :2]) * b[:, 2:].view(np.int8)).reshape(-1)
-    if kind == Q4_0:
-        return (half(b[:, :2]) * (np.concatenate([b[:, 2:] & 15, b[:, 2:] >> 4], 1).astype(np.float32) - 8)).reshape(-1)
-    return q4_k(b, half) if kind == Q4_K else q6_k(b, half)
+    if kind in (Q4_0, Q4_1, Q5_0, Q5_1):
+        return small(kind, b, half)
+    return q6_k(b, half) if kind == Q6_K else q45_k(b, half, kind == Q5_K)
 
 
-def q4_k(b, half):
+def small(kind, b, half):
+    """Blocks of 32 with a scale, a least value in place of an offset (…_1), and four bits, or five, whose fifth are in a word."""
+    at, five = (4 if kind in (Q4_1, Q5_1) else 2), kind in (Q5_0, Q5_1)
+    low = b[:, at + 4 * five:]
+    q = np.concatenate([low & 15, low >> 4], 1).astype(np.float32)
+    if five:
+        q += 16 * np.unpackbits(np.ascontiguousarray(b[:, at:at + 4]), axis=1, bitorder="little")
+    if at == 4:
+        return (half(b[:, :2]) * q + half(b[:, 2:4])).reshape(-1)
+    return (half(b[:, :2]) * (q - (16 if five else 8))).reshape(-1)
+
+
+def q45_k(b, half, five):
     s = b[:, 4:16]
     scale = np.concatenate([s[:, :4] & 63, (s[:, 8:] & 15) | (s[:, :4] >> 6 << 4)], 1).astype(np.float32)
     least = np.concatenate([s[:, 4:8] & 63, (s[:, 8:] >> 4) | (s[:, 4:8] >> 6 << 4)], 1).astype(np.float32)
-    q = b[:, 16:].reshape(-1, 4, 1, 32)
+    q = b[:, 48 if five else 16:].reshape(-1, 4, 1, 32)
     q = np.concatenate([q & 15, q >> 4], 2).reshape(-1, 8, 32)  # 8 groups of 32
+    if five:  # bit i of a byte is the fifth of that element of group i
+        q = q + (np.stack([b[:, 16:48] >> i & 1 for i in range(8)], 1) << 4)
     return ((half(b[:, :2]) * scale)[:, :, None] * q - (half(b[:, 2:4]) * least)[:, :, None]).reshape(-1)
 
 

@@ -66,7 +66,7 @@ def of_prompts(side, target, tokens):
 
 def of_draft(side, target, tokens, own=2):
     fed, rows = len(tokens) - 1 - own, len(tokens) - 1  # rows with the target's states; all rows, at positions 1 to `rows`
-    taps = run(target, tokens, side.taps)[0][:, :-1]
+    taps = run(target, tokens, side.reads)[0][:, :-1]
     e = target.token_embd(torch.tensor([tokens[1:]]))
     steps = side.steps(e, taps, torch.arange(1, rows + 1), own + 1)
     out = torch.cat([steps[0][0, :fed]] + [steps[s][0, fed - 1:fed] for s in range(1, own + 1)])

@@ -1,209 +1,215 @@
-"""One trainer for each kind of side file: what its loss is, and how good it is on held-out text.
+"""One trainer for each kind of side file: what its loss is, and how good it is on held-out texts.
 
-Every trainer has side (the module), loss(w, rows, share) for windows `rows` of a set w after that share of the training, and
-ranks(w, rows, begin): for positions of the target's own greedy continuations (windows, positions, distances) how many tokens the drafter
-puts before the target's choice."""
+Every trainer has side (the module), taps (what it needs of the shards), loss(batch, share) for a corpus.Batch after that share of the
+training, and ranks(batch): for rows of the batch and distances, how many tokens the drafter puts before the one that came."""
 import torch
 import torch.nn.functional as F
 
 from . import Refused, loop, sides
 from .llama import attention, causal
-from .windows import GREEDY
-
-LOSS = 16  # windows of a domain that held-out losses are of
 
 
 class Trainer:
     def __init__(self, target, side, a):
         self.target, self.side, self.a = target, side.to(a.device), a
 
-    def get(self, w, rows, taps=(-1,)):
-        """Tokens and states of windows."""
-        return w.tokens[rows].to(self.a.device), w.states(rows, taps).to(self.a.device)
+    def known(self, ids):
+        """The numbers of tokens among those that the drafter knows, or -1."""
+        return ids if self.head is None else self.head.back[ids]
+
+    def wanted(self, batch, rows, later):
+        """What kl_top compares with, for the distributions `later` rows after those of `rows` (texts, n), a mask of the batch's first
+        rows: numbers of the likeliest tokens, and their log-probabilities."""
+        end = later + rows.shape[1]
+        return (self.known(batch.top_ids[:, later:end][rows]).to(self.a.device),
+                batch.top_logprobs[:, later:end][rows].to(self.a.device))
+
+    def judged(self, batch, later, first=0):
+        """Mask (texts, rows − later − first) of rows from `first` on that are judged, and `later` rows after which there is one."""
+        mask = batch.judged[:, first:batch.judged.shape[1] - later].clone()
+        at = torch.arange(mask.shape[1]) + first + later
+        return mask & (at[None] < batch.lengths[:, None])
 
     @torch.no_grad()
-    def judge(self, w, ranks=True):
-        """Held-out loss on LOSS windows of each domain, and accuracies against all of the target's own greedy continuations."""
+    def judge(self, corpus, tokens):
+        """Held-out loss, accuracies by distance, and the acceptance length of chains, over a whole corpus."""
         torch.manual_seed(0)  # of insertion points
-        tally, losses = loop.Tally(w.domains), {}
-        for d, name in enumerate(w.domains):
-            mine = torch.nonzero(w.domain == d).flatten()
-            some = mine[:LOSS]
-            parts = [self.loss(w, rows).item() * len(rows) for rows in some.split(8)]
-            losses[name] = round(sum(parts) / max(1, len(some)), 4)
-            mine = mine[w.source[mine] == GREEDY] if ranks else mine[:0]
-            for begin in sorted({int(b) for b in w.begin[mine]}):
-                for rows in mine[w.begin[mine] == begin].split(8):
-                    tally.add(d, self.ranks(w, rows, begin).flatten(0, 1))
-        out = tally.report()
-        for name, loss in losses.items():
-            out.setdefault(name, {})["loss"] = loss
-        return out
+        tally, losses, rows = loop.Tally(), 0.0, 0
+        for indices in corpus.epoch(0, tokens):
+            b = corpus.batch(indices, self.taps)
+            n = int(b.judged.sum())
+            losses, rows = losses + self.loss(b, 1.0).item() * n, rows + n
+            tally.add(self.ranks(b))
+        return {"loss": round(losses / max(1, rows), 4), **tally.report()}
 
 
 class Medusa(Trainer):
-    """Heads: KL to the target's distribution at the later position, and with --hard cross entropy with its best token; 0.8^k for head k."""
+    """Heads: KL to the target's distribution at the later position; fade^k for head k."""
+    taps = (-1,)
 
-    def loss(self, w, rows, share=1.0):
-        _, h = self.get(w, rows)
-        p, mean_log = loop.wanted(self.target.logits(h))
-        total, weights = 0.0, 0.0
+    def __init__(self, target, side, a, head):
+        super().__init__(target, side, a)
+        self.head = head
+
+    def out(self, h, k):
+        parts = self.side.medusa[k]
+        return parts["output"](self.side.hidden(h, k)) if "output" in parts else self.head(self.side.hidden(h, k))
+
+    def loss(self, batch, share=1.0):
+        h, total, weights = batch.taps(self.taps).to(self.a.device), 0.0, 0.0
         for k in range(len(self.side.medusa)):
-            mine, theirs = self.side(h[:, :-1 - k], k, self.target), p[:, 1 + k:]
-            part = loop.kl(mine, theirs, mean_log[:, 1 + k:]).mean()
-            if self.a.hard:
-                part = (1 - self.a.hard) * part + self.a.hard * F.cross_entropy(mine.flatten(0, 1), theirs.argmax(-1).flatten())
+            rows = self.judged(batch, 1 + k)
+            part = loop.kl_top(self.out(h[:, :rows.shape[1]][rows], k), *self.wanted(batch, rows, 1 + k))
             total, weights = total + self.a.fade ** k * part, weights + self.a.fade ** k
         return total / weights
 
-    def ranks(self, w, rows, begin):
-        tokens, h = self.get(w, rows)
-        heads, length = len(self.side.medusa), tokens.shape[1]
-        end = length - 1 - heads  # row t and head k guess token t + 2 + k
-        h = h[:, begin:end]
-        return torch.stack([loop.rank(self.side(h, k, self.target), tokens[:, begin + 2 + k:end + 2 + k]) for k in range(heads)], -1)
+    def ranks(self, batch):
+        """Row p and head k guess token p + 2 + k."""
+        h, heads = batch.taps(self.taps).to(self.a.device), len(self.side.medusa)
+        rows = self.judged(batch, 1 + heads)
+        n = rows.shape[1]
+        h = h[:, :n][rows]
+        right = [self.known(batch.ids[:, 2 + k:2 + k + n][rows]) for k in range(heads)]
+        return torch.stack([loop.rank(self.out(h, k), right[k].to(h.device)) for k in range(heads)], -1)
+
+
+class Draft(Trainer):
+    """Drafts: KL on logits, and smooth L1 on states (a.state), for a.steps steps of drafting at every position (one step until the
+    share a.alone of the training); step s counts fade^s. Uniform noise on the target's states, of a.noise times their root mean
+    square, as in EAGLE."""
+    distances = 5
+
+    def __init__(self, target, side, a, head):
+        super().__init__(target, side, a)
+        self.head = head
+        self.taps = tuple(dict.fromkeys((*side.reads, -1))) if getattr(a, "state", 0) else tuple(side.reads)
+
+    def outputs(self, batch, steps, noise=0.0):
+        taps = batch.taps(self.side.reads).to(self.a.device)
+        if noise:
+            taps = taps + (torch.rand_like(taps) * 2 - 1) * noise * taps.pow(2).mean().sqrt()
+        positions = torch.arange(1, batch.ids.shape[1], device=self.a.device)
+        return self.side.steps(self.target.token_embd(batch.ids[:, 1:]), taps[:, :-1], positions, steps)
+
+    def guess(self, out):
+        return self.side.own_logits(out) if self.head is None or hasattr(self.side, "output") else self.head(out)
+
+    def loss(self, batch, share=1.0):
+        """Row i of step s is that of position 1 + s + i."""
+        noise = self.a.noise if torch.is_grad_enabled() else 0.0
+        outs = self.outputs(batch, self.a.steps if share >= self.a.alone else 1, noise)
+        total, weights = 0.0, 0.0
+        for s, out in enumerate(outs):
+            rows = self.judged(batch, 0, 1 + s)
+            mine = out[rows]
+            part = loop.kl_top(self.guess(mine), *(self.wanted_at(batch, rows, 1 + s)))
+            if self.a.state:
+                h = batch.states[-1][:, 1 + s:][rows].to(self.a.device)
+                part = part + self.a.state * F.smooth_l1_loss(mine, h)
+            total, weights = total + self.a.fade ** s * part, weights + self.a.fade ** s
+        return total / weights
+
+    def wanted_at(self, batch, rows, first):
+        return (self.known(batch.top_ids[:, first:][rows]).to(self.a.device), batch.top_logprobs[:, first:][rows].to(self.a.device))
+
+    def ranks(self, batch):
+        outs, last = self.outputs(batch, self.distances), self.distances
+        rows = self.judged(batch, last, 1)
+        n, ranks = rows.shape[1], []
+        for s, out in enumerate(outs):
+            right = self.known(batch.ids[:, 2 + s:2 + s + n][rows]).to(out.device)
+            ranks.append(loop.rank(self.guess(out[:, :n][rows]), right))
+        return torch.stack(ranks, -1)
 
 
 class Prompts(Trainer):
-    """Prompt tokens: KL to the target's distribution at the token's position, α^i for token i, at random insertion points."""
+    """Prompt tokens: KL to the target's distribution at the token's position, fade^i for token i, at random insertion points. The
+    target is a whole model, in float32."""
+    taps, head = (), None
 
-    def cells(self, tokens):
-        cells, mask = [], causal(tokens.shape[1], tokens.shape[1], tokens.device)
+    def __init__(self, target, side, a, head=None):
+        super().__init__(target, side, a)
+
+    def cells(self, ids):
+        cells, mask = [], causal(ids.shape[1], ids.shape[1], ids.device)
 
         def attend(layer, q, k, v):
             cells.append((k, v))
             return attention(q, k, v, mask)
 
         with torch.no_grad():
-            self.target(tokens, torch.arange(tokens.shape[1], device=tokens.device), attend)
+            self.target(ids, torch.arange(ids.shape[1], device=ids.device), attend)
         return cells
 
-    def loss(self, w, rows, share=1.0):
-        tokens, h = self.get(w, rows)
-        b, last, m = len(rows), tokens.shape[1] - self.side.m, self.side.m
-        points = torch.rand(b, last).argsort(1)[:, :self.a.points].to(tokens.device)
-        mine = self.side(self.target, self.cells(tokens), points)
-        later = points[:, :, None] + 1 + torch.arange(m, device=tokens.device)
-        with torch.no_grad():
-            wanted = h.gather(1, later.flatten(1)[..., None].expand(-1, -1, h.shape[-1]))
-            wanted = self.target.logits(wanted).view(mine.shape)
-            if self.a.labels == "greedy":
-                wanted = F.one_hot(wanted.argmax(-1), wanted.shape[-1]) * 1e4
-        fade = self.a.fade ** torch.arange(m, device=tokens.device)
-        return (loop.kl(mine, *loop.wanted(wanted)).mean((0, 1)) * fade).mean()
+    def loss(self, batch, share=1.0):
+        ids, m = batch.ids.to(self.a.device), self.side.m
+        rows = self.judged(batch, m)
+        most = min(self.a.points, max(1, int(rows.sum(1).min())))
+        points = (torch.rand(rows.shape) - 2 * (~rows)).argsort(1, descending=True)[:, :most]
+        mine, fade = self.side(self.target, self.cells(ids), points.to(ids.device)), 0.0
+        at = points[:, :, None] + 1 + torch.arange(m)
+        text = torch.arange(len(ids))[:, None, None]
+        for i in range(m):
+            part = loop.kl_top(mine[:, :, i].flatten(0, 1), batch.top_ids[text, at][:, :, i].flatten(0, 1).to(ids.device),
+                               batch.top_logprobs[text, at][:, :, i].flatten(0, 1).to(ids.device), self.a.labels == "greedy")
+            fade = fade + self.a.fade ** i * part
+        return fade / m
 
-    def ranks(self, w, rows, begin):
-        tokens, _ = self.get(w, rows)
-        m, length = self.side.m, tokens.shape[1]
-        points = torch.arange(begin, length - 1 - m, 4, device=tokens.device)
-        logits = self.side(self.target, self.cells(tokens), points[None].expand(len(rows), -1))
-        return torch.stack([loop.rank(logits[:, :, i], tokens[:, points + 2 + i]) for i in range(m)], -1)
-
-
-class Draft(Trainer):
-    """Drafts: smooth L1 on states and KL on logits, for a.steps steps of drafting at every position (one step until the
-    share a.alone of the training); step s counts fade^s. Uniform noise on the target's states, of a.noise times their root mean
-    square, as in EAGLE."""
-    distances = 5
-
-    def outputs(self, w, rows, steps, noise=0.0):
-        tokens, taps = self.get(w, rows, self.side.taps)
-        if noise:
-            taps = taps + (torch.rand_like(taps) * 2 - 1) * noise * taps.pow(2).mean().sqrt()
-        positions = torch.arange(1, tokens.shape[1], device=tokens.device)
-        return tokens, self.side.steps(self.target.token_embd(tokens[:, 1:]), taps[:, :-1], positions, steps)
-
-    def loss(self, w, rows, share=1.0):
-        noise = self.a.noise if torch.is_grad_enabled() else 0.0
-        _, outs = self.outputs(w, rows, self.a.steps if share >= self.a.alone else 1, noise)
-        h = w.states(rows).to(self.a.device)
-        wanted = self.wanted(self.target.logits(h))
-        total, weights = 0.0, 0.0
-        for s, out in enumerate(outs):
-            total = total + self.a.fade ** s * self.part(out, h[:, 1 + s:], *(x[:, 1 + s:] for x in wanted))
-            weights += self.a.fade ** s
-        return total / weights
-
-    def wanted(self, logits):
-        return loop.wanted(logits)
-
-    def part(self, out, h, p, mean_log):
-        loss = loop.kl(self.side.logits(out, self.target), p, mean_log).mean()
-        return loss + self.a.state * F.smooth_l1_loss(out, h) if self.a.state else loss
-
-    def ranks(self, w, rows, begin):
-        tokens, outs = self.outputs(w, rows, self.distances)
-        end = tokens.shape[1] - 1 - self.distances
-        ranks = []
-        for s, out in enumerate(outs):  # row i of step s is at position 1 + s + i and guesses the token after it
-            logits = self.side.logits(out[:, begin:end], self.target)
-            ranks.append(loop.rank(logits, self.right(tokens[:, begin + 2 + s:end + 2 + s])))
-        return torch.stack(ranks, -1)
-
-    def right(self, tokens):
-        return tokens
-
-
-class Eagle3(Draft):
-    """EAGLE-3: no loss on states; the target's distribution over the draft's tokens, where its best token is one of them."""
-
-    def __init__(self, target, side, a):
-        super().__init__(target, side, a)
-        self.back = torch.full((target.shape.vocab,), -1)
-        self.back[side.d2t] = torch.arange(len(side.d2t))
-        self.back, self.d2t = self.back.to(a.device), side.d2t.to(a.device)
-
-    def wanted(self, logits):
-        return (*loop.wanted(logits[..., self.d2t]), self.back[logits.argmax(-1)] >= 0)
-
-    def part(self, out, h, p, mean_log, known):
-        return (loop.kl(self.side.logits(out, self.target), p, mean_log) * known).sum() / known.sum().clamp(min=1)
-
-    def right(self, tokens):
-        return self.back[tokens]
+    def ranks(self, batch):
+        ids, m = batch.ids.to(self.a.device), self.side.m
+        rows = self.judged(batch, m + 1)
+        points = torch.arange(0, rows.shape[1], 4)
+        logits = self.side(self.target, self.cells(ids), points[None].expand(len(ids), -1).to(ids.device))
+        mask = rows[:, points]
+        return torch.stack([loop.rank(logits[:, :, i][mask], batch.ids[:, points + 2 + i][mask].to(ids.device)) for i in range(m)], -1)
 
 
 class Distil(Trainer):
-    """A plain draft: KL to the target's distribution at every position."""
-    distances = 5
+    """A plain draft: KL to the target's distribution at every judged position."""
+    taps, head, distances = (), None, 5
 
-    def logits(self, tokens):
-        return self.side.logits(self.side(tokens, torch.arange(tokens.shape[1], device=tokens.device))[0])
+    def __init__(self, target, side, a, head=None):
+        super().__init__(target, side, a)
 
-    def loss(self, w, rows, share=1.0):
-        tokens, h = self.get(w, rows)
-        mine = self.logits(tokens)
-        part = loop.kl(mine, *loop.wanted(self.target.logits(h))).mean()
-        if self.a.hard:
-            part = (1 - self.a.hard) * part + self.a.hard * F.cross_entropy(mine[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-        return part
+    def logits(self, batch):
+        ids = batch.ids.to(self.a.device)
+        return self.side(ids, torch.arange(ids.shape[1], device=ids.device))[0]
 
-    def ranks(self, w, rows, begin):
-        tokens, _ = self.get(w, rows)
-        r = loop.rank(self.logits(tokens)[:, begin:-1], tokens[:, begin + 1:])
-        return torch.stack([r[:, i:r.shape[1] - self.distances + i] for i in range(self.distances)], -1)
+    def loss(self, batch, share=1.0):
+        rows = self.judged(batch, 0)
+        return loop.kl_top(self.side.logits(self.logits(batch)[rows]), *self.wanted(batch, rows, 0))
+
+    def ranks(self, batch):
+        h, last = self.logits(batch), self.distances
+        rows = self.judged(batch, last)
+        n = rows.shape[1]
+        return torch.stack([loop.rank(self.side.logits(h[:, i:i + n][rows]), batch.ids[:, 1 + i:1 + i + n][rows].to(h.device))
+                            for i in range(last)], -1)
 
 
 @torch.no_grad()
-def like_target(side, target, w, device, windows=64):
-    """Starts a draft from the target: its blocks from the target's last M, and its fusion from the linear map of state and embedding that
-    comes nearest (ridge regression on some windows) to what those blocks get in the target."""
-    blocks, layers = len(side.blk), target.shape.layers
-    if blocks >= layers:
-        raise Refused(f"--init target with --blocks {blocks}: the target has {layers} layers, want fewer blocks or --init random")
-    for mine, theirs in zip(side.blk, target.blk[-blocks:]):
-        have = dict(theirs.named_parameters())
-        for name, p in mine.named_parameters():
-            if name in have and have[name].shape == p.shape:
-                p.copy_(have[name])
-    d = target.shape.dim
+def like_target(side, target, corpus, neurons=None, texts=200):
+    """Starts a draft of one block from the target's last one, with the most active of its feed-forward neurons; and its fusion from the
+    linear map of state and embedding that comes nearest (ridge regression over some texts) to what that block gets in the target."""
+    layer, d = target.shape.layers - 1, target.shape.dim
+    if layer not in corpus.header["taps"]:
+        raise Refused(f"--init target needs the states after {layer} layers, which the target's last block gets: the states have taps "
+                      f"{corpus.header['taps']}: want {layer} among them, or --init random")
+    if len(side.blk) != 1:
+        raise Refused(f"--init target with --blocks {len(side.blk)}: the states have what one block gets: want 1, or --init random")
+    have = target.block(layer)
+    chosen = active(have, target, corpus, layer, side.shape.ffn)
+    have = target.block(layer, chosen)
+    for name, p in side.blk[0].named_parameters():
+        if name in have and have[name].shape == p.shape:
+            p.copy_(have[name])
     square, cross = torch.zeros(2 * d, 2 * d, dtype=torch.float64), torch.zeros(2 * d, d, dtype=torch.float64)
-    for rows in torch.arange(min(windows, len(w))).split(8):
-        tokens, h = w.tokens[rows].to(device), w.states(rows).to(device)
-        wanted = target(tokens, torch.arange(tokens.shape[1], device=device), taps=(layers - blocks,))[0][:, 1:].flatten(0, 1)
-        given = torch.cat([h[:, :-1], target.token_embd(tokens[:, 1:])], -1).flatten(0, 1)
-        square += (given.t() @ given).double().cpu()
-        cross += (given.t() @ wanted).double().cpu()
+    for indices in spread(corpus, texts):
+        b = corpus.batch(indices, (layer, -1))
+        ok = (torch.arange(1, b.ids.shape[1])[None] < b.lengths[:, None])
+        given = torch.cat([b.states[-1][:, :-1][ok], target.token_embd(b.ids[:, 1:][ok])], -1)
+        square += (given.t() @ given).double()
+        cross += (given.t() @ b.states[layer][:, 1:][ok]).double()
     scale = square.diagonal().sqrt().clamp(min=1e-12)  # as if every input had the same size
     square = square / scale[:, None] / scale + 1e-3 * torch.eye(2 * d, dtype=torch.float64)
     of_state, of_token = (torch.linalg.solve(square, cross / scale[:, None]) / scale[:, None]).float().t().split(d, 1)
@@ -212,3 +218,24 @@ def like_target(side, target, w, device, windows=64):
         side.fuse["gate"].hidden.weight.zero_(), side.fuse["gate"].embd.weight.zero_()
     else:
         side.fc["hidden"].weight.copy_(of_state), side.fc["embd"].weight.copy_(of_token)
+
+
+def spread(corpus, texts):
+    """Groups of four texts, from everywhere in a corpus."""
+    order = torch.linspace(0, len(corpus.texts) - 1, min(texts, len(corpus.texts))).long().unique()
+    return [g.tolist() for g in order.split(4)]
+
+
+def active(have, target, corpus, layer, most):
+    """The feed-forward neurons of a block that add most to the residual stream: by the mean square of what they put out, times the
+    length of their column. What the block's attention adds is left out of their input."""
+    down = have["ffn_down.weight"]
+    if most >= down.shape[1]:
+        return None
+    total = torch.zeros(down.shape[1])
+    for indices in spread(corpus, 60):
+        b = corpus.batch(indices, (layer,))
+        x = b.states[layer][b.judged]
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + target.shape.eps) * have["ffn_norm.weight"]
+        total += (F.silu(x @ have["ffn_gate.weight"].t()) * (x @ have["ffn_up.weight"].t())).pow(2).sum(0)
+    return (total * down.pow(2).sum(0)).argsort(descending=True)[:most].sort().values

@@ -44,26 +44,26 @@ class Shape:
         return {f"{arch}.{name}": v for name, v in k.items()}
 
 
-def read_shape(f):
-    """Reads the shape of the model in gguf.File f; refuses what this module does not compute."""
+def read_shape(f, strict=True):
+    """Reads the shape of the model in gguf.File f. Strict refuses what this module does not compute."""
     arch = f.key("general.architecture")
-    if arch not in FAMILY:
+    if strict and arch not in FAMILY:
         raise Refused(f"{f.path} has architecture {arch!r}: training knows {', '.join(FAMILY)}")
     get = lambda name, default=None: f.key(f"{arch}.{name}", default)
-    halves, norms = FAMILY[arch]
+    halves, norms = FAMILY.get(arch, (False, False))
     dim, layers = get("embedding_length"), get("block_count")
     counts = [get("attention.head_count"), get("attention.head_count_kv", get("attention.head_count")), get("feed_forward_length")]
     for i, name in enumerate(["attention.head_count", "attention.head_count_kv", "feed_forward_length"]):
         if isinstance(counts[i], list):
-            if len(set(counts[i])) != 1:
+            if strict and len(set(counts[i])) != 1:
                 raise Refused(f"{f.path}: {arch}.{name} differs from layer to layer: training wants the same in all")
-            counts[i] = counts[i][0]
+            counts[i] = counts[i][-1]
     heads, kv, ffn = counts
     head_dim = get("attention.key_length", dim // max(1, heads))
     kind, factor = get("rope.scaling.type", "none"), get("rope.scaling.factor", get("rope.scale_linear", 1.0))
-    if kind not in ("none", "linear") or (kind == "linear" and factor != 1):
+    if strict and (kind not in ("none", "linear") or (kind == "linear" and factor != 1)):
         raise Refused(f"{f.path}: RoPE is scaled ({kind}, factor {factor}): training knows unscaled positions only")
-    if get("expert_count", 0) or get("attention.sliding_window", 0):
+    if strict and (get("expert_count", 0) or get("attention.sliding_window", 0)):
         raise Refused(f"{f.path} has experts or a sliding window: training knows dense models with full attention only")
     vocab = get("vocab_size", 0) or f.tensors.get("token_embd.weight", (0, 0, (0, 0)))[2][1]
     s = Shape(dim, layers, heads, kv, head_dim, ffn, vocab, get("context_length"), get("attention.layer_norm_rms_epsilon"),
@@ -171,9 +171,10 @@ class Llama(nn.Module):
         if not tied:
             self.output = nn.Linear(shape.dim, shape.vocab, bias=False)
 
-    def head(self):
-        """The output matrix, (vocab, dim)."""
-        return self.output.weight if hasattr(self, "output") else self.token_embd.weight
+    def head(self, ids=None):
+        """The output matrix, (vocab, dim), or its rows for some tokens."""
+        m = self.output.weight if hasattr(self, "output") else self.token_embd.weight
+        return m if ids is None else m[ids]
 
     def logits(self, h):
         return h @ self.head().t()

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import Refused, export, gguf, llama, loop, sides, train, windows
+from . import Refused, corpus, gguf, llama, loop, sides, train
 from .llama import Norm, Rotary, attention, causal
 from .sides import linear
+from .states import write_json
 
 ARCH = "qwen35moe"
 HEADS = re.compile(r"attn_[qk]_norm")  # as long as a head
@@ -171,8 +172,7 @@ def begin(target, w, a):
     """A mixture that computes about what the target does."""
     s = llama.replace(target.shape, halves=True, head_norms=True)
     m, g = Mixture(s, a), torch.Generator().manual_seed(a.seed)
-    rows = torch.arange(min(16, len(w)))
-    tokens, sizes, seen = w.tokens[rows], [], []
+    tokens, sizes = w.batch(range(min(16, len(w.texts))), ()).ids, []
     mask = causal(tokens.shape[1], tokens.shape[1])
 
     def attend(layer, q, k, v):
@@ -192,38 +192,42 @@ def begin(target, w, a):
 
 
 class Trainer:
-    def __init__(self, m, target, a):
-        self.m, self.target, self.a = m, target, a
+    taps = ()
 
-    def loss(self, w, rows):
-        tokens = w.tokens[rows]
-        h = self.m(tokens)
-        p, mean_log = loop.wanted(self.target.logits(w.states(rows)))
-        own = loop.kl(self.m.logits(h), p, mean_log).mean()
-        next_ = loop.kl(self.m.logits(self.m.guesses(tokens, h)[0]), p[:, 1:], mean_log[:, 1:]).mean()
-        blocks = [*self.m.blk, *self.m.mtp.blk]
+    def __init__(self, m, a):
+        self.side, self.a = m, a
+
+    def loss(self, batch, share=1.0):
+        m, tokens, inside = self.side, batch.ids, batch.inside()
+        h = m(tokens)
+        own = loop.kl_top(m.logits(h)[inside], batch.top_ids[inside], batch.top_logprobs[inside])
+        later = inside[:, 1:]
+        next_ = loop.kl_top(m.logits(m.guesses(tokens, h)[0])[later], batch.top_ids[:, 1:][later], batch.top_logprobs[:, 1:][later])
+        blocks = [*m.blk, *m.mtp.blk]
         return own + self.a.mtp * next_ + self.a.balance * (sum(b.balance for b in blocks) / len(blocks) - 1)
 
     @torch.no_grad()
-    def judge(self, w):
-        """On held-out windows: KL to the target, how often the best token is the target's, how often 1, 2, … guesses in a row are the
+    def judge(self, w, tokens):
+        """On held-out texts: KL to the target, how often the best token is the target's, how often 1, 2, … guesses in a row are the
         mixture's best tokens, and the largest share of the choices that one expert has."""
-        far = right = rows = 0.0
-        chain, most = torch.zeros(4), 0.0
-        for at in torch.arange(len(w)).split(8):
-            tokens = w.tokens[at]
-            h = self.m(tokens)
-            theirs, mine = self.target.logits(w.states(at)), self.m.logits(h)
-            far += loop.kl(mine, *loop.wanted(theirs)).sum().item()
+        far = right = rows = ends = 0.0
+        chain, most, m = torch.zeros(4), 0.0, self.side
+        for indices in w.epoch(0, tokens):
+            b = w.batch(indices, ())
+            inside, h = b.inside(), m(b.ids)
+            mine = m.logits(h)
+            far += loop.kl_top(mine[inside], b.top_ids[inside], b.top_logprobs[inside]).item() * int(inside.sum())
             best = mine.argmax(-1)
-            right += (best == theirs.argmax(-1)).sum().item()
-            rows += best.numel()
-            most = max(most, *(b.times.max().item() / b.times.sum().item() for b in self.m.blk))
+            right += (best == b.top_ids[..., 0])[inside].sum().item()
+            rows += int(inside.sum())
+            most = max(most, *(x.times.max().item() / x.times.sum().item() for x in m.blk))
             # row i of step s is at position 1 + s + i; its token is the text's, also where the guess before was another
-            hits = [(self.m.logits(o).argmax(-1) == best[:, 1 + s:])[:, :tokens.shape[1] - 4] for s, o in
-                    enumerate(self.m.guesses(tokens, h, 4))]
-            chain += torch.stack(hits, -1).float().cumprod(-1).mean((0, 1)) * len(at)
-        return {"kl": far / rows, "best": right / rows, "chain": (chain / len(w)).tolist(), "most": most}
+            n = b.ids.shape[1] - 4
+            hits = [(m.logits(o).argmax(-1) == best[:, 1 + s:])[:, :n] for s, o in enumerate(m.guesses(b.ids, h, 4))]
+            whole = inside[:, 4:]
+            chain += torch.stack(hits, -1).float().cumprod(-1)[whole].sum(0)
+            ends += int(whole.sum())
+        return {"score": -far / rows, "loss": far / rows, "kl": far / rows, "best": right / rows, "chain": (chain / max(1, ends)).tolist(), "most": most}
 
 
 def keys_of(s, a):
@@ -249,25 +253,22 @@ def run(a):
     file = gguf.File(a.target)
     target = llama.load(file)
     check(a, target.shape)
-    lineage, _ = export.names(a.target, a.tandem)
-    bos = file.key("tokenizer.ggml.bos_token_id", -1) if file.key("tokenizer.ggml.add_bos_token", True) else -1
-    w, held, report = windows.prepare(target, a, lineage, None if bos < 0 else bos)
+    if not a.states:
+        raise Refused("want --states, a folder of the target's states")
+    w, held = corpus.Corpus(a.states, False, a.length, a.fraction), corpus.Corpus(a.states, True, a.length, check=False).first(a.held)
     m = begin(target, w, a)
-    t = Trainer(m, target, a)
-    apart = ("out", "work", "fresh", "bar", "tandem", "threads", "name", "enlarge")
-    settings = {k: v for k, v in sorted(vars(a).items()) if k not in apart}
-    first = t.judge(held)
-    print(f"before: {told(first)}", flush=True)
-    done = loop.fit(m, lambda rows, share: t.loss(w, rows), len(w), a, settings)
-    last = t.judge(held)
+    apart = ("out", "fresh", "bar", "threads", "name", "enlarge")
+    done = loop.fit(Trainer(m, a), w, held, a, {k: v for k, v in sorted(vars(a).items()) if k not in apart})
+    first, last = done["curve"][0], max(done["curve"], key=loop.order)
     keys = {"general.architecture": ARCH, "general.name": a.name or os.path.splitext(os.path.basename(a.out))[0],
             **keys_of(m.shape, a), **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")},
-            "training.data": train.told(report), "training.seed": a.seed, "training.steps": done["steps"], "training.loss": done["loss"]}
+            "training.data": f"{len(w.texts)} texts, {w.tokens} tokens", "training.seed": a.seed, "training.steps": done["steps"],
+            "training.loss": done["loss"]}
     size = gguf.write(a.out, keys, m.tensors(), gguf.TYPE_NAMES[a.type])
-    windows.write_json(a.out + ".json", {"settings": settings, **done, "data": report, "before": first, "held": last})
+    write_json(a.out + ".json", {**done, "before": first, "held": last})
     if os.path.exists(a.out + ".ckpt"):
         os.remove(a.out + ".ckpt")
-    print(f"after: {told(last)}\n{a.out}: {size} bytes after {done['steps']} steps in {done['minutes']} minutes, "
+    print(f"before: {told(first)}\nafter: {told(last)}\n{a.out}: {size} bytes after {done['steps']} steps in {done['minutes']} minutes, "
           f"loss {done['loss_first']:.4f} -> {done['loss']:.4f}")
     return m, first, last
 
@@ -326,7 +327,7 @@ def enlarge(a):
 def parser():
     p = argparse.ArgumentParser(prog="training/mixture", formatter_class=argparse.ArgumentDefaultsHelpFormatter,
                                 description="Makes a dense target a mixture of experts with a layer that guesses (MTP).")
-    train.common(p, {"lr": 6e-4, "batch": 4, "epochs": 12, "warm": 50, "fade": 1})
+    train.common(p, {"lr": 6e-4, "epochs": 12, "warm": 50, "fade": 1}, states=False)
     p.add_argument("--experts", type=int, default=32)
     p.add_argument("--used", type=int, default=4, help="experts of a row")
     p.add_argument("--width", type=int, default=128, help="neurons of an expert")

@@ -12,7 +12,7 @@ def linear(a, b, bias=False):
 
 class Medusa(nn.Module):
     """K heads of residual blocks on the target's last state. The blocks' matrices start at zero: a head starts as the target's."""
-    arch, taps = "medusa", (-1,)
+    arch, reads = "medusa", (-1,)
 
     def __init__(self, target, heads=5, blocks=1, own=False, bias=True):
         super().__init__()
@@ -32,17 +32,21 @@ class Medusa(nn.Module):
     def keys(self):
         return {"medusa.head_count": len(self.medusa), "medusa.block_count": self.blocks}
 
+    def hidden(self, h, k):
+        """What head k makes of states h; an output matrix makes logits of it."""
+        for i in range(self.blocks):
+            h = h + F.silu(self.medusa[k][str(i)](h))
+        return h
+
     def forward(self, h, k, target):
         """Logits of head k for states h."""
-        z, parts = h, self.medusa[k]
-        for i in range(self.blocks):
-            z = z + F.silu(parts[str(i)](z))
+        z, parts = self.hidden(h, k), self.medusa[k]
         return parts["output"](z) if "output" in parts else target.logits(z)
 
 
 class Prompts(nn.Module):
     """m prompt tokens with n embeddings each: row j·m + i of the matrix is token i of member j."""
-    arch, taps = "ppd", None
+    arch, reads = "ppd", None
 
     def __init__(self, target, tokens=3, members=1, generator=None):
         super().__init__()
@@ -99,8 +103,24 @@ class Gate(nn.Module):
 class Draft(nn.Module):
     """Drafts that read a state and a token. rows() runs rows with what they attend to; states() whole windows, as in training.
 
-    A row is that of the token at position p: embedding e, state h of p − 1. Its output stands for the target's state at p."""
-    taps = (-1,)
+    A row is that of the token at position p: embedding e, state h of p − 1. Its output stands for the target's state at p. h is the sum
+    of the target's taps that it reads, all but one of them after a matrix; beyond the target's states it is the draft's own output."""
+    reads, d2t = (-1,), None
+
+    def read(self, d, taps, d2t):
+        """Makes the matrices of several taps, which start as zeros, and notes the tokens that the draft knows."""
+        self.reads, self.d2t = tuple(taps), d2t
+        if len(taps) > 1:
+            plain = taps.index(-1) if -1 in taps else 0
+            self.taps = nn.ModuleDict({str(i): linear(d, d) for i in range(len(taps)) if i != plain})
+            for m in self.taps.values():
+                nn.init.zeros_(m.weight)
+
+    def known(self):
+        """The keys of a draft that knows some tokens only."""
+        if self.d2t is None:
+            return {}
+        return {f"{self.arch}.draft_vocab_size": len(self.d2t), f"{self.arch}.d2t": [int(i) for i in self.d2t]}
 
     def enter(self, e, h):
         raise NotImplementedError
@@ -111,7 +131,10 @@ class Draft(nn.Module):
 
     def start(self, taps):
         """h where the target's states are known: its tap, or what the draft makes of several taps."""
-        return taps
+        if not hasattr(self, "taps"):
+            return taps
+        parts = taps.chunk(len(self.reads), -1)
+        return sum(self.taps[str(i)](t) if str(i) in self.taps else t for i, t in enumerate(parts))
 
     def logits(self, out, target):
         return target.logits(out)
@@ -160,9 +183,10 @@ class Dovetail(Draft):
     """Gated fusion of state and token (DGF), then blocks."""
     arch = "dovetail"
 
-    def __init__(self, target, blocks=2, bias=False, norm=True, input_norm=True):
+    def __init__(self, target, blocks=2, bias=False, norm=True, input_norm=True, shape=None, taps=(-1,), d2t=None):
         super().__init__()
-        d, self.shape = target.shape.dim, target.shape.of_draft(blocks)
+        d, self.shape = target.shape.dim, shape or target.shape.of_draft(blocks)
+        self.read(d, taps, d2t)
         self.rotary = Rotary(self.shape)
         self.fuse = nn.ModuleDict({"hidden": linear(d, d, bias), "embd": linear(d, d, bias), "gate": Gate(d, bias)})
         self.blk = nn.ModuleList(Block(self.shape, input_norm or i > 0) for i in range(blocks))
@@ -171,7 +195,7 @@ class Dovetail(Draft):
             self.output_norm.weight.data.copy_(target.output_norm.weight)
 
     def keys(self):
-        return self.shape.keys(self.arch)
+        return {**self.shape.keys(self.arch), **self.known()}
 
     def enter(self, e, h):
         h1, h2, gate = self.fuse["hidden"](h), self.fuse["embd"](e), self.fuse["gate"]
@@ -184,9 +208,10 @@ class Eagle(Draft):
     """Concatenation of token and state, one linear layer, then blocks (EAGLE-1 and 2)."""
     arch = "eagle"
 
-    def __init__(self, target, blocks=1, bias=True, norm=True, input_norm=False):
+    def __init__(self, target, blocks=1, bias=True, norm=True, input_norm=False, shape=None, taps=(-1,), d2t=None):
         super().__init__()
-        d, self.shape = target.shape.dim, target.shape.of_draft(blocks)
+        d, self.shape = target.shape.dim, shape or target.shape.of_draft(blocks)
+        self.read(d, taps, d2t)
         self.rotary = Rotary(self.shape)
         self.fc = nn.ModuleDict({"embd": linear(d, d), "hidden": linear(d, d, bias)})
         self.blk = nn.ModuleList(Block(self.shape, input_norm or i > 0) for i in range(blocks))
@@ -195,7 +220,7 @@ class Eagle(Draft):
             self.output_norm.weight.data.copy_(target.output_norm.weight)
 
     def keys(self):
-        return self.shape.keys(self.arch)
+        return {**self.shape.keys(self.arch), **self.known()}
 
     def enter(self, e, h):
         return self.fc["embd"](e) + self.fc["hidden"](h)
@@ -239,19 +264,18 @@ class Eagle3(Draft):
     """Three states of the target, one wide block, a draft vocabulary. d2t holds the target's ids of the draft's tokens."""
     arch = "eagle3"
 
-    def __init__(self, target, taps, d2t):
+    def __init__(self, target, taps, d2t, shape=None):
         super().__init__()
-        s = self.shape = target.shape.of_draft(1)
-        self.rotary, self.taps, self.d2t = Rotary(s), tuple(taps), d2t
+        s = self.shape = shape or target.shape.of_draft(1)
+        self.rotary, self.reads, self.d2t = Rotary(s), tuple(taps), d2t
         self.fc = nn.ModuleList(linear(s.dim, s.dim) for _ in taps)
         self.blk = nn.ModuleList([WideBlock(s)])
         self.output_norm = Norm(s.dim, s.eps)
         self.output = linear(s.dim, len(d2t))
-        self.output.weight.data.copy_(target.head()[d2t])
+        self.output.weight.data.copy_(target.head(d2t))
 
     def keys(self):
-        return {**self.shape.keys(self.arch), "eagle3.draft_length": self.shape.dim, "eagle3.draft_vocab_size": len(self.d2t),
-                "eagle3.d2t": [int(i) for i in self.d2t]}
+        return {**self.shape.keys(self.arch), "eagle3.draft_length": self.shape.dim, **self.known()}
 
     def start(self, taps):
         return sum(fc(t) for fc, t in zip(self.fc, taps.chunk(len(self.fc), -1)))
@@ -263,6 +287,9 @@ class Eagle3(Draft):
     def leave(self, x):
         return x
 
-    def logits(self, out, target):
+    def own_logits(self, out):
         """Logits of the draft's vocabulary."""
         return self.output(self.output_norm(out))
+
+    def logits(self, out, target):
+        return self.own_logits(out)

@@ -119,6 +119,13 @@ def summary(folder):
     return out
 
 
+def write_json(path, what):
+    with open(path + ".part", "w") as f:
+        json.dump(what, f, indent=1)
+        f.write("\n")
+    os.replace(path + ".part", path)
+
+
 if __name__ == "__main__":
     try:
         print(json.dumps(summary(sys.argv[1])))
