@@ -121,8 +121,7 @@ type bench struct {
 	ways    []tandem.SelfDraft
 	drafts  []*draft
 	domains []prompts.Set
-	tokens  map[string][]tandem.Token // of prompts, by their text
-	longest int                       // prompt, in tokens
+	longest int // prompt, in tokens
 	taps    []int
 	done    int
 	total   int
@@ -133,7 +132,7 @@ func Run(ctx context.Context, c Config) (r *Result, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	b := &bench{Config: &c, ctx: ctx, tokens: map[string][]tandem.Token{}}
+	b := &bench{Config: &c, ctx: ctx}
 	defer b.close()
 	if err := b.open(); err != nil {
 		return nil, err
@@ -279,16 +278,30 @@ func (b *bench) read() error {
 				b.Count, b.Calibrate, b.Prompts, len(s.Prompts), s.Name)
 		}
 		s = s.Take(b.Count + b.Calibrate)
-		for _, p := range s.Prompts {
-			tokens := vocab.Encode(p.Prompt, true)
-			if len(tokens) < 2 {
-				return tandem.Errorf("", tandem.Invalid, "--prompts %s: prompt %s is %d tokens long: want 2 or more", b.Prompts, p.ID,
-					len(tokens))
+		for i := range s.Prompts {
+			p := &s.Prompts[i]
+			if p.Prompt != "" {
+				p.Tokens = vocab.Encode(p.Prompt, true)
 			}
-			b.tokens[p.Prompt] = tokens
-			b.longest = max(b.longest, len(tokens))
+			if err := readable(p.Tokens, vocab.Size()); err != nil {
+				return tandem.Errorf("", tandem.Invalid, "--prompts %s: prompt %s: %w", b.Prompts, p.ID, err)
+			}
+			b.longest = max(b.longest, len(p.Tokens))
 		}
 		b.domains = append(b.domains, s)
+	}
+	return nil
+}
+
+// readable refuses a prompt that the target cannot go on from.
+func readable(tokens []tandem.Token, vocab int) error {
+	if len(tokens) < 2 {
+		return fmt.Errorf("%d tokens long: want 2 or more", len(tokens))
+	}
+	for _, t := range tokens {
+		if t < 0 || int(t) >= vocab {
+			return fmt.Errorf("token %d: want 0 to %d", t, vocab-1)
+		}
 	}
 	return nil
 }
@@ -313,7 +326,7 @@ func (b *bench) texts(t float64) (judged, calibration []*text, err error) {
 	for _, set := range b.domains {
 		for i, p := range set.Prompts {
 			b.tell(fmt.Sprintf("temperature %v, %s", t, set.Name))
-			x, err := b.text(set.Name, p.Prompt, t)
+			x, err := b.text(set.Name, p.Tokens, t)
 			if err != nil {
 				return nil, nil, fmt.Errorf("prompt %s: %w", p.ID, err)
 			}
@@ -327,8 +340,8 @@ func (b *bench) texts(t float64) (judged, calibration []*text, err error) {
 	return judged, calibration, nil
 }
 
-func (b *bench) text(domain, prompt string, t float64) (*text, error) {
-	told, err := measure.Tell(b.ctx, b.target, b.tokens[prompt], b.MaxTokens, b.sampling(t), candidates)
+func (b *bench) text(domain string, prompt []tandem.Token, t float64) (*text, error) {
+	told, err := measure.Tell(b.ctx, b.target, prompt, b.MaxTokens, b.sampling(t), candidates)
 	if err != nil {
 		return nil, err
 	}

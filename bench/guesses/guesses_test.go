@@ -60,7 +60,7 @@ func opened(t testing.TB, c Config, temperature float64) *judging {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{Config: &c, ctx: t.Context(), tokens: map[string][]tandem.Token{}}
+	b := &bench{Config: &c, ctx: t.Context()}
 	t.Cleanup(b.close)
 	if err := b.open(); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 )
@@ -50,7 +49,7 @@ func Compare(ctx context.Context, c Config, places []Place) (*Places, error) {
 		options = o
 		return places[0].Open(path, o)
 	}
-	b := &bench{Config: &c, ctx: ctx, tokens: map[string][]tandem.Token{}}
+	b := &bench{Config: &c, ctx: ctx}
 	defer func() { b.close() }()
 	if err := b.open(); err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ import (
 type Prompt struct {
 	ID     string         `json:"id"`
 	Domain string         `json:"domain"`
-	Prompt string         `json:"prompt"`
-	Tokens []tandem.Token `json:"-"` // instead of Prompt
+	Prompt string         `json:"prompt,omitempty"`
+	Tokens []tandem.Token `json:"tokens,omitempty"` // instead of Prompt
 }
 
 // Set is the prompts of one class.
@@ -37,8 +37,9 @@ func Read(path string) ([]Set, error) {
 	lines.Buffer(nil, tandem.DefaultLimits.PromptBytes)
 	for n := 1; lines.Scan(); n++ {
 		var p Prompt
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil || p.Prompt == "" {
-			return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: line %d: want an object with id, domain and prompt", path, n)
+		if err := json.Unmarshal(lines.Bytes(), &p); err != nil || (p.Prompt == "") == (len(p.Tokens) == 0) {
+			return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: line %d: want an object with id, domain, and prompt or tokens",
+				path, n)
 		}
 		i := slices.IndexFunc(sets, func(s Set) bool { return s.Name == p.Domain })
 		if i < 0 {

@@ -77,7 +77,7 @@ class Draft(Trainer):
     """Drafts: KL on logits, and smooth L1 on states (a.state), for a.steps steps of drafting at every position (one step until the
     share a.alone of the training); step s counts fade^s. Uniform noise on the target's states, of a.noise times their root mean
     square, as in EAGLE."""
-    distances = 5
+    distances = loop.Tally.CHAIN
 
     def __init__(self, target, side, a, head):
         super().__init__(target, side, a)
@@ -166,7 +166,7 @@ class Prompts(Trainer):
 
 class Distil(Trainer):
     """A plain draft: KL to the target's distribution at every judged position."""
-    taps, head, distances = (), None, 5
+    taps, head, distances = (), None, loop.Tally.CHAIN
 
     def __init__(self, target, side, a, head=None):
         super().__init__(target, side, a)
