@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from . import Refused, corpus, export, gguf, kinds, llama, loop, served, sides
+from . import Refused, corpus, export, gguf, kinds, llama, loop, picture, served, sides
 from .states import write_json
 
 # the defaults of each kind; those of the papers stand beside them in README.md
@@ -204,6 +204,8 @@ def run(a):
              "training.settings": json.dumps({k: v for k, v in settings.items() if k not in ("target", "states", "start")})}
     metrics["bytes"] = store(a, t, h, extra)
     write_json(a.out + ".json", metrics)
+    picture.write(a.out + ".svg", f"{a.kind} for {h['name']}", done["curve"])
+    prompts_of(held, a.out + ".held.jsonl")
     if os.path.exists(a.out + ".ckpt"):
         os.remove(a.out + ".ckpt")
     tops = " ".join(f"{x['top1']:.3f}/{x['top10']:.3f}" for x in last["accuracy"])
@@ -212,6 +214,14 @@ def run(a):
     print(f"{a.out}: {metrics['bytes']} bytes after {done['steps']} steps in {done['minutes']} minutes, "
           f"loss {done['loss_first']:.4f} -> {done['loss']:.4f}")
     return metrics
+
+
+def prompts_of(held, path):
+    """Writes the prompts of held-out answers as tokens, for tandem-lab bench guesses."""
+    with open(path, "w") as f:
+        for t in held.texts:
+            if t.prompt:
+                f.write(json.dumps({"id": t.origin, "domain": "held out", "tokens": [int(i) for i in t.ids[:t.prompt]]}) + "\n")
 
 
 def store(a, t, header, extra):
