@@ -153,6 +153,14 @@ func (c *Catalog) Matrix(into *kernels.W, name string, required bool, rows, cols
 	}
 }
 
+// Gathered asks for a matrix of some rows of a (rows, cols) tensor: order says which, in the order of its outputs.
+func (c *Catalog) Gathered(into *kernels.W, name string, rows, cols int, order []int32) {
+	if t := c.Find(name, true, cols, rows); t != nil && c.Runs(t) {
+		*into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Rows: len(order), Order: order})
+	}
+}
+
 // Row asks for a matrix of one output, which the file has as a vector.
 func (c *Catalog) Row(into *kernels.W, name string, cols int) {
 	if t := c.Find(name, true, cols); t != nil && c.Runs(t) {

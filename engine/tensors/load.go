@@ -86,7 +86,7 @@ func (c *chunk) load(buf []byte, to Filling) error {
 	if err := c.read(src); err != nil {
 		return err
 	}
-	if err := checkRows(c.tensor, c.row, src); err != nil {
+	if err := checkRows(c.tensor, c.rowAt, src); err != nil {
 		return err
 	}
 	if to.Forget {
@@ -101,6 +101,14 @@ func (c *chunk) load(buf []byte, to Filling) error {
 		to.Add(c.tensor, c.row, src)
 	}
 	return nil
+}
+
+// rowAt returns which row of the tensor row i of c is.
+func (c *chunk) rowAt(i int) int {
+	if c.order == nil {
+		return c.row + i
+	}
+	return int(c.order[i])
 }
 
 // read reads the rows of c.
@@ -137,14 +145,14 @@ func PerRow(t *gguf.Tensor) int { return t.Size() / (t.Elements() / t.Shape[0]) 
 func chunksOf(matrices []Matrix) (chunks []chunk, largest int, total int64) {
 	for from, to := 0, 0; from < len(matrices); from = to {
 		t, split := matrices[from].Tensor, false
-		for to = from; to < len(matrices) && matrices[to].Tensor == t; to++ {
+		if matrices[from].Order != nil {
+			chunks, to = append(chunks, byOrder(&matrices[from], from)...), from+1
+			continue
+		}
+		for to = from; to < len(matrices) && matrices[to].Tensor == t && matrices[to].Order == nil; to++ {
 			m := &matrices[to]
 			split = split || m.band > 0 || m.Row0%kernels.GroupRows != 0 ||
 				m.Experts > 0 && (m.Rows%kernels.GroupRows != 0 || m.Rows < t.Shape[1])
-		}
-		if matrices[from].Order != nil {
-			chunks = append(chunks, byOrder(&matrices[from], from)...)
-			continue
 		}
 		if matrices[from].Every > 0 {
 			chunks = append(chunks, byHead(t, matrices[from:to], from)...)
@@ -206,10 +214,10 @@ func byBand(m *Matrix, handle int) (out []chunk) {
 	return out
 }
 
-// byOrder returns the chunks of a matrix of experts whose rows lie anywhere in its tensor.
+// byOrder returns the chunks of a matrix whose rows lie anywhere in its tensor.
 func byOrder(m *Matrix, handle int) (out []chunk) {
 	bytes, step := PerRow(m.Tensor), m.Tensor.LeafRows()
-	for e := range m.Experts {
+	for e := range max(1, m.Experts) {
 		for row, end := e*m.Rows, (e+1)*m.Rows; row < end; row += step {
 			last := min(row+step, end)
 			out = append(out, chunk{tensor: m.Tensor, order: m.Order[row:last], size: (last - row) * bytes, split: true,

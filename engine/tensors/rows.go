@@ -67,8 +67,8 @@ func exponents(rows []byte, size int, mask uint64) int {
 	return -1
 }
 
-// checkRows refuses rows of t, of which the first is row, that hold an infinite weight or one that is not a number.
-func checkRows(t *gguf.Tensor, row int, rows []byte) error {
+// checkRows refuses rows of t that hold an infinite weight or one that is not a number. rowAt says which rows of t they are.
+func checkRows(t *gguf.Tensor, rowAt func(i int) int, rows []byte) error {
 	at := Infinite(t.Type, rows)
 	if at < 0 {
 		return nil
@@ -78,5 +78,5 @@ func checkRows(t *gguf.Tensor, row int, rows []byte) error {
 		what = "a weight that is"
 	}
 	return tandem.Errorf("engine", tandem.Corrupt, "tensor %q has %s infinite or not a number, in row %d: want finite numbers", t.Name,
-		what, row+at/PerRow(t))
+		what, rowAt(at/PerRow(t)))
 }
