@@ -177,10 +177,10 @@ func TestBadAsks(t *testing.T) {
 // TestDraftRows: rows of drafts with states have the same bits on every device, in one pass or in several, in a tree or in the prefix.
 func TestDraftRows(t *testing.T) {
 	tokens := []tandem.Token{4, 9, 100, 7, 31, 31, 5, 200}
-	for _, name := range draftNames {
+	for name, path := range draftFiles(t) {
 		var first []float32
 		for on, d := range sideDevices(t) {
-			m := openDraftTest(t, name, Options{Device: d})
+			m := openDraftFile(t, path, Options{Device: d})
 			features, own := m.StateWidth()
 			r := rand.New(rand.NewPCG(3, 3))
 			states := make([]State, len(tokens))
@@ -258,9 +258,9 @@ func TestBadStates(t *testing.T) {
 // TestDraftNames: the identity of a draft covers what it borrows from its target.
 func TestDraftNames(t *testing.T) {
 	seen := map[string]string{}
-	for _, name := range draftNames {
-		n := openDraftTest(t, name, Options{}).Names()
-		if again := openDraftTest(t, name, Options{}).Names(); again != n || n.Vocabulary != "934910ae626e7b3f" {
+	for name, path := range draftFiles(t) {
+		n := openDraftFile(t, path, Options{}).Names()
+		if again := openDraftFile(t, path, Options{}).Names(); again != n || n.Vocabulary != "934910ae626e7b3f" {
 			t.Errorf("%s: %v, opened again %v", name, n, again)
 		}
 		if other, ok := seen[string(n.Identity)]; ok {

@@ -124,14 +124,14 @@ func TestBadSideFiles(t *testing.T) {
 		{"dovetail", tensor("token_embd.weight", []int{32, 260}), tandem.Unsupported, []string{"token_embd.weight"}},
 		{"eagle", set("eagle.attention.head_count", uint32(5)), tandem.Corrupt, []string{"head"}},
 		{"eagle", without("fc.hidden.weight"), tandem.Corrupt, []string{"fc.hidden.weight"}},
-		{"eagle3", set("eagle3.taps", []int32{1}), tandem.Corrupt, []string{"1 taps", "wants 3"}},
+		{"eagle3", set("eagle3.taps", []int32{}), tandem.Corrupt, []string{"0 taps", "wants 1 to 8"}},
 		{"eagle3", set("eagle3.d2t", []int32{1, 2}), tandem.Corrupt, []string{"2 ids", "100"}},
 		{"eagle3", set("eagle3.d2t", make([]int32, 100)), tandem.Corrupt, []string{"target's 0", "earlier"}},
 		{"eagle3", set("eagle3.d2t", append([]int32{260}, make([]int32, 99)...)), tandem.Corrupt, []string{"260"}},
 		{"eagle3", drop("eagle3.draft_vocab_size"), tandem.Corrupt, []string{"draft_vocab_size"}},
 		{"eagle3", set("eagle3.draft_length", uint32(64)), tandem.Corrupt, []string{"[32 32]"}},
 		{"eagle3", without("blk.0.hidden_norm.weight"), tandem.Corrupt, []string{"blk.0.hidden_norm.weight"}},
-		{"eagle3", without("output.weight"), tandem.Corrupt, []string{"output.weight"}},
+		{"eagle3", without("fc.1.weight"), tandem.Corrupt, []string{"fc.1.weight"}},
 	} {
 		err := openSideFile(t, editSide(t, c.name, c.change), Options{})
 		if tandem.KindOf(err) != c.kind {

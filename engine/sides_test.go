@@ -290,11 +290,16 @@ func TestFeatures(t *testing.T) {
 // openDraftTest opens a draft with states of the tiny target.
 func openDraftTest(t testing.TB, name string, o Options) *Model {
 	t.Helper()
+	return openDraftFile(t, sidePath(name), o)
+}
+
+func openDraftFile(t testing.TB, path string, o Options) *Model {
+	t.Helper()
 	if o.Device == nil {
 		o.Device = testdevice.CPU(t, 0)
 	}
 	o.KVPages = PagesFor(2, 64, 64)
-	m, err := OpenDraft(sidePath(name), sidePath("target"), o)
+	m, err := OpenDraft(path, sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}

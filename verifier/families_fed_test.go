@@ -21,12 +21,24 @@ func TestFamiliesFeedDrafts(t *testing.T) {
 	dir := t.TempDir()
 	for i, f := range family.All(3) {
 		for _, kind := range []string{"eagle3", []string{"eagle", "dovetail"}[i%2]} {
-			t.Run(f.Name+", "+kind, func(t *testing.T) { feedDraft(t, f, kind, dir) })
+			t.Run(f.Name+", "+kind, func(t *testing.T) { feedDraft(t, f, kind, i, dir) })
 		}
 	}
 }
 
-func feedDraft(t *testing.T, f *family.Model, kind, dir string) {
+// fedDraft returns the i-th shape of drafts of a kind: one to four taps, all tokens or some, its own output matrix or the target's.
+func fedDraft(kind string, i, layers, vocab int) family.DraftShape {
+	s := family.DraftShape{Kind: kind, Taps: []int{-1}, Bare: i%3 - 1}
+	for n := range min(i%4, layers) {
+		s.Taps = append([]int{n + 1}, s.Taps...)
+	}
+	if i%3 > 0 || kind == "eagle3" {
+		s.Tokens, s.Output = vocab-10, i%2 == 0
+	}
+	return s
+}
+
+func feedDraft(t *testing.T, f *family.Model, kind string, i int, dir string) {
 	const sessions = 8
 	path := f.Write(t, dir)
 	names, err := engine.Identify(t.Context(), path, engine.Options{})
@@ -37,7 +49,7 @@ func feedDraft(t *testing.T, f *family.Model, kind, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	draft := family.Draft(kind, f, info.Config.Layers, names.Lineage, names.Vocabulary, 1)
+	draft := family.Draft(fedDraft(kind, i, info.Config.Layers, f.Vocab), f, names.Lineage, names.Vocabulary, 1)
 	draftPath := draft.Write(t, filepath.Dir(path))
 	side, err := engine.SideOf(draftPath)
 	if err != nil {

@@ -25,9 +25,9 @@ var entrances = map[side.Kind]func() entrance{
 // entrance is what a kind of draft has beside transformer blocks: it makes the residual stream of embeddings and states.
 type entrance interface {
 	collect(c *tensors.Catalog, d *Draft)
-	// enter lays out b.X from e, the embeddings of the rows' tokens, and the states of the positions before: one buffer for each of the
-	// target's states. A draft with one state has its own there in place of the target's.
-	enter(b *blocks.Planner, e kernels.Buf, states []kernels.Buf)
+	// enter lays out b.X from e, the embeddings of the rows' tokens, and h, the states of the positions before. h is b.X itself for a
+	// draft whose residual stream begins with the state.
+	enter(b *blocks.Planner, e, h kernels.Buf)
 }
 
 // State is the hidden state of the position before a row's: the target's, as Output.Features of the target returned it, or the draft's
@@ -35,7 +35,12 @@ type entrance interface {
 type State struct{ Target, Own []float32 }
 
 // Draft is a draft with states: a model of its own whose rows read the states of the positions before them. Before a pass, Write puts
-// them into the buffers that Enter has laid out.
+// them into the buffers that Enter has laid out. The state of a position is
+//
+//	h = Σ T_i tap_i   where the target has been,
+//	h = the draft's own state   elsewhere, zeros if there is none.
+//
+// A tap without a matrix T_i is added as it is.
 type Draft struct {
 	Spec     side.Spec
 	Config   blocks.Config
@@ -45,16 +50,17 @@ type Draft struct {
 	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
 
 	entrance entrance
-	lineage  string // of the target
-	wide     bool   // eagle3: the target's states have inputs of their own, the draft's own state is the residual stream
-	unnormed bool   // its own state is the residual stream, whatever norm comes before the output matrix
-	states   []kernels.Buf
-	own      kernels.Buf // where the draft's own state goes
+	lineage  string        // of the target
+	wide     bool          // eagle3: the residual stream begins with h
+	unnormed bool          // its own state is the residual stream, whatever norm comes before the output matrix
+	taps     []kernels.W   // T_i; None: the tap has no matrix, as at most one
+	states   []kernels.Buf // of taps: that of one without a matrix is h
+	h        kernels.Buf
 	zeros    []float32
 }
 
 // NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
-// unless f has them.
+// unless f has them: of the output matrix only the rows of the tokens that the draft knows.
 func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
 	wide := spec.Kind == side.Eagle3
 	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, unnormed: wide}
@@ -65,9 +71,6 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	for _, id := range spec.Draft.IDs {
 		d.Config.Outputs = append(d.Config.Outputs, int32(id))
 	}
-	if d.Config.FinalCap = target.FinalCap; !wide { // which has an output matrix of its own
-		d.Config.LogitScale = target.LogitScale
-	}
 	c, w, cfg := tensors.New(f), &d.Weights, &d.Config
 	d.entrance.collect(c, d)
 	w.OutputNorm = c.Vector("output_norm.weight", wide, cfg.Dim)
@@ -76,7 +79,12 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	w.Embed, w.Head = kernels.None, kernels.None
 	if wide {
 		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, cfg.Dim)
-		c.Matrix(&w.Head, "output.weight", true, len(d.Config.Outputs), cfg.Dim)
+	}
+	if n := len(cfg.Outputs); n > 0 {
+		c.Matrix(&w.Head, "output.weight", false, n, cfg.Dim)
+	}
+	if cfg.FinalCap = target.FinalCap; w.Head == kernels.None {
+		cfg.LogitScale = target.LogitScale
 	}
 	if c.Err != nil {
 		return nil, c.Err
@@ -97,12 +105,23 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 		t.Matrix(&w.Embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
 	}
 	if w.Head == kernels.None {
-		if w.Head = w.Embed; of.Tensor("output.weight") != nil {
-			t.Matrix(&w.Head, "output.weight", true, cfg.Vocab, cfg.Dim)
+		name := "output.weight"
+		if of.Tensor(name) == nil {
+			name = "token_embd.weight"
+		}
+		switch {
+		case cfg.Outputs != nil:
+			t.Gathered(&w.Head, name, cfg.Vocab, cfg.Dim, cfg.Outputs)
+		case name == "output.weight":
+			t.Matrix(&w.Head, name, true, cfg.Vocab, cfg.Dim)
+		default:
+			w.Head = w.Embed
 		}
 	}
 	for _, x := range t.Matrices[len(c.Matrices):] {
-		d.Borrowed = append(d.Borrowed, x.Tensor)
+		if !slices.Contains(d.Borrowed, x.Tensor) {
+			d.Borrowed = append(d.Borrowed, x.Tensor)
+		}
 	}
 	d.Matrices = t.Matrices
 	return t.Err
@@ -112,14 +131,25 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 func (d *Draft) Enter(b *blocks.Planner) {
 	e := b.Buf(b.Dim)
 	b.Embed(b.W.Embed, e)
-	d.states, d.own, d.zeros = nil, b.X, make([]float32, max(d.Spec.Dim, b.Dim))
-	for range d.Spec.Taps {
-		d.states = append(d.states, b.Buf(d.Spec.Dim))
-	}
+	d.states, d.h, d.zeros = nil, b.X, make([]float32, max(d.Spec.Dim, b.Dim))
 	if !d.wide {
-		d.own = d.states[0]
+		d.h = b.Buf(b.Dim)
 	}
-	d.entrance.enter(b, e, d.states)
+	for _, w := range d.taps {
+		if w == kernels.None {
+			d.states = append(d.states, d.h)
+		} else {
+			d.states = append(d.states, b.Buf(d.Spec.Dim))
+		}
+	}
+	for i, w := range d.taps {
+		if w != kernels.None {
+			tap := b.ActOf("tap", d.Spec.Dim)
+			b.Feed(d.states[i], tap)
+			b.MatMul(w, tap, d.h, kernels.MatMulOpt{Add: true})
+		}
+	}
+	d.entrance.enter(b, e, d.h)
 }
 
 // Write puts the states of rows, the first of which is row `at` of a pass, where Enter has laid them out. Errors: Invalid for states of
@@ -144,18 +174,15 @@ func (d *Draft) write(r kernels.Runner, row int, s State) {
 		to := r.Row(b, row)
 		copy(to[copy(to, x):], d.zeros)
 	}
-	if !d.wide {
-		put(d.own, slices.Concat(s.Target, s.Own))
-		return
-	}
+	put(d.h, s.Own)
 	for i, b := range d.states {
-		if s.Target != nil {
-			put(b, s.Target[i*d.Spec.Dim:(i+1)*d.Spec.Dim])
-		} else {
+		switch dim := d.Spec.Dim; {
+		case len(s.Target) > 0:
+			put(b, s.Target[i*dim:(i+1)*dim])
+		case b != d.h:
 			put(b, nil)
 		}
 	}
-	put(d.own, s.Own)
 }
 
 // OwnState returns what the draft hands to the next position, of the residual stream after its last layer.
@@ -166,6 +193,15 @@ func (d *Draft) OwnState(x []float32) []float32 {
 	out := make([]float32, len(x))
 	ref.RMSNorm(x, d.Weights.OutputNorm, d.Config.NormEps, out)
 	return out
+}
+
+// collectTaps finds the matrices of taps, which the file may lack.
+func (d *Draft) collectTaps(c *tensors.Catalog, required bool, name func(i int) string) {
+	d.taps = make([]kernels.W, len(d.Spec.Taps))
+	for i := range d.taps {
+		d.taps[i] = kernels.None
+		c.Matrix(&d.taps[i], name(i), required, d.Config.Dim, d.Spec.Dim)
+	}
 }
 
 // WriteShape writes what of the header determines the function, beside the shape of the blocks.

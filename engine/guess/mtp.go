@@ -41,7 +41,8 @@ func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, 
 // NewMTP plans the draft inside the file f of its target, which has that shape.
 func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) {
 	k := &mtp{}
-	d := &Draft{Spec: spec, Config: target, entrance: k, unnormed: spec.Taps[0] != side.LastNorm}
+	d := &Draft{Spec: spec, Config: target, entrance: k, taps: []kernels.W{kernels.None},
+		unnormed: spec.Taps[0] != side.LastNorm}
 	c := &d.Config
 	c.Name, c.First, c.Layers, c.Nextn = target.Name+" mtp", target.Layers, 1, 0
 	c.Shapes = []blocks.LayerShape{target.Shapes[target.Layers-1]}
@@ -87,10 +88,10 @@ func mtpTensor(layers int, name string) string {
 	return fmt.Sprintf("blk.%d.nextn.%s.weight", layers, name)
 }
 
-func (k *mtp) enter(b *blocks.Planner, e kernels.Buf, states []kernels.Buf) {
+func (k *mtp) enter(b *blocks.Planner, e, h kernels.Buf) {
 	act, state := b.Act(b.Dim), b.Act(b.Dim)
 	b.RMSNorm(e, k.embdNorm, b.NormEps, act)
-	b.RMSNorm(states[0], k.hiddenNorm, b.NormEps, state)
+	b.RMSNorm(h, k.hiddenNorm, b.NormEps, state)
 	b.MatMul(k.embd, act, b.X, kernels.MatMulOpt{})
 	b.MatMul(k.hidden, state, b.X, kernels.MatMulOpt{Add: true})
 }

@@ -193,11 +193,11 @@ func TestImportOwn(t *testing.T) {
 	delete(c.Config, "eagle_config")
 	_, _, err = imported(t, c.Write(t, t.TempDir()), nil)
 	refused(t, err, "", tandem.Invalid, "tap 0: want a number of layers from 1") // 3 layers: 2, 1, 0
-	got, _, err = imported(t, c.Write(t, t.TempDir()), func(o *ImportOptions) { o.Taps = []int{1, 3, 3} })
+	got, _, err = imported(t, c.Write(t, t.TempDir()), func(o *ImportOptions) { o.Taps = []int{1, 3, 2} })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, s := readSide(t, got); !slices.Equal(s.Taps, []int{1, 3, 3}) {
+	if _, s := readSide(t, got); !slices.Equal(s.Taps, []int{1, 3, 2}) {
 		t.Errorf("taps %d", s.Taps)
 	}
 }
@@ -362,7 +362,7 @@ func TestImportRefuses(t *testing.T) {
 		"other width": {"eagle", set("hidden_size", 64), tandem.Invalid, "a draft of width 64 for a target of 32"},
 		"norm before": {"eagle3", set("norm_before_residual", true), tandem.Unsupported, "norm_before_residual true"},
 		"two layers": {"eagle3", set("eagle_config", map[string]any{"eagle_aux_hidden_state_layer_ids": []int{0, 1}}),
-			tandem.Invalid, "2 taps [1 2]: eagle3 wants 3"},
+			tandem.Invalid, `"fc.weight" has shape [32 96]: want [32 64]`},
 		"no aux states": {"eagle3", set("eagle_config", map[string]any{"use_aux_hidden_state": false}), tandem.Unsupported,
 			"use_aux_hidden_state false"},
 		"other draft vocabulary": {"eagle3", set("draft_vocab_size", 99), tandem.Invalid,

@@ -28,7 +28,7 @@ func (t *taker) eagle3() error {
 				"state before any norm", k.NormBeforeResidual, k.NormBeforeFC)
 	}
 	if use := k.EagleConfig.UseAux; use != nil && !*use {
-		return t.fail(tandem.Unsupported, "use_aux_hidden_state false: side files of eagle3 read three hidden states")
+		return t.fail(tandem.Unsupported, "use_aux_hidden_state false: side files of eagle3 read several hidden states")
 	}
 	if k.TargetHidden != 0 && k.TargetHidden != s.Dim {
 		return t.fail(tandem.Invalid, "target_hidden_size %d: the target has %d", k.TargetHidden, s.Dim)
@@ -53,7 +53,7 @@ func (t *taker) eagle3() error {
 	return t.fill(func(slot string) origin {
 		var i int
 		if n, _ := fmt.Sscanf(slot, "fc.%d.weight", &i); n == 1 {
-			return origin{name: "fc.weight", inputs: 3 * s.Dim, col: i * s.Dim}
+			return origin{name: "fc.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
 		}
 		switch {
 		case slot == "output.weight":
@@ -218,7 +218,7 @@ func (t *taker) llamaOrigin(slot string) origin {
 	s := t.c.Spec
 	var i int
 	if n, _ := fmt.Sscanf(slot, "fc.%d.weight", &i); n == 1 {
-		return origin{name: "fc.weight", inputs: 3 * s.Dim, col: i * s.Dim}
+		return origin{name: "fc.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
 	}
 	switch slot {
 	case "token_embd.weight":

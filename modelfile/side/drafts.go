@@ -14,8 +14,11 @@ const (
 	Eagle3   Kind = "eagle3"
 )
 
-// MaxBlocks bounds the transformer blocks of a draft.
-const MaxBlocks = 8
+// Limits of drafts: transformer blocks, and states of the target that they read.
+const (
+	MaxBlocks = 8
+	MaxTaps   = 8
+)
 
 // Draft is the shape of a draft's blocks.
 type Draft struct {
@@ -25,76 +28,92 @@ type Draft struct {
 	RopeBase, Eps           float64 // Eps: of the norms
 
 	Width int   // of its hidden states; eagle3 alone may differ from the target
-	IDs   []int // eagle3: the target's id of each token that it knows
+	IDs   []int // the target's id of each token that it knows; none: it knows all. eagle3 always has them
 }
 
-// Dovetail (Zhang et al., 2024): a gate mixes one state of the target with the embedding of the next token.
-var dovetail = layout{kind: Dovetail, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft,
-	describe: describeDraft,
-	tensors: func(l *slots, s *Spec) {
-		for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"} {
-			l.add(name+".weight", Zeros, s.Dim, s.Dim)
-		}
-		for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate"} {
-			l.maybe(name+".bias", Zeros, s.Dim)
-		}
-		l.blocks(s)
-		l.maybe("output_norm.weight", Norm, s.Draft.Width)
-	},
+// draftOf returns the layout of a kind of draft. complete may be nil: then only what all drafts want is checked.
+func draftOf(kind Kind, complete func(s *Spec, has func(string) bool) error, tensors func(l *slots, s *Spec)) layout {
+	return layout{kind: kind, taps: MaxTaps, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft,
+		describe: describeDraft, tensors: tensors, complete: complete}
 }
+
+// TapMatrix names the matrix of entry i of the taps of dovetail and eagle. Their state is the sum of all taps, each times its matrix; one
+// tap may be without a matrix, and is then added as it is.
+func TapMatrix(i int) string { return fmt.Sprintf("taps.%d.weight", i) }
+
+// Dovetail (Zhang et al., 2024): a gate mixes the target's state with the embedding of the next token.
+var dovetail = draftOf(Dovetail, completeSum, func(l *slots, s *Spec) {
+	for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"} {
+		l.add(name+".weight", Zeros, s.Dim, s.Dim)
+	}
+	for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate"} {
+		l.maybe(name+".bias", Zeros, s.Dim)
+	}
+	l.around(s)
+})
 
 // EAGLE (Li et al., 2024): one matrix reads both side by side.
-var eagle = layout{kind: Eagle, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft,
-	describe: describeDraft,
-	tensors: func(l *slots, s *Spec) {
-		l.add("fc.embd.weight", Zeros, s.Dim, s.Dim)
-		l.add("fc.hidden.weight", Zeros, s.Dim, s.Dim)
-		l.maybe("fc.bias", Zeros, s.Dim)
-		l.blocks(s)
-		l.maybe("output_norm.weight", Norm, s.Draft.Width)
-	},
+var eagle = draftOf(Eagle, completeSum, func(l *slots, s *Spec) {
+	l.add("fc.embd.weight", Zeros, s.Dim, s.Dim)
+	l.add("fc.hidden.weight", Zeros, s.Dim, s.Dim)
+	l.maybe("fc.bias", Zeros, s.Dim)
+	l.around(s)
+})
+
+// EAGLE-3 (Li et al., 2025): several states of the target, a width and a vocabulary of its own, and a block that reads the embedding and
+// the hidden state side by side.
+var eagle3 = draftOf(Eagle3, completeWidth, func(l *slots, s *Spec) {
+	for i := range s.Taps {
+		l.add(fmt.Sprintf("fc.%d.weight", i), Zeros, s.Dim, s.Draft.Width)
+	}
+	l.maybe("output.weight", Zeros, s.Draft.Width, len(s.Draft.IDs))
+	l.maybe("token_embd.weight", Zeros, s.Draft.Width, s.Vocab)
+	l.blocks(s)
+	l.add("output_norm.weight", Norm, s.Draft.Width)
+})
+
+// around adds what dovetail and eagle have before and after their fusion: the matrices of taps, the blocks, and what follows them.
+func (l *slots) around(s *Spec) {
+	for i := range s.Taps {
+		l.maybe(TapMatrix(i), Zeros, s.Dim, s.Dim)
+	}
+	l.blocks(s)
+	l.maybe("output_norm.weight", Norm, s.Draft.Width)
+	if n := len(s.Draft.IDs); n > 0 {
+		l.maybe("output.weight", Zeros, s.Draft.Width, n)
+	}
 }
 
-// EAGLE-3 (Li et al., 2025): three states of the target, a width and a vocabulary of its own, and a block that reads the embedding and
-// the hidden state side by side.
-var eagle3 = layout{kind: Eagle3, taps: 3, numbers: draftNumbers, describe: describeDraft,
-	read: func(r *reader) {
-		d := &r.spec.Draft
-		readDraft(r)
-		if d.IDs = r.ints("d2t", 0, maxVocab); r.err != nil {
-			return
+// completeSum refuses a sum of taps of which two have no matrix, and an output matrix whose rows belong to no tokens.
+func completeSum(s *Spec, has func(tensor string) bool) error {
+	without := -1
+	for i := range s.Taps {
+		switch {
+		case has(TapMatrix(i)):
+		case without >= 0:
+			return fmt.Errorf("taps %d and %d have no matrix: want %q or %q, for at most one may be without", s.Taps[without], s.Taps[i],
+				TapMatrix(without), TapMatrix(i))
+		default:
+			without = i
 		}
-		if n := r.count("draft_vocab_size", maxVocab); r.err == nil && n != len(d.IDs) {
-			r.fail(tandem.Corrupt, "key %q is %d, but %q has %d ids", r.key("draft_vocab_size"), n, r.key("d2t"), len(d.IDs))
-		}
-	},
-	set: func(s *Spec, set func(string, any)) {
-		setDraft(s, set)
-		set("draft_length", uint32(s.Draft.Width))
-		set("draft_vocab_size", uint32(len(s.Draft.IDs)))
-		set("d2t", int32s(s.Draft.IDs))
-	},
-	check: func(s *Spec) error {
-		if err := checkDraft(s); err != nil {
-			return err
-		}
-		return s.checkIDs()
-	},
-	tensors: func(l *slots, s *Spec) {
-		for i := range s.Taps {
-			l.add(fmt.Sprintf("fc.%d.weight", i), Zeros, s.Dim, s.Draft.Width)
-		}
-		l.add("output.weight", Zeros, s.Draft.Width, len(s.Draft.IDs))
-		l.maybe("token_embd.weight", Zeros, s.Draft.Width, s.Vocab)
-		l.blocks(s)
-		l.add("output_norm.weight", Norm, s.Draft.Width)
-	},
-	complete: func(s *Spec, has func(string) bool) error {
-		if s.Draft.Width != s.Dim && !has("token_embd.weight") {
-			return fmt.Errorf("a draft of width %d has no \"token_embd.weight\", and the target's embeddings have %d", s.Draft.Width, s.Dim)
-		}
+	}
+	if has("output.weight") && len(s.Draft.IDs) == 0 {
+		return fmt.Errorf("tensor \"output.weight\" without key \"%s.d2t\": want the target's id of each of its rows", s.Kind)
+	}
+	return nil
+}
+
+// completeWidth refuses a draft that would need the target's matrices and is not as wide.
+func completeWidth(s *Spec, has func(tensor string) bool) error {
+	if s.Draft.Width == s.Dim {
 		return nil
-	},
+	}
+	for _, name := range []string{"token_embd.weight", "output.weight"} {
+		if !has(name) {
+			return fmt.Errorf("a draft of width %d has no %q, and the rows of the target's have %d", s.Draft.Width, name, s.Dim)
+		}
+	}
+	return nil
 }
 
 func draftNumbers(s *Spec) []number {
@@ -120,6 +139,20 @@ func readDraft(r *reader) {
 	var err error
 	d.RopeDim, err = r.file.IntOr(r.key("rope.dimension_count"), 2, maxDim, d.HeadDim)
 	r.keep(err)
+	if r.spec.Kind == Eagle3 || r.file.Has(r.key("d2t")) || r.file.Has(r.key("draft_vocab_size")) {
+		readIDs(r)
+	}
+}
+
+// readIDs reads which of the target's tokens a draft knows.
+func readIDs(r *reader) {
+	d := &r.spec.Draft
+	if d.IDs = r.ints("d2t", 0, maxVocab); r.err != nil {
+		return
+	}
+	if n := r.count("draft_vocab_size", maxVocab); r.err == nil && n != len(d.IDs) {
+		r.fail(tandem.Corrupt, "key %q is %d, but %q has %d ids", r.key("draft_vocab_size"), n, r.key("d2t"), len(d.IDs))
+	}
 }
 
 func setDraft(s *Spec, set func(string, any)) {
@@ -131,6 +164,13 @@ func setDraft(s *Spec, set func(string, any)) {
 	set("attention.layer_norm_rms_epsilon", float32(d.Eps))
 	set("rope.freq_base", float32(d.RopeBase))
 	set("rope.dimension_count", uint32(d.RopeDim))
+	if s.Kind == Eagle3 {
+		set("draft_length", uint32(d.Width))
+	}
+	if len(d.IDs) > 0 {
+		set("draft_vocab_size", uint32(len(d.IDs)))
+		set("d2t", int32s(d.IDs))
+	}
 }
 
 func checkDraft(s *Spec) error {
@@ -151,7 +191,10 @@ func checkDraft(s *Spec) error {
 	case !(d.Eps > 0) || !(d.Eps < 1) || !(d.RopeBase >= 1) || math.IsInf(d.RopeBase, 0):
 		return fmt.Errorf("norm epsilon %g and RoPE base %g: want numbers between 0 and 1 and of at least 1", d.Eps, d.RopeBase)
 	}
-	return nil
+	if s.Kind != Eagle3 && len(d.IDs) == 0 {
+		return nil
+	}
+	return s.checkIDs()
 }
 
 // checkIDs refuses ids outside of the target's vocabulary, and one twice.

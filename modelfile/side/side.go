@@ -26,7 +26,7 @@ type layout struct {
 	describe  func(s *Spec) string
 
 	// Of tandem's own format alone; nil for kinds whose files other programs make.
-	taps     int
+	taps     int // at most, and at least one; 0: it reads no states
 	check    func(s *Spec) error
 	tensors  func(l *slots, s *Spec)
 	complete func(s *Spec, has func(tensor string) bool) error // what optional tensors want of each other; nil: nothing
@@ -209,13 +209,8 @@ func (s *Spec) SetKeys(w *gguf.Writer) {
 // knows whom to blame.
 func (s *Spec) Check() error {
 	l := s.Kind.layout()
-	if len(s.Taps) != l.taps {
-		return fmt.Errorf("%d taps %d: %s wants %d", len(s.Taps), s.Taps, s.Kind, l.taps)
-	}
-	for _, t := range s.Taps {
-		if t != LastNorm && (t < 1 || t > maxLayers) {
-			return fmt.Errorf("tap %d: want a number of layers from 1 on, or %d for the state after the final norm", t, LastNorm)
-		}
+	if err := s.checkTaps(l.taps); err != nil {
+		return err
 	}
 	if s.Dim < 1 || s.Dim > maxDim {
 		return fmt.Errorf("width %d: want 1 to %d", s.Dim, maxDim)
@@ -224,6 +219,26 @@ func (s *Spec) Check() error {
 		return fmt.Errorf("vocabulary %d: want 1 to %d", s.Vocab, maxVocab)
 	}
 	return l.check(s)
+}
+
+// checkTaps refuses taps that are none, more than most, or no two different states.
+func (s *Spec) checkTaps(most int) error {
+	if n := len(s.Taps); n > most || n < min(1, most) {
+		wants := fmt.Sprint(most)
+		if most > 1 {
+			wants = fmt.Sprint("1 to ", most)
+		}
+		return fmt.Errorf("%d taps %d: %s wants %s", n, s.Taps, s.Kind, wants)
+	}
+	for i, t := range s.Taps {
+		if t != LastNorm && (t < 1 || t > maxLayers) {
+			return fmt.Errorf("tap %d: want a number of layers from 1 on, or %d for the state after the final norm", t, LastNorm)
+		}
+		if slices.Contains(s.Taps[:i], t) {
+			return fmt.Errorf("taps %d: %d is there twice, want each state once", s.Taps, t)
+		}
+	}
+	return nil
 }
 
 // Fits refuses a target that the side file was not made for. Errors: Invalid, with what would be right.

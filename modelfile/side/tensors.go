@@ -74,13 +74,13 @@ func (s *Spec) checkTensors(f *gguf.File) error {
 			return fail(tandem.Corrupt, "tensor %q is %s: want f32 for a vector", slot.Name, t.Type)
 		}
 	}
+	if err := s.Complete(func(name string) bool { return f.Tensor(name) != nil }); err != nil {
+		return fail(tandem.Corrupt, "%w", err)
+	}
 	for i := range f.Tensors() {
 		if name := f.Tensors()[i].Name; !known[name] {
 			return fail(tandem.Unsupported, "tensor %.80q has no place in a side file of %s", name, s.Kind)
 		}
-	}
-	if err := s.Complete(func(name string) bool { return f.Tensor(name) != nil }); err != nil {
-		return fail(tandem.Corrupt, "%w", err)
 	}
 	return nil
 }

@@ -6,59 +6,91 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// Draft makes a random draft that reads the target's hidden states, of kind eagle3, eagle or dovetail (docs/sidefiles.md), for a target
-// of `layers` layers with that lineage and fingerprint of its vocabulary.
-func Draft(kind string, target *Model, layers int, lineage, vocabulary string, seed uint64) *Model {
+// DraftShape says what a random draft that reads the target's hidden states is like (docs/sidefiles.md).
+type DraftShape struct {
+	Kind   string // eagle3, eagle or dovetail
+	Taps   []int
+	Bare   int  // eagle and dovetail: the entry of Taps that has no matrix; −1: all have one
+	Tokens int  // that it knows; 0: all
+	Output bool // it has an output matrix of its own, for those tokens
+}
+
+func (s DraftShape) String() string {
+	return fmt.Sprintf("%s of taps %d, without matrix %d, %d tokens, output %v", s.Kind, s.Taps, s.Bare, s.Tokens, s.Output)
+}
+
+// Draft makes a random draft for a target with that lineage and fingerprint of its vocabulary.
+func Draft(s DraftShape, target *Model, lineage, vocabulary string, seed uint64) *Model {
 	dim := target.Tensor("output_norm.weight").Shape[0]
-	own, tokens := dim, target.Vocab-10
-	s := Shape{Layers: 1, Dim: dim, Heads: 4, KV: 2, HeadDim: 16, RopeDim: 16, FFN: 64}
-	b := newBuilder(kind, kind, s, seed)
+	b := newBuilder(s.Kind, s.Kind, Shape{Layers: 1, Dim: dim, Heads: 4, KV: 2, HeadDim: 16, RopeDim: 16, FFN: 64}, seed)
 	b.m.w = gguf.NewWriter()
-	b.m.SetAny("general.architecture", kind)
-	b.m.SetAny("general.name", kind)
+	b.m.SetAny("general.architecture", s.Kind)
+	b.m.SetAny("general.name", s.Kind)
 	b.m.SetAny("tandem.target.lineage", lineage)
 	b.m.SetAny("tandem.target.vocabulary", vocabulary)
 	b.key("block_count", u(1))
 	b.key("context_length", u(512))
 	b.key("embedding_length", u(dim))
 	b.key("vocab_size", u(target.Vocab))
-	b.key("feed_forward_length", u(s.FFN))
+	b.key("feed_forward_length", u(b.FFN))
 	b.key("attention.layer_norm_rms_epsilon", float32(1e-5))
-	b.attentionKeys(s.HeadDim, s.KV)
+	b.attentionKeys(b.HeadDim, b.KV)
 	b.vector(b.at("attn_norm.weight"), dim, 1, 0.2)
 	b.vector(b.at("ffn_norm.weight"), dim, 1, 0.2)
 	b.vector("output_norm.weight", dim, 1, 0.2)
-	b.matrix(b.at("attn_output.weight"), dim, s.Heads*s.HeadDim)
-	b.dense("", s.FFN)
-	if kind == "eagle3" {
-		taps, ids := []int32{1, int32((layers + 1) / 2), int32(layers)}, make([]int32, tokens)
-		for i := range taps {
-			taps[i] = max(taps[i], 1)
-			b.matrix(fmt.Sprintf("fc.%d.weight", i), own, dim)
-		}
-		for i := range ids {
-			ids[i] = int32(i + 3)
-		}
-		b.key("taps", taps)
-		b.key("draft_length", u(own))
-		b.key("draft_vocab_size", u(tokens))
-		b.key("d2t", ids)
-		b.vector(b.at("hidden_norm.weight"), own, 1, 0.2)
-		for _, half := range []string{"hidden", "embd"} {
-			b.matrix(b.at("attn_q."+half+".weight"), s.Heads*s.HeadDim, own)
-			b.matrix(b.at("attn_k."+half+".weight"), s.KV*s.HeadDim, own)
-			b.matrix(b.at("attn_v."+half+".weight"), s.KV*s.HeadDim, own)
-		}
-		b.matrix("output.weight", tokens, own)
+	b.matrix(b.at("attn_output.weight"), dim, b.Heads*b.HeadDim)
+	b.dense("", b.FFN)
+	b.draftTokens(s, target.Vocab)
+	taps := make([]int32, len(s.Taps))
+	for i, n := range s.Taps {
+		taps[i] = int32(n)
+	}
+	b.key("taps", taps)
+	if s.Kind == "eagle3" {
+		b.eagle3(len(taps))
 		return b.m
 	}
-	b.key("taps", []int32{-1})
-	b.matrix(b.at("attn_q.weight"), s.Heads*s.HeadDim, dim)
-	b.matrix(b.at("attn_k.weight"), s.KV*s.HeadDim, dim)
-	b.matrix(b.at("attn_v.weight"), s.KV*s.HeadDim, dim)
+	for i := range taps {
+		if i != s.Bare {
+			b.matrix(fmt.Sprintf("taps.%d.weight", i), dim, dim)
+		}
+	}
+	b.matrix(b.at("attn_q.weight"), b.Heads*b.HeadDim, dim)
+	b.matrix(b.at("attn_k.weight"), b.KV*b.HeadDim, dim)
+	b.matrix(b.at("attn_v.weight"), b.KV*b.HeadDim, dim)
 	for _, name := range map[string][]string{"eagle": {"fc.embd", "fc.hidden"},
-		"dovetail": {"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"}}[kind] {
+		"dovetail": {"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"}}[s.Kind] {
 		b.matrix(name+".weight", dim, dim)
 	}
 	return b.m
+}
+
+// draftTokens makes the table of the tokens that a draft knows, in no order, and its output matrix.
+func (b *builder) draftTokens(s DraftShape, vocab int) {
+	if s.Tokens == 0 {
+		return
+	}
+	ids := make([]int32, s.Tokens)
+	for i, id := range b.r.Perm(vocab)[:s.Tokens] {
+		ids[i] = int32(id)
+	}
+	b.key("draft_vocab_size", u(s.Tokens))
+	b.key("d2t", ids)
+	if s.Output {
+		b.matrix("output.weight", s.Tokens, b.Dim)
+	}
+}
+
+// eagle3 makes what only a draft of EAGLE-3 has; its width is the target's.
+func (b *builder) eagle3(taps int) {
+	b.key("draft_length", u(b.Dim))
+	for i := range taps {
+		b.matrix(fmt.Sprintf("fc.%d.weight", i), b.Dim, b.Dim)
+	}
+	b.vector(b.at("hidden_norm.weight"), b.Dim, 1, 0.2)
+	for _, half := range []string{"hidden", "embd"} {
+		b.matrix(b.at("attn_q."+half+".weight"), b.Heads*b.HeadDim, b.Dim)
+		b.matrix(b.at("attn_k."+half+".weight"), b.KV*b.HeadDim, b.Dim)
+		b.matrix(b.at("attn_v."+half+".weight"), b.KV*b.HeadDim, b.Dim)
+	}
 }
