@@ -122,7 +122,7 @@ type Answers struct {
 // LookupDrafts are about the drafters without a model, which are in the gateway's process.
 type LookupDrafts struct {
 	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" more:"" group:"Speculation"`
-	Recycling    bool   `help:"Draft from the tokens that the target found likely in earlier rounds of the same tenant, beside lookup; not with --no-lookup or --prefix-cache off." default:"false" negatable:"" more:"" group:"Speculation"`
+	Recycling    bool   `help:"Draft from the tokens that the target found likely in earlier rounds of the same tenant, beside lookup; not with --no-lookup or --prefix-cache off." default:"true" negatable:"" more:"" group:"Speculation"`
 	EarlierTexts string `help:"Let lookup find what stood in earlier texts of the same tenant: auto (with keys, in the latest 1048576 tokens), off, or the most tokens to keep, also without keys. Each key has an equal part; a token takes 12 bytes of the gateway's memory." default:"auto" placeholder:"auto|off|TOKENS" more:"" group:"Speculation"`
 }
 

@@ -76,7 +76,7 @@ func TestExactness(t *testing.T) {
 	if *long {
 		repeats, tokens, changes = 60, 128, 600
 	}
-	g := up(t, append(expertFlags(), "--sessions", "8", "--set", "recycling=true")...)
+	g := up(t, append(expertFlags(), "--sessions", "8")...)
 	jobs := g.workload(t, 12, tokens)
 
 	type trial struct {
