@@ -28,7 +28,7 @@ var llama = blocks.Family{
 }
 
 // Draft is the family of drafts that read their target's hidden states (dovetail, eagle, eagle3), whose keys begin with the kind of the
-// draft: layers as llama's, without factors of RoPE.
+// draft: layers as llama's, which may have norms of queries' and keys' heads (published EAGLE-3 drafts of Qwen 3's shape).
 var Draft = blocks.Family{
 	Read: func(r *blocks.Reader, c *blocks.Config) {
 		r.Layers(c)
@@ -36,6 +36,10 @@ var Draft = blocks.Family{
 		r.RoPE(c)
 		r.Window(c, 0, 0)
 	},
-	Layer: llama.Layer,
-	Pass:  llama.Pass,
+	Model: llama.Model,
+	Layer: func(t *blocks.Tensors) {
+		llama.Layer(t)
+		t.QNorm, t.KNorm = t.VecIf("attn_q_norm.weight", t.Shape.HeadDim), t.VecIf("attn_k_norm.weight", t.Shape.HeadDim)
+	},
+	Pass: llama.Pass,
 }

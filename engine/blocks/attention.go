@@ -84,7 +84,8 @@ func (t *Tensors) twofold(q, kv int) {
 
 // Attention lays out the attention of layer i. What is in brackets the layer has if its weights or shape say so:
 //
-//	n = norm(x); q, k, v = W n [+ W' of a second input] [+ b]; [q, k, v = norm of each head]; [RoPE(q, k)]; [q·temperature]; keep k, v
+//	n = norm(x); [x = n]; q, k, v = W n [+ W' of a second input] [+ b]
+//	[q, k, v = norm of each head]; [RoPE(q, k)]; [q·temperature]; keep k, v
 //	x += [norm or scale] (Wo (attention(q) [∘ sigmoid(Wgate n)]) [+ b])
 //
 // A layer without keys and values of its own reads those of another one (LayerShape.Source).
@@ -100,13 +101,7 @@ func (b *Planner) Attention(i int) {
 	if own {
 		k, v = b.BufOf("k", kvWidth), b.BufOf("v", kvWidth)
 	}
-	second := b.W.Second
-	if i > 0 || second == nil {
-		second = nil
-		b.Norm(b.X, l.AttnNorm, b.Normed)
-	} else {
-		b.Norm(b.X, second.Norm, b.Normed)
-	}
+	second := b.enterAttention(i)
 	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{Concurrent: own})
 	gate := b.gate(l, width)
@@ -147,6 +142,22 @@ func (b *Planner) Attention(i int) {
 	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.Heads, Out: out, Sinks: l.Sinks, Gate: gate,
 		Gated: gate != kernels.None})
 	b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+}
+
+// enterAttention norms the input of layer i's attention, and returns the second input; nil: none.
+func (b *Planner) enterAttention(i int) *Second {
+	second := b.W.Second
+	switch {
+	case i > 0 || second == nil:
+		b.Norm(b.X, b.W.Layers[i].AttnNorm, b.Normed)
+		return nil
+	case second.Stays:
+		b.HeadNorm(b.X, 1, second.Norm, b.NormEps)
+		b.Feed(b.X, b.Normed)
+	default:
+		b.Norm(b.X, second.Norm, b.Normed)
+	}
+	return second
 }
 
 // addSecond adds what a second input makes of q, k and v.

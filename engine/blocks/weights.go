@@ -54,6 +54,7 @@ type Weights struct {
 // Second is what attention in the first layer reads beside the residual stream x (EAGLE-3): its q, k and v are W norm(x) + W' in.
 type Second struct {
 	Norm    []float32   // of x, in place of the layer's own
+	Stays   bool        // x is that norm from then on, in the residual stream too
 	Q, K, V kernels.W   // W'
 	In      kernels.Act // (rows, d)
 }

@@ -50,13 +50,17 @@ type Draft struct {
 	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
 
 	entrance entrance
-	lineage  string        // of the target
-	wide     bool          // eagle3: the residual stream begins with h
-	unnormed bool          // its own state is the residual stream, whatever norm comes before the output matrix
-	taps     []kernels.W   // T_i; None: the tap has no matrix, as at most one
-	states   []kernels.Buf // of taps: that of one without a matrix is h
-	h        kernels.Buf
-	zeros    []float32
+	lineage  string // of the target
+	wide     bool   // eagle3: the residual stream begins with h
+	unnormed bool   // its own state is the residual stream, whatever norm comes before the output matrix
+
+	stateNorm []float32 // eagle3: weights of the norm of the target's states, for one after the other; nil: no norm
+	stateBias []float32 // eagle3: joins the products of the target's states; nil: none
+
+	taps   []kernels.W   // T_i; None: the tap has no matrix, as at most one
+	states []kernels.Buf // of taps: that of one without a matrix is h
+	h      kernels.Buf
+	zeros  []float32
 }
 
 // NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
@@ -174,15 +178,33 @@ func (d *Draft) write(r kernels.Runner, row int, s State) {
 		to := r.Row(b, row)
 		copy(to[copy(to, x):], d.zeros)
 	}
-	put(d.h, s.Own)
-	for i, b := range d.states {
-		switch dim := d.Spec.Dim; {
-		case len(s.Target) > 0:
-			put(b, s.Target[i*dim:(i+1)*dim])
-		case b != d.h:
+	if len(s.Target) == 0 {
+		for _, b := range d.states {
 			put(b, nil)
 		}
+		put(d.h, s.Own)
+		return
 	}
+	put(d.h, d.stateBias)
+	target := d.normed(s.Target)
+	for i, b := range d.states {
+		put(b, target[i*d.Spec.Dim:(i+1)*d.Spec.Dim])
+	}
+}
+
+// normed returns the target's states after the norm that the draft has before its fc: of each by itself, or of all as one vector.
+func (d *Draft) normed(states []float32) []float32 {
+	if d.stateNorm == nil {
+		return states
+	}
+	out, width := make([]float32, len(states)), len(states)
+	if d.Spec.Draft.Norms.States == side.NormEach {
+		width = d.Spec.Dim
+	}
+	for i := 0; i < len(states); i += width {
+		ref.RMSNorm(states[i:i+width], d.stateNorm[i:i+width], d.Config.NormEps, out[i:i+width])
+	}
+	return out
 }
 
 // OwnState returns what the draft hands to the next position, of the residual stream after its last layer.
@@ -207,6 +229,9 @@ func (d *Draft) collectTaps(c *tensors.Catalog, required bool, name func(i int) 
 // WriteShape writes what of the header determines the function, beside the shape of the blocks.
 func (d *Draft) WriteShape(w io.Writer) {
 	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.Config.Outputs), d.lineage)
+	if n := d.Spec.Draft.Norms; n != (side.Norms3{}) {
+		fmt.Fprintln(w, "norms 1", n.States, n.Residual, n.Output)
+	}
 	for _, id := range d.Config.Outputs {
 		fmt.Fprintln(w, id)
 	}

@@ -36,12 +36,21 @@ func (k *eagle) enter(b *blocks.Planner, e, h kernels.Buf) {
 }
 
 // eagle3 reads several states of the target (Li et al., "EAGLE-3", 2025), with a width and a vocabulary of its own. The residual stream
-// begins with the state h of the position before, and its one block makes q, k and v of [norm(e); norm(h)].
+// begins with the state h of the position before, and its one block makes q, k and v of [norm(e); norm(h)]. Write puts the own state, or
+// the bias of fc, into h before the pass, and norms the taps if the draft wants that.
 type eagle3 struct{}
 
 func (k *eagle3) collect(c *tensors.Catalog, d *Draft) {
 	d.collectTaps(c, true, func(i int) string { return fmt.Sprintf("fc.%d.weight", i) })
-	d.Weights.Second = &blocks.Second{Norm: c.Vector("blk.0.hidden_norm.weight", true, d.Config.Dim)}
+	norms := d.Spec.Draft.Norms
+	for i := range d.Spec.Taps {
+		if norms.States != "" {
+			d.stateNorm = append(d.stateNorm, c.Vector(side.StateNorm(i), true, d.Spec.Dim)...)
+		}
+	}
+	d.stateBias = c.Vector("fc.bias", false, d.Config.Dim)
+	d.unnormed = !norms.Output
+	d.Weights.Second = &blocks.Second{Norm: c.Vector("blk.0.hidden_norm.weight", true, d.Config.Dim), Stays: norms.Residual}
 }
 
 func (k *eagle3) enter(b *blocks.Planner, e, _ kernels.Buf) {

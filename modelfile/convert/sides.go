@@ -121,7 +121,14 @@ func grown(f *gguf.File, was *side.Spec, shape Shape) (*side.Spec, error) {
 			return nil, fail("%d layers: the side file reads the state after layer %d", shape.Layers, tap)
 		}
 	}
-	if !was.Kind.IsDraft() || was.Draft.Width != was.Dim {
+	if !was.Kind.IsDraft() {
+		return &to, nil
+	}
+	if was.Draft.Width != was.Dim {
+		if was.Draft.Norms.States != "" && to.Dim != was.Dim { // whose epsilon would have to grow without the other norms'
+			return nil, fail("a draft of width %d norms the target's states of %d: want a draft as wide as its target", was.Draft.Width,
+				was.Dim)
+		}
 		return &to, nil
 	}
 	d, old := &to.Draft, was.Draft

@@ -27,8 +27,12 @@ type Draft struct {
 	RopeDim                 int     // leading elements of a head that RoPE turns
 	RopeBase, Eps           float64 // Eps: of the norms
 
-	Width int   // of its hidden states; eagle3 alone may differ from the target
-	IDs   []int // the target's id of each token that it knows; none: it knows all. eagle3 always has them
+	Scaling Scaling // of RoPE
+	Window  int     // positions that its layers attend to; 0: all
+
+	Width int    // of its hidden states; eagle3 alone may differ from the target
+	IDs   []int  // the target's id of each token that it knows; none: it knows all. eagle3 always has them
+	Norms Norms3 // eagle3
 }
 
 // draftOf returns the layout of a kind of draft. complete may be nil: then only what all drafts want is checked.
@@ -65,7 +69,11 @@ var eagle = draftOf(Eagle, completeSum, func(l *slots, s *Spec) {
 var eagle3 = draftOf(Eagle3, completeWidth, func(l *slots, s *Spec) {
 	for i := range s.Taps {
 		l.add(fmt.Sprintf("fc.%d.weight", i), Zeros, s.Dim, s.Draft.Width)
+		if s.Draft.Norms.States != "" {
+			l.add(StateNorm(i), Norm, s.Dim)
+		}
 	}
+	l.maybe("fc.bias", Zeros, s.Draft.Width)
 	l.maybe("output.weight", Zeros, s.Draft.Width, len(s.Draft.IDs))
 	l.maybe("token_embd.weight", Zeros, s.Draft.Width, s.Vocab)
 	l.blocks(s)
@@ -139,6 +147,11 @@ func readDraft(r *reader) {
 	var err error
 	d.RopeDim, err = r.file.IntOr(r.key("rope.dimension_count"), 2, maxDim, d.HeadDim)
 	r.keep(err)
+	d.Window = r.countOr("attention.sliding_window", maxContext, 0)
+	d.Scaling.read(r)
+	if r.spec.Kind == Eagle3 {
+		d.Norms.read(r)
+	}
 	if r.spec.Kind == Eagle3 || r.file.Has(r.key("d2t")) || r.file.Has(r.key("draft_vocab_size")) {
 		readIDs(r)
 	}
@@ -164,8 +177,13 @@ func setDraft(s *Spec, set func(string, any)) {
 	set("attention.layer_norm_rms_epsilon", float32(d.Eps))
 	set("rope.freq_base", float32(d.RopeBase))
 	set("rope.dimension_count", uint32(d.RopeDim))
+	if d.Window > 0 {
+		set("attention.sliding_window", uint32(d.Window))
+	}
+	d.Scaling.set(set)
 	if s.Kind == Eagle3 {
 		set("draft_length", uint32(d.Width))
+		d.Norms.set(set)
 	}
 	if len(d.IDs) > 0 {
 		set("draft_vocab_size", uint32(len(d.IDs)))
@@ -176,8 +194,8 @@ func setDraft(s *Spec, set func(string, any)) {
 func checkDraft(s *Spec) error {
 	d := &s.Draft
 	switch {
-	case s.Blocks < 1 || s.Blocks > MaxBlocks || s.Kind == Eagle3 && s.Blocks != 1:
-		return fmt.Errorf("%d blocks: want 1, or up to %d for dovetail and eagle", s.Blocks, MaxBlocks)
+	case s.Blocks < 1 || s.Blocks > MaxBlocks:
+		return fmt.Errorf("%d blocks: want 1 to %d", s.Blocks, MaxBlocks)
 	case d.Width < 1 || d.Width > maxDim || s.Kind != Eagle3 && d.Width != s.Dim:
 		return fmt.Errorf("a draft of width %d for a target of %d: want the same", d.Width, s.Dim)
 	case d.Context < 1 || d.Context > maxContext || d.FFN < 1 || d.FFN > maxDim:
@@ -219,31 +237,33 @@ func describeDraft(s *Spec) string {
 	return fmt.Sprintf("%s draft of %d blocks, reads %v", s.Kind, s.Blocks, s.Taps)
 }
 
-// blocks adds the transformer blocks of a draft.
+// blocks adds the transformer blocks of a draft, and the factors of RoPE, which all of them share.
 func (l *slots) blocks(s *Spec) {
+	l.maybe(RopeFactors, Zeros, s.Draft.RopeDim/2)
 	for i := range s.Blocks {
 		l.block(s, i)
 	}
 }
 
-// block adds block i of a draft. That of eagle3 reads the embedding and the hidden state side by side, each after a norm of its own.
+// block adds block i of a draft. The first of eagle3 reads the embedding and the hidden state side by side, each after a norm of its own.
 func (l *slots) block(s *Spec, i int) {
 	d := &s.Draft
 	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
 	name := func(n string) string { return fmt.Sprintf("blk.%d.%s", i, n) }
-	if i == 0 && s.Kind != Eagle3 {
+	twofold := i == 0 && s.Kind == Eagle3
+	if i == 0 && !twofold {
 		l.maybe(name("attn_norm.weight"), Norm, d.Width)
 	} else {
 		l.add(name("attn_norm.weight"), Norm, d.Width)
 	}
-	if s.Kind == Eagle3 {
+	if twofold {
 		l.add(name("hidden_norm.weight"), Norm, d.Width)
 	}
 	for _, m := range []struct {
 		name string
 		rows int
 	}{{"attn_q", q}, {"attn_k", kv}, {"attn_v", kv}} {
-		if s.Kind == Eagle3 {
+		if twofold {
 			l.add(name(m.name+".embd.weight"), Random, d.Width, m.rows)
 			l.add(name(m.name+".hidden.weight"), Random, d.Width, m.rows)
 		} else {
@@ -251,10 +271,15 @@ func (l *slots) block(s *Spec, i int) {
 		}
 		l.maybe(name(m.name+".bias"), Zeros, m.rows)
 	}
+	l.maybe(name("attn_q_norm.weight"), Zeros, d.HeadDim)
+	l.maybe(name("attn_k_norm.weight"), Zeros, d.HeadDim)
 	l.add(name("attn_output.weight"), Zeros, q, d.Width)
 	l.maybe(name("attn_output.bias"), Zeros, d.Width)
 	l.add(name("ffn_norm.weight"), Norm, d.Width)
 	l.add(name("ffn_gate.weight"), Random, d.Width, d.FFN)
 	l.add(name("ffn_up.weight"), Random, d.Width, d.FFN)
 	l.add(name("ffn_down.weight"), Zeros, d.FFN, d.Width)
+	l.maybe(name("ffn_gate.bias"), Zeros, d.FFN)
+	l.maybe(name("ffn_up.bias"), Zeros, d.FFN)
+	l.maybe(name("ffn_down.bias"), Zeros, d.Width)
 }

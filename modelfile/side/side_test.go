@@ -124,7 +124,7 @@ func TestRefuses(t *testing.T) {
 		{"dovetail", set("dovetail.taps", []int32{-2}), tandem.Corrupt, "dovetail.taps"},
 		{"dovetail", drop("fuse.gate.hidden.weight"), tandem.Corrupt, `"fuse.gate.hidden.weight" is missing`},
 		{"eagle", drop("blk.0.ffn_norm.weight"), tandem.Corrupt, `"blk.0.ffn_norm.weight" is missing`},
-		{"eagle3", set("eagle3.block_count", uint32(2)), tandem.Corrupt, "2 blocks: want 1"},
+		{"eagle3", set("eagle3.block_count", uint32(2)), tandem.Corrupt, `"blk.1.attn_norm.weight" is missing`},
 		{"eagle3", set("eagle3.draft_length", uint32(64)), tandem.Corrupt, "the keys want"},
 		{"eagle3", set("eagle3.d2t", []int32{1, 2}), tandem.Corrupt, `"eagle3.draft_vocab_size" is 100, but "eagle3.d2t" has 2 ids`},
 		{"eagle3", set("eagle3.d2t", make([]int32, 100)), tandem.Corrupt, "draft token 1 is the target's 0, as an earlier one is"},
@@ -132,7 +132,14 @@ func TestRefuses(t *testing.T) {
 			w.Set("eagle3.d2t", []int32{260})
 			w.Set("eagle3.draft_vocab_size", uint32(1))
 		}, tandem.Corrupt, "draft token 0 is the target's 260: want 0 to 259"},
-		{"eagle3", give("rope_freqs.weight", gguf.F32, 16, 4), tandem.Unsupported, `"rope_freqs.weight" has no place`},
+		{"eagle3", give("rope_freqs.weight", gguf.F32, 16, 4), tandem.Corrupt,
+			`"rope_freqs.weight" has shape [4]: the keys want [8]`},
+		{"eagle3", set("eagle3.state_norm", "some"), tandem.Corrupt, `"eagle3.state_norm" is "some": want "each" or "all"`},
+		{"eagle3", set("eagle3.state_norm", "all"), tandem.Corrupt, `"fc.0.norm.weight" is missing`},
+		{"eagle3", set("eagle3.norm_output", "yes"), tandem.Corrupt, "eagle3.norm_output"},
+		{"eagle3", set("eagle3.taps", []int32{1, 2, 3, 1, 2, 3, 1, 2, 3}), tandem.Corrupt,
+			"9 taps [1 2 3 1 2 3 1 2 3]: eagle3 wants 1 to 8"},
+		{"eagle3", set("eagle3.attention.sliding_window", uint32(0)), tandem.Corrupt, "eagle3.attention.sliding_window"},
 	} {
 		f, err := gguf.Parse(changed(t, c.of, c.change))
 		if err != nil {
