@@ -80,7 +80,7 @@ func rowsFrom(t *published.Tensor) func([]float32, *[]byte, int) error {
 		if len(t.Shape) == 1 {
 			err := readSource(t.From, whole, buf, 0)
 			for i := range dst {
-				dst[i] = whole[rowsOf(i)]
+				dst[i] = whole[t.Col+rowsOf(i)]
 			}
 			return err
 		}
@@ -96,16 +96,23 @@ func rowsFrom(t *published.Tensor) func([]float32, *[]byte, int) error {
 
 // columns returns the length of a source's rows.
 func columns(s published.Source) int {
-	if s.GGUF != nil {
+	switch {
+	case s.GGUF != nil:
 		return s.GGUF.Shape[0]
+	case s.Values != nil:
+		return len(s.Values)
 	}
 	return s.Safetensor.Shape[len(s.Safetensor.Shape)-1]
 }
 
 // readSource reads a row of a source.
 func readSource(s published.Source, dst []float32, buf *[]byte, row int) error {
-	if s.Safetensor != nil {
+	switch {
+	case s.Safetensor != nil:
 		return s.Safetensor.Floats(dst, buf, row*len(dst))
+	case s.Values != nil:
+		copy(dst, s.Values)
+		return nil
 	}
 	if !decodable(s.GGUF.Type) {
 		return tandem.Errorf("", tandem.Unsupported, "it is %s, which tandem cannot convert", s.GGUF.Type)

@@ -221,11 +221,13 @@ func TestImportGGUF(t *testing.T) {
 	}
 	sameSide(t, got, sides+"eagle3.gguf")
 	for says, change := range map[string]func(){
-		`"eagle3.norm_before_residual" is true`: func() { w.Set("eagle3.norm_before_residual", true) },
-		`"eagle3.target_hidden_size" is 64`:     func() { w.Set("eagle3.target_hidden_size", uint32(64)) },
-		`"rope_freqs.weight" has no place`:      func() { w.Tensor("rope_freqs.weight", gguf.F32, []int{4}, make([]byte, 16)) },
-		`tensor "d2t" is missing`:               func() { w.DropTensor("d2t") },
-		`extract_layers`:                        func() { w.DropKey("eagle3.extract_layers") },
+		`"eagle3.fc_norm" is true`:                     func() { w.Set("eagle3.fc_norm", true) },
+		`"eagle3.target_hidden_size" is 64`:            func() { w.Set("eagle3.target_hidden_size", uint32(64)) },
+		`"rope_freqs.weight" has shape [4]: want [8]`:  func() { w.Tensor("rope_freqs.weight", gguf.F32, []int{4}, make([]byte, 16)) },
+		`"eagle3.rope.scaling.type" is "longrope"`:     func() { w.Set("eagle3.rope.scaling.type", "longrope") },
+		`"eagle3.rope.scaling.yarn_log_multiplier" is`: func() { w.Set("eagle3.rope.scaling.yarn_log_multiplier", float32(1)) },
+		`tensor "d2t" is missing`:                      func() { w.DropTensor("d2t") },
+		`extract_layers`:                               func() { w.DropKey("eagle3.extract_layers") },
 	} {
 		w = gguf.NewWriter()
 		llamaCpp(t, w, f, s)
@@ -347,8 +349,27 @@ func TestImportRefuses(t *testing.T) {
 		"no heads":           {"eagle", set("num_attention_heads", 0), tandem.Invalid, "num_attention_heads 0: want both"},
 		"negative heads":     {"eagle", set("num_attention_heads", -4), tandem.Invalid, "num_attention_heads -4"},
 		"another head count": {"eagle", set("num_key_value_heads", 3), tandem.Invalid, "no multiple of 3 key heads"},
-		"rope scaling": {"eagle", set("rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}), tandem.Unsupported,
-			`rope scaling "llama3" with factor 8`},
+		"rope scaling": {"eagle", set("rope_scaling", map[string]any{"rope_type": "dynamic", "factor": 8}), tandem.Unsupported,
+			`rope scaling "dynamic" with factor 8: side files have linear, yarn and llama3`},
+		"llama3 without its numbers": {"eagle", set("rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}),
+			tandem.Unsupported, `rope scaling "llama3" over 16 elements from 0 positions`},
+		"negative factor": {"eagle", set("rope_scaling", map[string]any{"type": "linear", "factor": -2}), tandem.Unsupported,
+			`rope scaling "linear" with factor -2: want a number above 0`},
+		"yarn to parts of pairs": {"eagle3", set("rope_scaling", map[string]any{"type": "yarn", "factor": 2, "truncate": false}),
+			tandem.Unsupported, "truncate false"},
+		"rope for each type": {"eagle3", set("rope_parameters", map[string]any{"sliding_attention": map[string]any{"factor": 2}}),
+			tandem.Unsupported, "rope_parameters for each type of layer"},
+		"windows in some layers": {"eagle3", set("layer_types", []string{"sliding_attention", "full_attention"}), tandem.Unsupported,
+			"one kind of attention in all layers"},
+		"a window of nothing": {"eagle3", set("layer_types", []string{"sliding_attention"}), tandem.Unsupported, "sliding_window 0"},
+		"two norms": {"eagle3", func(c *layouttest.Checkpoint) {
+			c.Config["fc_norm"], c.Config["norm_before_fc"] = true, true
+		}, tandem.Invalid, "norm_before_fc and fc_norm are both true"},
+		"no norm of states": {"eagle3", set("fc_norm", true), tandem.Invalid, `"fc_norm.0.weight" is missing`},
+		"DFlash": {"eagle", set("dflash_config", map[string]any{"mask_token_id": 9}), tandem.Unsupported,
+			`"dflash" is DFlash, a block draft`},
+		"P-EAGLE": {"eagle3", set("architectures", []string{"PEagleDraftModel"}), tandem.Unsupported,
+			`"PEagleDraftModel" is P-EAGLE`},
 		"gelu":  {"eagle", set("hidden_act", "gelu"), tandem.Unsupported, `hidden_act "gelu"`},
 		"no fc": {"eagle", drop("fc.weight"), tandem.Invalid, "the names of its tensors tell of none"},
 		"no mlp": {"eagle", drop("layers.0.mlp.gate_proj.weight"), tandem.Invalid,
@@ -360,7 +381,6 @@ func TestImportRefuses(t *testing.T) {
 		"other vocabulary": {"eagle", give("embed_tokens.weight", sttest.F32(noise[:64], 2, 32)), tandem.Invalid,
 			"has shape [2 32]: want [260 32]"},
 		"other width": {"eagle", set("hidden_size", 64), tandem.Invalid, "a draft of width 64 for a target of 32"},
-		"norm before": {"eagle3", set("norm_before_residual", true), tandem.Unsupported, "norm_before_residual true"},
 		"two layers": {"eagle3", set("eagle_config", map[string]any{"eagle_aux_hidden_state_layer_ids": []int{0, 1}}),
 			tandem.Invalid, `"fc.weight" has shape [32 96]: want [32 64]`},
 		"no aux states": {"eagle3", set("eagle_config", map[string]any{"use_aux_hidden_state": false}), tandem.Unsupported,

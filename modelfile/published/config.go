@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 const maxConfig = 1 << 20 // bytes
@@ -31,15 +31,22 @@ type config struct {
 	Act     string  `json:"hidden_act"`
 	Scaling *rope   `json:"rope_scaling"`
 	Rope    *rope   `json:"rope_parameters"`
+	Partial float64 `json:"partial_rotary_factor"`
 
-	DraftVocab         int   `json:"draft_vocab_size"`
-	Vocab              int   `json:"vocab_size"`
-	TargetHidden       int   `json:"target_hidden_size"`
-	NormBeforeResidual bool  `json:"norm_before_residual"`
-	NormBeforeFC       bool  `json:"norm_before_fc"`
-	Aux                []int `json:"eagle_aux_hidden_state_layer_ids"`
-	EagleConfig        struct {
-		Aux    []int `json:"eagle_aux_hidden_state_layer_ids"`
+	LayerTypes []string `json:"layer_types"`
+	Window     int      `json:"sliding_window"`
+	Tied       bool     `json:"tie_word_embeddings"`
+
+	Architectures []string        `json:"architectures"`
+	Speculator    string          `json:"speculators_model_type"`
+	DFlash        json.RawMessage `json:"dflash_config"`
+
+	DraftVocab   int `json:"draft_vocab_size"`
+	Vocab        int `json:"vocab_size"`
+	TargetHidden int `json:"target_hidden_size"`
+	eagleConfig
+	EagleConfig struct {
+		eagleConfig
 		UseAux *bool `json:"use_aux_hidden_state"` // nil: true
 	} `json:"eagle_config"`
 	Layer json.RawMessage `json:"transformer_layer_config"`
@@ -55,12 +62,48 @@ type config struct {
 	Prefix       bool   `json:"use_prefix_tuning"`
 }
 
-// rope holds RoPE's base and scaling as a configuration states them.
-type rope struct {
-	Kind   string  `json:"rope_type"`
-	Type   string  `json:"type"`
-	Factor float64 `json:"factor"`
-	Theta  float64 `json:"rope_theta"`
+// eagleConfig holds what configurations of EAGLE-3 say at the top or in eagle_config.
+type eagleConfig struct {
+	Aux                []int `json:"eagle_aux_hidden_state_layer_ids"`
+	NormBeforeResidual bool  `json:"norm_before_residual"`
+	NormBeforeFC       bool  `json:"norm_before_fc"`
+	FCNorm             bool  `json:"fc_norm"`
+	NormOutput         bool  `json:"norm_output"`
+}
+
+// norms returns the norms of a draft of EAGLE-3.
+func (k *config) norms() (side.Norms3, error) {
+	a, b := &k.eagleConfig, &k.EagleConfig
+	n := side.Norms3{Residual: a.NormBeforeResidual || b.NormBeforeResidual, Output: a.NormOutput || b.NormOutput}
+	all, each := a.NormBeforeFC || b.NormBeforeFC, a.FCNorm || b.FCNorm
+	switch {
+	case all && each:
+		return n, fmt.Errorf("norm_before_fc and fc_norm are both true: want one of them")
+	case all:
+		n.States = side.NormAll
+	case each:
+		n.States = side.NormEach
+	}
+	return n, nil
+}
+
+// window returns the window of the layers' attention; 0: they attend to all.
+func (k *config) window() (int, error) {
+	local := 0
+	for _, kind := range k.LayerTypes {
+		if kind == "sliding_attention" {
+			local++
+		}
+	}
+	switch {
+	case local == 0:
+		return 0, nil
+	case local < len(k.LayerTypes):
+		return 0, fmt.Errorf("layer_types %.80q: side files have one kind of attention in all layers", k.LayerTypes)
+	case k.Window < 1:
+		return 0, fmt.Errorf("layer_types %.80q with sliding_window %d: want a window of at least 1", k.LayerTypes, k.Window)
+	}
+	return k.Window, nil
 }
 
 // readConfig reads the configuration in a folder; an empty one if there is none.
@@ -102,20 +145,4 @@ func orDefault[T int | float64](v, def T) T {
 		return def
 	}
 	return v
-}
-
-// ropeBase returns the base of RoPE. Scalings are refused: side files have none.
-func (k *config) ropeBase() (float64, error) {
-	base := k.Theta
-	for _, r := range []*rope{k.Scaling, k.Rope} {
-		if r == nil {
-			continue
-		}
-		base = orDefault(base, r.Theta)
-		kind := strings.ToLower(r.Kind + r.Type)
-		if kind != "" && kind != "default" && kind != "defaultdefault" && !(strings.HasPrefix(kind, "linear") && r.Factor == 1) {
-			return 0, fmt.Errorf("rope scaling %q with factor %g: side files have no scaling of RoPE", kind, r.Factor)
-		}
-	}
-	return orDefault(base, 10000), nil
 }

@@ -4,27 +4,29 @@ import (
 	"fmt"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// eagle3 takes a draft of EAGLE-3 (cnets.py of SafeAILab/EAGLE): fc on three hidden states, one layer called midlayer, or layers.0 by
-// SpecForge and speculators, whose attention reads the embedding and the hidden state, norm, lm_head over the draft vocabulary, d2t with
-// the difference between a token's id in the target's vocabulary and in the draft's, and t2d with what the draft vocabulary holds.
+// eagle3 takes a draft of EAGLE-3: fc on some hidden states of the target; one layer called midlayer (cnets.py of SafeAILab/EAGLE,
+// llama3_eagle.py of SpecForge), or layers.0, and more of them (models/eagle3 of vllm-project/speculators); the first layer's attention
+// reads the embedding and the hidden state; norm, lm_head over the draft vocabulary, d2t with the difference between a token's id in the
+// target's vocabulary and in the draft's, and t2d with what the draft vocabulary holds. Speculators and EAGLE-3.1 have norms before fc:
+// input_norm on all states as one vector, or fc_norm.I on each.
 func (t *taker) eagle3() error {
 	k, s := t.config, t.c.Spec
 	layer := "midlayer."
 	if !t.has("midlayer.mlp.gate_proj.weight") && t.has("layers.0.mlp.gate_proj.weight") {
-		layer = "layers.0."
+		layer = "layers.%d."
 	}
 	if err := t.shape(layer); err != nil {
 		return err
 	}
-	if k.NormBeforeResidual || k.NormBeforeFC {
-		return t.fail(tandem.Unsupported,
-			"norm_before_residual %v, norm_before_fc %v: the residual stream of side files begins with the hidden "+
-				"state before any norm", k.NormBeforeResidual, k.NormBeforeFC)
+	var err error
+	if s.Draft.Norms, err = k.norms(); err != nil {
+		return t.fail(tandem.Invalid, "%w", err)
 	}
 	if use := k.EagleConfig.UseAux; use != nil && !*use {
-		return t.fail(tandem.Unsupported, "use_aux_hidden_state false: side files of eagle3 read several hidden states")
+		return t.fail(tandem.Unsupported, "use_aux_hidden_state false: side files of eagle3 read states after named layers")
 	}
 	if k.TargetHidden != 0 && k.TargetHidden != s.Dim {
 		return t.fail(tandem.Invalid, "target_hidden_size %d: the target has %d", k.TargetHidden, s.Dim)
@@ -32,7 +34,11 @@ func (t *taker) eagle3() error {
 	if err := t.eagle3Taps(); err != nil {
 		return err
 	}
-	if err := t.draftIDs(); err != nil {
+	head := "lm_head.weight"
+	if !t.has(head) && k.Tied && t.has("embed_tokens.weight") {
+		head = "embed_tokens.weight"
+	}
+	if err := t.draftIDs(head); err != nil {
 		return err
 	}
 	if err := s.Check(); err != nil {
@@ -46,21 +52,33 @@ func (t *taker) eagle3() error {
 		return t.fail(tandem.Invalid, "a draft of width %d without \"embed_tokens.weight\": the target's embeddings have %d",
 			s.Draft.Width, s.Dim)
 	}
-	return t.fill(func(slot string) origin {
-		var i int
-		if n, _ := fmt.Sscanf(slot, "fc.%d.weight", &i); n == 1 {
-			return origin{name: "fc.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
-		}
-		switch {
-		case slot == "output.weight":
-			return origin{name: "lm_head.weight"}
-		case slot == "token_embd.weight" && s.Draft.Width != s.Dim:
-			return origin{name: "embed_tokens.weight"}
-		case slot == "token_embd.weight":
-			return origin{} // one of the copies
-		}
+	return t.fill(func(slot string) origin { return t.eagle3Origin(slot, layer, head) })
+}
+
+// eagle3Origin returns the origin of a tensor of EAGLE-3.
+func (t *taker) eagle3Origin(slot, layer, head string) origin {
+	s := t.c.Spec
+	switch {
+	case slot == "output.weight":
+		return origin{name: head}
+	case slot == "token_embd.weight" && s.Draft.Width != s.Dim:
+		return origin{name: "embed_tokens.weight"}
+	case slot == "token_embd.weight":
+		return origin{} // one of the copies
+	case slot == "fc.bias":
+		return origin{name: slot}
+	}
+	var i int
+	if n, _ := fmt.Sscanf(slot, "fc.%d.", &i); n == 0 {
 		return t.blockOrigin(slot, layer)
-	})
+	}
+	if slot != side.StateNorm(i) {
+		return origin{name: "fc.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
+	}
+	if s.Draft.Norms.States == side.NormEach {
+		return origin{name: fmt.Sprintf("fc_norm.%d.weight", i)}
+	}
+	return origin{name: "input_norm.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
 }
 
 // eagle3Taps finds the layers whose states the draft reads. Programs count differently: EAGLE takes the states before layers 2, n/2 and
@@ -89,15 +107,15 @@ func (t *taker) eagle3Taps() error {
 	return nil
 }
 
-// draftIDs reads which of the target's tokens the draft knows.
-func (t *taker) draftIDs() error {
+// draftIDs reads which of the target's tokens the draft knows. head is the name of its output matrix.
+func (t *taker) draftIDs(head string) error {
 	s := t.c.Spec
-	n, err := t.outputs("lm_head.weight")
+	n, err := t.outputs(head)
 	if err != nil {
 		return err
 	}
 	if n > s.Vocab {
-		return t.fail(tandem.Invalid, "tensor \"lm_head.weight\" is for %d tokens: the target has %d", n, s.Vocab)
+		return t.fail(tandem.Invalid, "tensor %q is for %d tokens: the target has %d", head, n, s.Vocab)
 	}
 	if k := t.config.DraftVocab; k != 0 && k != n {
 		return t.fail(tandem.Invalid, "%s has draft_vocab_size %d: tensor \"lm_head.weight\" is for %d tokens", t.config.path, k, n)

@@ -11,6 +11,9 @@ import (
 
 // take finds out the kind of the checkpoint and takes its tensors.
 func (t *taker) take() error {
+	if err := t.refuseOthers(); err != nil {
+		return err
+	}
 	kind := t.o.Kind
 	if kind == "" {
 		if kind = t.kind(); kind == "" {
@@ -218,10 +221,6 @@ func (t *taker) shape(layer string) error {
 	if k.path == "" {
 		return t.fail(tandem.Invalid, "want config.json beside it, with num_attention_heads and the like")
 	}
-	base, err := k.ropeBase()
-	if err != nil {
-		return t.fail(tandem.Unsupported, "%w", err)
-	}
 	if k.Act != "" && k.Act != "silu" {
 		return t.fail(tandem.Unsupported, "hidden_act %.40q: side files have silu", k.Act)
 	}
@@ -230,11 +229,17 @@ func (t *taker) shape(layer string) error {
 	}
 	d := &s.Draft
 	// Defaults are those of Hugging Face's LlamaConfig.
-	d.Context, d.Eps, d.RopeBase = orDefault(k.Context, 2048), orDefault(k.Eps, 1e-6), base
+	d.Context, d.Eps = orDefault(k.Context, 2048), orDefault(k.Eps, 1e-6)
 	d.Heads, d.KVHeads = k.Heads, orDefault(k.KVHeads, k.Heads)
 	d.Width = k.Hidden
 	d.HeadDim = orDefault(k.HeadDim, k.Hidden/k.Heads)
-	d.RopeDim = d.HeadDim
+	var err error
+	if t.ropeFactors, err = k.setRope(d); err != nil {
+		return t.fail(tandem.Unsupported, "%w", err)
+	}
+	if d.Window, err = k.window(); err != nil {
+		return t.fail(tandem.Unsupported, "%w", err)
+	}
 	s.Blocks = 1
 	gate := strings.ReplaceAll(layer, "%d", "0") + "mlp.gate_proj.weight"
 	if strings.Contains(layer, "%d") {
@@ -257,6 +262,7 @@ func (t *taker) shape(layer string) error {
 // parts are the names of a block's tensors in side files and in Hugging Face's llama models.
 var parts = []struct{ ours, theirs string }{
 	{"attn_norm", "input_layernorm"}, {"hidden_norm", "hidden_norm"}, {"ffn_norm", "post_attention_layernorm"},
+	{"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
 	{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"}, {"attn_v", "self_attn.v_proj"}, {"attn_output", "self_attn.o_proj"},
 	{"ffn_gate", "mlp.gate_proj"}, {"ffn_up", "mlp.up_proj"}, {"ffn_down", "mlp.down_proj"},
 }
@@ -283,7 +289,7 @@ func (t *taker) blockOrigin(slot, layer string) origin {
 			continue
 		}
 		o := origin{}
-		if part == "attn_q" || part == "attn_k" {
+		if strings.HasPrefix(part, "attn_q") || strings.HasPrefix(part, "attn_k") {
 			o.rows = paired(d.HeadDim, d.RopeDim)
 		}
 		switch {

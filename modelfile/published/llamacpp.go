@@ -136,13 +136,14 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	if values != d.HeadDim {
 		return t.fail(tandem.Unsupported, "heads of %d keys and %d values: want equal sizes", d.HeadDim, values)
 	}
-	for _, key := range []string{"norm_before_residual", "fc_norm", "norm_output"} {
-		if on, err := f.BoolOr("eagle3."+key, false); err != nil || on {
-			return t.fail(tandem.Unsupported, "key %q is %s: side files have no such norm", "eagle3."+key, f.Describe("eagle3."+key))
-		}
+	if err := t.llamaNorms(f); err != nil {
+		return err
 	}
-	if kind, err := f.StringOr("eagle3.rope.scaling.type", "none"); err != nil || kind != "none" {
-		return t.fail(tandem.Unsupported, "key \"eagle3.rope.scaling.type\" is %.40q: side files have no scaling of RoPE", kind)
+	if err := k.scaling(&d.Scaling); err != nil {
+		return t.fail(tandem.Unsupported, "%w", err)
+	}
+	if k.err != nil {
+		return k.err
 	}
 	if s.Taps = t.o.Taps; s.Taps != nil {
 		return nil
@@ -153,6 +154,49 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	}
 	t.note("taps %d: eagle3.extract_layers", s.Taps)
 	return nil
+}
+
+// llamaNorms reads which norms the draft has. llama.cpp itself has norm_before_residual; a fork's files have two more.
+func (t *taker) llamaNorms(f *gguf.File) (err error) {
+	const residual = "eagle3.norm_before_residual"
+	if t.c.Spec.Draft.Norms.Residual, err = f.BoolOr(residual, false); err != nil {
+		return err
+	}
+	for _, key := range []string{"eagle3.fc_norm", "eagle3.norm_output"} {
+		if on, err := f.BoolOr(key, false); err != nil || on {
+			return t.fail(tandem.Unsupported, "key %q is %s: no release of llama.cpp is known to write it; want the checkpoint in "+
+				"safetensors", key, f.Describe(key))
+		}
+	}
+	return nil
+}
+
+// scaling reads RoPE's scaling, whose keys are those of side files.
+func (k *keys) scaling(s *side.Scaling) (err error) {
+	if s.Kind, err = k.StringOr("eagle3.rope.scaling.type", "none"); err != nil {
+		return err
+	}
+	for _, key := range []string{"yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"} {
+		if name := "eagle3.rope.scaling." + key; k.Has(name) {
+			return fmt.Errorf("key %q is %s: side files have no such number", name, k.Describe(name))
+		}
+	}
+	switch s.Kind {
+	case "none":
+		*s = side.Scaling{}
+		return nil
+	case "linear", "yarn":
+	default:
+		return fmt.Errorf("key \"eagle3.rope.scaling.type\" is %.40q: side files have none, linear and yarn", s.Kind)
+	}
+	for name, at := range map[string]*float64{"factor": &s.Factor, "attn_factor": &s.Magnitude, "yarn_beta_fast": &s.BetaFast,
+		"yarn_beta_slow": &s.BetaSlow} {
+		if *at, err = k.FloatOr("eagle3.rope.scaling."+name, 0); err != nil {
+			return err
+		}
+	}
+	s.Original, err = k.IntOr("eagle3.rope.scaling.original_context_length", 1, 1<<28, 0)
+	return err
 }
 
 // llamaIDs reads d2t, whose elements are ids of the target, i64 or i32.

@@ -55,16 +55,20 @@ type Copy struct {
 	Own bool
 }
 
-// Source is a tensor of a checkpoint: one of the two is set.
+// Source is a tensor of a checkpoint, or a vector that follows from its configuration: one of the three is set.
 type Source struct {
 	Safetensor *safetensors.Tensor
 	GGUF       *gguf.Tensor
+	Values     []float32
 }
 
 // shape returns the source's shape, inputs first.
 func (s Source) shape() []int {
-	if s.GGUF != nil {
+	switch {
+	case s.GGUF != nil:
 		return s.GGUF.Shape
+	case s.Values != nil:
+		return []int{len(s.Values)}
 	}
 	shape := slices.Clone(s.Safetensor.Shape)
 	slices.Reverse(shape)
@@ -222,6 +226,8 @@ type taker struct {
 	from   map[string]Source // by name without prefix
 	named  map[string]string // the name in the file
 	used   map[string]bool
+
+	ropeFactors []float32 // that the configuration wants; nil: none
 }
 
 // offer adds a tensor of the file.
@@ -303,6 +309,9 @@ func (t *taker) fill(where func(slot string) origin) error {
 		}
 		t.used[from.name] = true
 		t.c.Tensors = append(t.c.Tensors, Tensor{Name: slot.Name, Shape: slot.Shape, From: s, Col: from.col, RowsOf: from.rows})
+	}
+	if f := t.ropeFactors; f != nil {
+		t.c.Tensors = append(t.c.Tensors, Tensor{Name: side.RopeFactors, Shape: []int{len(f)}, From: Source{Values: f}})
 	}
 	return nil
 }

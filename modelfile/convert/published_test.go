@@ -1,0 +1,206 @@
+package convert
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+const publishedDir = "testdata/published/" // checkpoints as published, with what their publishers' code computes: README.md there
+
+// publishedTolerance bounds |ours - theirs| / (1 + |theirs|): the engine keeps keys and values in f16.
+const publishedTolerance = 0.004
+
+// A draft of each published layout, imported and run by the engine, gives the states and logits of its publisher's code.
+func TestPublishedLayouts(t *testing.T) {
+	for name, c := range map[string]struct {
+		file  string // in the folder; "": the folder itself
+		notes string
+	}{
+		"specforge":     {"", "as SGLang reads it"},
+		"eagle31":       {"", "as SGLang reads it"},
+		"speculators":   {"", "as vLLM reads it"},
+		"speculators31": {"", "copy of token_embd.weight equals the target's"},
+		"sglang":        {"", "keeps its own"},
+		"llamacpp":      {"draft.gguf", "eagle3.extract_layers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, notes, err := imported(t, filepath.Join(publishedDir, name, c.file), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := strings.Join(notes, "; "); !strings.Contains(all, c.notes) {
+				t.Errorf("notes %q: want %q", all, c.notes)
+			}
+			for device, o := range map[string]engine.Options{"cpu": {Device: testdevice.CPU(t, 0)}, "ref": {Device: testdevice.Ref()}} {
+				if a := publishedApart(t, path, name, o); !(a <= publishedTolerance) {
+					t.Errorf("%s: states and logits differ by up to %.4f", device, a)
+				} else {
+					t.Logf("%s: up to %.4f apart", device, a)
+				}
+			}
+		})
+	}
+}
+
+// The golden files tell each setting from its opposite: a configuration without it gives other states and logits.
+func TestPublishedSettings(t *testing.T) {
+	for _, c := range []struct {
+		name, key string
+		value     any
+	}{
+		{"specforge", "rope_scaling", nil}, {"eagle31", "rope_scaling", nil}, {"eagle31", "norm_output", false},
+		{"speculators", "norm_before_residual", false}, {"speculators", "rope_parameters", nil},
+		{"speculators31", "norm_before_residual", false}, {"speculators31", "norm_output", false}, {"speculators31", "layer_types", nil},
+	} {
+		path, _, err := imported(t, changedConfig(t, c.name, c.key, c.value), nil)
+		if err != nil {
+			t.Errorf("%s with %s %v: %v", c.name, c.key, c.value, err)
+		} else if a := publishedApart(t, path, c.name, engine.Options{Device: testdevice.CPU(t, 0)}); a < 10*publishedTolerance {
+			t.Errorf("%s with %s %v: only %.4f apart", c.name, c.key, c.value, a)
+		}
+	}
+	for _, key := range []string{"fc_norm", "norm_before_fc"} { // whose weights then have no place
+		name := map[string]string{"fc_norm": "eagle31", "norm_before_fc": "speculators31"}[key]
+		_, _, err := imported(t, changedConfig(t, name, key, false), nil)
+		refused(t, err, "", tandem.Unsupported, "has no place in a side file of eagle3")
+	}
+}
+
+// A published draft for an expanded target guesses what it did; one whose states have another width than their norm is refused.
+func TestExpandPublished(t *testing.T) {
+	dir, shape := t.TempDir(), Shape{5, 128, 0, 0, 256, 0}
+	target, g := filepath.Join(dir, "target.gguf"), readGolden(t, "target")
+	g.Fed = 12
+	if _, err := Expand(t.Context(), sides+"target.gguf", target, shape, "f32", Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"specforge", "speculators", "speculators31", "sglang"} {
+		small, _, err := imported(t, publishedDir+name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		big := filepath.Join(dir, name+".gguf")
+		if _, err := Expand(t.Context(), small, big, shape, "", Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if a := apart(guessed(t, sides+"target.gguf", small, g), guessed(t, target, big, g)); a > 1e-3 {
+			t.Errorf("%s: logits differ by up to %g", name, a)
+		}
+	}
+	small, _, err := imported(t, publishedDir+"eagle31", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out.gguf")
+	_, err = Expand(t.Context(), small, out, shape, "", Options{})
+	refused(t, err, out, tandem.Invalid, "a draft of width 48 norms the target's states of 32")
+}
+
+// changedConfig copies a published checkpoint with another value for a key of its configuration, or of that of its layers.
+func changedConfig(t *testing.T, name, key string, value any) string {
+	t.Helper()
+	var config map[string]any
+	readJSON(t, publishedDir+name+"/config.json", &config)
+	at := config
+	if layer, ok := config["transformer_layer_config"].(map[string]any); ok {
+		if _, inside := layer[key]; inside {
+			at = layer
+		}
+	}
+	at[key] = value
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, err := os.ReadFile(publishedDir + name + "/model.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	sttest.Put(t, filepath.Join(dir, "config.json"), text)
+	sttest.Put(t, filepath.Join(dir, "model.safetensors"), weights)
+	return dir
+}
+
+// publishedApart returns how far the draft at path is from the golden file of that name.
+func publishedApart(t *testing.T, path, name string, o engine.Options) (apart float64) {
+	t.Helper()
+	var g struct{ States, Logits [][]float64 }
+	var of struct {
+		Tokens []tandem.Token
+		Taps   map[string][][]float32
+	}
+	readJSON(t, publishedDir+name+"/golden.json", &g)
+	readJSON(t, sides+"target.json", &of)
+	_, s := readSide(t, path)
+	o.KVPages = engine.PagesFor(1, 64, 16)
+	m, err := engine.OpenDraft(path, sides+"target.gguf", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	seq, err := m.NewSequence(64, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	var own []float32
+	for i, token := range of.Tokens[1:] {
+		state := engine.State{Own: own}
+		if i < 12 {
+			state = engine.State{Target: tapsOf(s, of.Taps, i)}
+		}
+		part := engine.Part{Seq: seq, Extend: []tandem.Token{token}, States: []engine.State{state}, Want: engine.WantAll}
+		out, err := m.Forward([]engine.Part{part}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = append([]float32(nil), out.Hidden(0, 0)...)
+		var logits []float32
+		for _, id := range s.Draft.IDs {
+			logits = append(logits, out.Logits(0)[id])
+		}
+		apart = max(apart, relative(own, g.States[i]), relative(logits, g.Logits[i]))
+	}
+	return apart
+}
+
+// tapsOf returns the target's states at a position that a draft reads.
+func tapsOf(s *side.Spec, taps map[string][][]float32, position int) (all []float32) {
+	for _, n := range s.Taps {
+		text, _ := json.Marshal(n)
+		all = append(all, taps[string(text)][position]...)
+	}
+	return all
+}
+
+// relative returns the largest |got - want| / (1 + |want|).
+func relative(got []float32, want []float64) (most float64) {
+	if len(got) != len(want) {
+		return float64(len(got) + len(want))
+	}
+	for i, w := range want {
+		most = max(most, max(float64(got[i])-w, w-float64(got[i]))/(1+max(w, -w)))
+	}
+	return most
+}
+
+func readJSON(t *testing.T, path string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(path, err)
+	}
+}
