@@ -2,6 +2,7 @@ package convert
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,6 +104,53 @@ func TestExpandPublished(t *testing.T) {
 	out := filepath.Join(dir, "out.gguf")
 	_, err = Expand(t.Context(), small, out, shape, "", Options{})
 	refused(t, err, out, tandem.Invalid, "a draft of width 48 norms the target's states of 32")
+}
+
+// PARD's mask tokens, imported for the draft's own file, guess at each distance what PARD's program reads off its pass.
+func TestPublishedPARD(t *testing.T) {
+	var g struct {
+		Text   []int
+		Logits [][]float64 // of the last token, and of 11 mask tokens behind it
+	}
+	readJSON(t, publishedDir+"pard/golden.json", &g)
+	path, notes, err := imported(t, publishedDir+"pard", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := strings.Join(notes, "; "); !strings.Contains(all, "11 rows of mask token 7") {
+		t.Errorf("notes %q", all)
+	}
+	if _, s := readSide(t, path); s.Levels != 11 || s.Members != 1 {
+		t.Errorf("%s: want 11 prompt tokens of one embedding", s)
+	}
+	levels := guessed(t, sides+"target.gguf", path, &golden{Tokens: g.Text, Rows: []int{len(g.Text) - 1}})
+	for i, level := range levels {
+		want, most, all := g.Logits[i+1], math.Inf(-1), 0.0
+		for _, v := range want {
+			most, all = max(most, v), all+math.Exp(v)
+		}
+		for j := 0; j < len(level); j += 2 {
+			if id := int(level[j]); math.Abs(level[j+1]-(want[id]-math.Log(all))) > publishedTolerance {
+				t.Errorf("level %d, token %d: log probability %.4f, want %.4f", i, id, level[j+1], want[id]-math.Log(all))
+			}
+		}
+		if len(level) != 10 || want[int(level[0])] < most-publishedTolerance {
+			t.Errorf("level %d: %v: want five tokens, and the likeliest first", i, level)
+		}
+	}
+	for says, value := range map[string]int{"pard_token 260: want a token of the draft, 0 to 259": 260, "pard_token -1": -1} {
+		_, _, err := imported(t, changedConfig(t, "pard", "pard_token", value), nil)
+		refused(t, err, "", tandem.Invalid, says)
+	}
+	other, _, err := imported(t, changedConfig(t, "pard", "pard_token", 8), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := apart(levels, guessed(t, sides+"target.gguf", other, &golden{Tokens: g.Text, Rows: []int{len(g.Text) - 1}})); a < 0.05 {
+		t.Errorf("another mask token gives guesses only %g apart", a)
+	}
+	_, _, err = imported(t, changedConfig(t, "eagle31", "pard_token", 8), nil)
+	refused(t, err, "", tandem.Unsupported, "P-EAGLE")
 }
 
 // changedConfig copies a published checkpoint with another value for a key of its configuration, or of that of its layers.

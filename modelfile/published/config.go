@@ -53,6 +53,8 @@ type config struct {
 
 	TargetLayer int `json:"target_layer"` // dovetail: tandem's own name
 
+	MaskToken *int `json:"pard_token"` // nil: no draft of PARD
+
 	PromptTokens int    `json:"num_special_tokens"`
 	Ensemble     int    `json:"virtual_tokens_per_special_token"`
 	Attention    string `json:"vt_attention_type"`

@@ -30,7 +30,11 @@ func (t *taker) take() error {
 	case side.Medusa:
 		err = t.medusa()
 	case side.PPD:
-		err = t.ppd()
+		if t.config.MaskToken != nil {
+			err = t.pard()
+		} else {
+			err = t.ppd()
+		}
 	case side.Dovetail:
 		err = t.dovetail()
 	case side.Eagle:
@@ -48,6 +52,9 @@ func (t *taker) take() error {
 
 // kind tells the kind from names that only it has.
 func (t *taker) kind() side.Kind {
+	if t.config.MaskToken != nil {
+		return side.PPD
+	}
 	for _, k := range []struct {
 		kind  side.Kind
 		names []string

@@ -324,6 +324,51 @@ def sglang(t):
     put("sglang", c, w, Draft(c, tied, "midlayer.%.0s", 0, w["embed_tokens.weight"]).run(t.tokens, t.taps, [1, 2, 3]))
 
 
+class Llama(Draft):
+    """A plain model; row i of a text has position i."""
+
+    def row(self, i, token, hidden=None):
+        hidden = self.embedding[token]
+        for block in range(self.c["num_hidden_layers"]):
+            p = self.layer % block
+            hidden = hidden + self.attend(p, block, i, rms(hidden, self.w[p + "input_layernorm.weight"], self.eps))
+            hidden = hidden + self.mlp(p, rms(hidden, self.w[p + "post_attention_layernorm.weight"], self.eps))
+        return self.w["lm_head.weight"] @ rms(hidden, self.w["model.norm.weight"], self.eps)
+
+
+def pard(t):
+    """PARD: the tiny target as a draft, with mask tokens behind its text; the last 12 rows guess. The checkpoint has one of its layers."""
+    f = t.file
+    heads, kv = f.key("llama.attention.head_count"), f.key("llama.attention.head_count_kv")
+    layers, mask, k = f.key("llama.block_count"), 7, 12
+    c = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": DIM, "num_attention_heads": heads,
+         "num_key_value_heads": kv, "num_hidden_layers": layers, "rms_norm_eps": f.key("llama.attention.layer_norm_rms_epsilon"),
+         "rope_theta": f.key("llama.rope.freq_base", 10000.0), "vocab_size": VOCAB, "pard_token": mask}
+
+    def tensor(name):
+        x = np.array(f.tensor(name), np.float64)
+        n = {"attn_q": heads, "attn_k": kv}.get(name.split(".")[-2])
+        return x.reshape(n, x.shape[0] // n // 2, 2, -1).swapaxes(1, 2).reshape(x.shape) if n else x
+
+    w = {"model.norm.weight": tensor("output_norm.weight"), "model.embed_tokens.weight": t.embedding}
+    w["lm_head.weight"] = tensor("output.weight") if "output.weight" in f.tensors else t.embedding
+    for i in range(layers):
+        for ours, theirs in NAMES:
+            w[f"model.layers.{i}.{theirs}.weight"] = tensor(f"blk.{i}.{ours}.weight")
+    embedding = t.embedding.copy()
+    embedding[mask] = bf16(embedding[mask])  # as the checkpoint has it
+    m = Llama(c, w, "model.layers.%d.", 0, embedding)
+    text = t.tokens[:8] + [mask] * (k - 1)
+    logits = [m.row(i, token) for i, token in enumerate(text)][-k:]
+    few = {n: bf16(x) for n, x in w.items() if "layers" not in n or ".0.mlp.down" in n}
+    put("pard", c, few, {"text": t.tokens[:8], "logits": digits(logits)})
+
+
+NAMES = (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attn_q", "self_attn.q_proj"),
+         ("attn_k", "self_attn.k_proj"), ("attn_v", "self_attn.v_proj"), ("attn_output", "self_attn.o_proj"),
+         ("ffn_gate", "mlp.gate_proj"), ("ffn_up", "mlp.up_proj"), ("ffn_down", "mlp.down_proj"))
+
+
 def pairs(x, heads):
     """Rows of queries or keys as llama.cpp's converter orders them."""
     return x.reshape(heads, 2, x.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(x.shape)
@@ -344,10 +389,7 @@ def llamacpp(t):
     scaled, _ = frequencies(500.0, 8, LLAMA3)
     tensors = {"fc.weight": w["fc.weight"], "output_norm.weight": w["norm.weight"], "output.weight": w["lm_head.weight"],
                "rope_freqs.weight": plain / scaled, "d2t": d2t + np.arange(100)}
-    for ours, theirs in (("attn_norm", "input_layernorm"), ("attn_norm_2", "hidden_norm"), ("ffn_norm", "post_attention_layernorm"),
-                         ("attn_q", "self_attn.q_proj"), ("attn_k", "self_attn.k_proj"), ("attn_v", "self_attn.v_proj"),
-                         ("attn_output", "self_attn.o_proj"), ("ffn_gate", "mlp.gate_proj"), ("ffn_up", "mlp.up_proj"),
-                         ("ffn_down", "mlp.down_proj")):
+    for ours, theirs in NAMES + (("attn_norm_2", "hidden_norm"),):
         x = w[f"layers.0.{theirs}.weight"]
         heads = {"attn_q": 4, "attn_k": 2}.get(ours)
         tensors[f"blk.0.{ours}.weight"] = pairs(x, heads) if heads else x
@@ -398,10 +440,11 @@ class Target:
         with open(os.path.join(SIDES, "target.json")) as f:
             g = json.load(f)
         self.tokens, self.taps = g["tokens"], {k: np.array(v) for k, v in g["taps"].items()}
-        self.embedding = np.array(File(os.path.join(SIDES, "target.gguf")).tensor("token_embd.weight"), np.float64).reshape(VOCAB, DIM)
+        self.file = File(os.path.join(SIDES, "target.gguf"))
+        self.embedding = np.array(self.file.tensor("token_embd.weight"), np.float64).reshape(VOCAB, DIM)
 
 
 if __name__ == "__main__":
     target = Target()
-    for layout in (specforge, eagle31, speculators, speculators31, sglang, llamacpp):
+    for layout in (specforge, eagle31, speculators, speculators31, sglang, llamacpp, pard):
         layout(target)
