@@ -106,6 +106,48 @@ func TestExpandPublished(t *testing.T) {
 	refused(t, err, out, tandem.Invalid, "a draft of width 48 norms the target's states of 32")
 }
 
+// checkLevels compares guesses, of five tokens each, with logits.
+func checkLevels(t *testing.T, levels, logits [][]float64) {
+	t.Helper()
+	if len(levels) != len(logits) {
+		t.Fatalf("%d levels: want %d", len(levels), len(logits))
+	}
+	for i, level := range levels {
+		want, most, all := logits[i], math.Inf(-1), 0.0
+		for _, v := range want {
+			most, all = max(most, v), all+math.Exp(v)
+		}
+		for j := 0; j < len(level); j += 2 {
+			if id := int(level[j]); math.Abs(level[j+1]-(want[id]-math.Log(all))) > publishedTolerance {
+				t.Errorf("level %d, token %d: log probability %.4f, want %.4f", i, id, level[j+1], want[id]-math.Log(all))
+			}
+		}
+		if len(level) != 10 || want[int(level[0])] < most-publishedTolerance {
+			t.Errorf("level %d: %v: want five tokens, and the likeliest first", i, level)
+		}
+	}
+}
+
+// Medusa's heads guess what its own code, and vLLM's with the target's output matrix, compute from the target's last state.
+func TestPublishedMedusa(t *testing.T) {
+	for _, name := range []string{"medusa", "medusa-vllm"} {
+		var g struct {
+			Rows   []int
+			Logits [][]float64 // of each head, row by row
+		}
+		readJSON(t, publishedDir+name+"/golden.json", &g)
+		path, notes, err := imported(t, publishedDir+name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := strings.Join(notes, "; "); name == "medusa-vllm" && !strings.Contains(all, "output.weight equals the target's") {
+			t.Errorf("notes %q: want the target's output matrix left out", all)
+		}
+		of := readGolden(t, "target")
+		checkLevels(t, guessed(t, sides+"target.gguf", path, &golden{Tokens: of.Tokens, Rows: g.Rows}), g.Logits)
+	}
+}
+
 // PARD's mask tokens, imported for the draft's own file, guess at each distance what PARD's program reads off its pass.
 func TestPublishedPARD(t *testing.T) {
 	var g struct {
@@ -124,20 +166,7 @@ func TestPublishedPARD(t *testing.T) {
 		t.Errorf("%s: want 11 prompt tokens of one embedding", s)
 	}
 	levels := guessed(t, sides+"target.gguf", path, &golden{Tokens: g.Text, Rows: []int{len(g.Text) - 1}})
-	for i, level := range levels {
-		want, most, all := g.Logits[i+1], math.Inf(-1), 0.0
-		for _, v := range want {
-			most, all = max(most, v), all+math.Exp(v)
-		}
-		for j := 0; j < len(level); j += 2 {
-			if id := int(level[j]); math.Abs(level[j+1]-(want[id]-math.Log(all))) > publishedTolerance {
-				t.Errorf("level %d, token %d: log probability %.4f, want %.4f", i, id, level[j+1], want[id]-math.Log(all))
-			}
-		}
-		if len(level) != 10 || want[int(level[0])] < most-publishedTolerance {
-			t.Errorf("level %d: %v: want five tokens, and the likeliest first", i, level)
-		}
-	}
+	checkLevels(t, levels, g.Logits[1:])
 	for says, value := range map[string]int{"pard_token 260: want a token of the draft, 0 to 259": 260, "pard_token -1": -1} {
 		_, _, err := imported(t, changedConfig(t, "pard", "pard_token", value), nil)
 		refused(t, err, "", tandem.Invalid, says)

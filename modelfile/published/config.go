@@ -53,6 +53,8 @@ type config struct {
 
 	TargetLayer int `json:"target_layer"` // dovetail: tandem's own name
 
+	OriginalHead bool `json:"original_lm_head"` // Medusa by vLLM: all heads use the target's output matrix
+
 	MaskToken *int `json:"pard_token"` // nil: no draft of PARD
 
 	PromptTokens int    `json:"num_special_tokens"`

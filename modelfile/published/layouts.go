@@ -76,7 +76,7 @@ func (t *taker) kind() side.Kind {
 
 // medusa takes heads in one of two layouts. Medusa's own (medusa_model.py of FasterDecoding/Medusa): K.B.linear.weight and .bias are
 // the residual blocks of head K, and K.B.weight with the next B is its output matrix. vLLM's (model_executor/models/medusa.py):
-// blocks.K.layers.B.weight, lm_heads.K.weight.
+// blocks.K.layers.B.weight, lm_heads.K.weight, of which original_lm_head leaves the first, which is the target's.
 func (t *taker) medusa() error {
 	s := t.c.Spec
 	s.Taps = []int{side.LastNorm}
@@ -93,6 +93,12 @@ func (t *taker) medusa() error {
 	}
 	if err := s.Check(); err != nil {
 		return t.fail(tandem.Invalid, "%w", err)
+	}
+	if t.config.OriginalHead {
+		if err := t.copies("lm_heads.0.weight", "output.weight", s.Dim, s.Vocab, false); err != nil {
+			return err
+		}
+		output = func(int) string { return "" }
 	}
 	if err := t.copies("lm_head.weight", "output.weight", s.Dim, s.Vocab, false); err != nil {
 		return err

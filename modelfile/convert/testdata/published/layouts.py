@@ -324,6 +324,33 @@ def sglang(t):
     put("sglang", c, w, Draft(c, tied, "midlayer.%.0s", 0, w["embed_tokens.weight"]).run(t.tokens, t.taps, [1, 2, 3]))
 
 
+def medusa(t, name, config, tensor, blocks, head):
+    """Heads as FasterDecoding/Medusa or vLLM names them: residual blocks on the target's last state, and an output matrix."""
+    w, logits = Weights(7 + blocks), []
+    for k in range(2):
+        for b in range(blocks):
+            w.matrix(tensor % (k, b) + ".weight", DIM, DIM)
+            w.bias(tensor % (k, b) + ".bias", DIM)
+        if head:
+            w.matrix(head % k, VOCAB, DIM)
+    output = t.output
+    if not head:
+        w["lm_heads.0.weight"] = output
+    for row in (3, 11):
+        for k in range(2):
+            z = t.taps["-1"][row]
+            for b in range(blocks):
+                z = z + silu(w[tensor % (k, b) + ".weight"] @ z + w[tensor % (k, b) + ".bias"])
+            logits.append((w[head % k] if head else output) @ z)
+    put(name, config, w, {"rows": [3, 11], "logits": digits(logits)})
+
+
+def medusas(t):
+    medusa(t, "medusa", {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "x"}, "%d.%d.linear", 1, "%d.1.weight")
+    medusa(t, "medusa-vllm", {"architectures": ["MedusaModel"], "num_heads": 2, "num_hidden_layers": 2, "medusa_fc_bias": True,
+                              "original_lm_head": True, "vocab_size": VOCAB, "hidden_size": DIM}, "medusa_heads.blocks.%d.layers.%d", 2, None)
+
+
 class Llama(Draft):
     """A plain model; row i of a text has position i."""
 
@@ -351,7 +378,7 @@ def pard(t):
         return x.reshape(n, x.shape[0] // n // 2, 2, -1).swapaxes(1, 2).reshape(x.shape) if n else x
 
     w = {"model.norm.weight": tensor("output_norm.weight"), "model.embed_tokens.weight": t.embedding}
-    w["lm_head.weight"] = tensor("output.weight") if "output.weight" in f.tensors else t.embedding
+    w["lm_head.weight"] = t.output
     for i in range(layers):
         for ours, theirs in NAMES:
             w[f"model.layers.{i}.{theirs}.weight"] = tensor(f"blk.{i}.{ours}.weight")
@@ -441,10 +468,12 @@ class Target:
             g = json.load(f)
         self.tokens, self.taps = g["tokens"], {k: np.array(v) for k, v in g["taps"].items()}
         self.file = File(os.path.join(SIDES, "target.gguf"))
+        head = "output.weight" if "output.weight" in self.file.tensors else "token_embd.weight"
+        self.output = np.array(self.file.tensor(head), np.float64)
         self.embedding = np.array(self.file.tensor("token_embd.weight"), np.float64).reshape(VOCAB, DIM)
 
 
 if __name__ == "__main__":
     target = Target()
-    for layout in (specforge, eagle31, speculators, speculators31, sglang, llamacpp, pard):
+    for layout in (specforge, eagle31, speculators, speculators31, sglang, llamacpp, pard, medusas):
         layout(target)
