@@ -110,7 +110,7 @@ func (t *taker) eagle3Taps() error {
 // draftIDs reads which of the target's tokens the draft knows. head is the name of its output matrix.
 func (t *taker) draftIDs(head string) error {
 	s := t.c.Spec
-	n, err := t.outputs(head)
+	n, err := t.draftTokens(head)
 	if err != nil {
 		return err
 	}
@@ -145,6 +145,18 @@ func (t *taker) draftIDs(head string) error {
 	}
 	s.Draft.IDs = ids
 	return t.checkT2D(ids)
+}
+
+// draftTokens returns how many tokens the draft knows: the rows of its output matrix, or if it has none, of d2t or of the target's.
+func (t *taker) draftTokens(head string) (int, error) {
+	d2t, ok := t.from["d2t"]
+	switch {
+	case t.has(head):
+		return t.outputs(head)
+	case ok && len(d2t.shape()) == 1:
+		return d2t.shape()[0], nil
+	}
+	return t.c.Spec.Vocab, nil
 }
 
 // checkT2D refuses a t2d that says otherwise than d2t.

@@ -202,7 +202,7 @@ func (k *keys) scaling(s *side.Scaling) (err error) {
 // llamaIDs reads d2t, whose elements are ids of the target, i64 or i32.
 func (t *taker) llamaIDs(f *gguf.File) error {
 	s := t.c.Spec
-	n, err := t.outputs("output.weight")
+	n, err := t.draftTokens("output.weight")
 	if err != nil {
 		return err
 	}
