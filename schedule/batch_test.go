@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // TestBatches: a pass takes as many sessions as a batch has, those that waited longest first; so all get their turn.
@@ -56,13 +57,48 @@ func TestBatchIsFull(t *testing.T) {
 	if waits(1100 * time.Millisecond) {
 		t.Error("waits for a session that is overdue")
 	}
-	if b.SetBatches(2); waits(0) {
+	if b.SetBatches(2, false); waits(0) {
 		t.Error("waits although half of the sessions are queued")
 	}
-	b.SetBatches(1)
+	b.SetBatches(1, false)
 	b.Drop(prompt, nil)
 	b.Enter(b.player(3, 100), NewCall(context.Background()))
 	if waits(0) {
 		t.Error("waits although a prompt could be computed")
+	}
+}
+
+// TestBatchesAreWeighed: sessions are divided while the passes of all batches, or one of them and the time between a session's rounds, are
+// shorter than a pass for all and that time. So they are not where rows cost nothing, or where sessions are hardly away.
+func TestBatchesAreWeighed(t *testing.T) {
+	rows := []tandem.Cost{{Rows: 1, Time: 11 * time.Millisecond}, {Rows: 100, Time: 110 * time.Millisecond}}
+	flat := []tandem.Cost{{Rows: 1, Time: 10 * time.Millisecond}, {Rows: 100, Time: 11 * time.Millisecond}}
+	for name, c := range map[string]struct {
+		costs          []tandem.Cost
+		away           time.Duration
+		sessions, size int
+	}{
+		"rows cost, away for half of a pass":  {rows, 20 * time.Millisecond, 8, 4},
+		"rows cost, away for many passes":     {rows, time.Second, 8, undivided},
+		"rows cost, hardly away":              {rows, time.Millisecond, 8, undivided},
+		"rows cost nothing, away for a third": {flat, 4 * time.Millisecond, 8, undivided},
+		"rows cost nothing, away for as long": {flat, 20 * time.Millisecond, 8, undivided},
+		"one session":                         {rows, 20 * time.Millisecond, 1, undivided},
+		"away for an unknown time":            {rows, 0, 8, undivided},
+		"nothing is known of passes":          {nil, 20 * time.Millisecond, 8, undivided},
+	} {
+		b := newBench(t, func(x *Config) { x.Costs, x.Batches, x.Weighed = c.costs, 2, true })
+		now := time.Now()
+		for id := range c.sessions {
+			p := b.opened(tandem.SessionID(id + 1))
+			b.Queue(p, nil, now, 4)
+			p.rhythm = c.away
+		}
+		if c.costs == nil {
+			b.costs = learn.NewCosts(nil, learn.DefaultTuning().Costs)
+		}
+		if got := b.batchSize(now); got != c.size {
+			t.Errorf("%s: batches of %d, want %d", name, got, c.size)
+		}
 	}
 }

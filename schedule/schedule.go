@@ -39,6 +39,7 @@ type Config struct {
 	Idle     time.Duration // a session without work for this long is dropped
 	Patience float64       // factor on how long a pass waits for a part that is due; 0: passes do not wait
 	Batches  int           // that the sessions in rounds are divided into; a pass takes one of them. 0: a pass takes all that waits
+	Weighed  bool          // divide sessions into Batches only while that is expected to be faster (Schedule.divides)
 	Hops     int           // goroutines that an answer passes through on its way out, which get a turn before the next pass
 	Pulse    owner.Pulse   // is told of the schedule's progress; may be nil
 	Answer   func()        // called after each pass when its sessions have taken their parts, for answers made together; may be nil
@@ -258,8 +259,8 @@ func (s *Schedule) RowTime() time.Duration {
 // SetPatience changes Config.Patience, for measurements.
 func (s *Schedule) SetPatience(x float64) { s.cfg.Patience = x }
 
-// SetBatches changes Config.Batches, for measurements.
-func (s *Schedule) SetBatches(n int) { s.cfg.Batches = n }
+// SetBatches changes Config.Batches and Config.Weighed, for measurements.
+func (s *Schedule) SetBatches(n int, weighed bool) { s.cfg.Batches, s.cfg.Weighed = n, weighed }
 
 func (s *Schedule) last() {
 	s.hold.Stop()

@@ -42,25 +42,47 @@ func (s *Schedule) inRounds(now time.Time) bool {
 	return false
 }
 
+// undivided is the size of a batch that takes all that waits.
+const undivided = math.MaxInt
+
 // batchSize returns how many queued sessions the next pass takes at most: with Config.Batches, that share of those in rounds.
 func (s *Schedule) batchSize(now time.Time) int {
 	if s.cfg.Batches == 0 {
-		return math.MaxInt
+		return undivided
 	}
-	n := 0
+	n, rows, away := 0, 0, time.Duration(0)
 	for _, x := range s.sessions {
 		t := x.entry()
 		if _, expected := t.due(now); expected || t.queued && t.opening == nil {
-			n++
+			n, rows, away = n+1, rows+t.rows, away+t.rhythm
 		}
+	}
+	if s.cfg.Weighed && !s.divides(n, rows, away) {
+		return undivided
 	}
 	return max((n+s.cfg.Batches-1)/s.cfg.Batches, 1)
 }
 
+// leastGain is by how much rounds in batches must be expected to be shorter.
+const leastGain = 1.05
+
+// divides reports whether n sessions with so many rows in all, which are away for that time in all between two passes, have shorter
+// rounds in batches. With T(w) the time of a pass of w rows and R the mean time away, a round takes T(w) + R undivided, and in b batches
+// the larger of b·T(w/b), the passes of all batches, and T(w/b) + R. So batches do not pay where a pass hardly takes longer for more
+// rows and the time away is short.
+func (s *Schedule) divides(n, rows int, away time.Duration) bool {
+	b := min(s.cfg.Batches, n)
+	if b < 2 || away == 0 {
+		return false
+	}
+	r, part := away/time.Duration(n), s.costs.Time((rows+b-1)/b)
+	divided := max(time.Duration(b)*part, part+r)
+	return part > 0 && leastGain*float64(divided) < float64(s.costs.Time(rows)+r)
+}
+
 // waits reports whether a pass should not begin yet; it then makes the owner wake when it should.
 //
-// With Config.Batches a pass waits until so many sessions are queued as it takes, unless they are overdue. Otherwise it waits if
-// that saves time:
+// In batches a pass waits until so many sessions are queued as it takes, unless they are overdue. Otherwise it waits if that saves time:
 //
 // Without waits sessions fall into groups that take turns: half of them do something else while the others' pass runs, and
 // each group pays for reading the weights once. One pass for two groups saves T(a) + T(b) - T(a+b), the part of a pass' time
@@ -99,10 +121,10 @@ func (s *Schedule) waits(now time.Time, batch int) bool {
 	saved := s.costs.Time(taken) + s.costs.Time(next.rows) - s.costs.Time(taken+next.rows)
 	saved = max(saved, s.costs.Time(taken)/10)
 	until := later(s.line[0].entry().came, s.free).Add(time.Duration(s.cfg.Patience * float64(saved)))
-	if s.cfg.Batches == 0 && (due.After(until) || !now.Before(until)) {
+	if batch == undivided && (due.After(until) || !now.Before(until)) {
 		return false
 	}
-	if overdue := next.overdue(); overdue.Before(until) || s.cfg.Batches > 0 {
+	if overdue := next.overdue(); overdue.Before(until) || batch != undivided {
 		until = overdue // then another may be worth waiting for
 	}
 	s.hold.Reset(max(until.Sub(now), time.Microsecond))

@@ -56,7 +56,7 @@ func TestRoles(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(*All){
-		"--batches is -1: want 0 or more":                   func(a *All) { a.Batches = -1 },
+		"--batches is -2: want -1 or more":                  func(a *All) { a.Batches = -2 },
 		"--feature-memory is 0: want 1 or more and at most": func(a *All) { a.FeatureMemory = 0 },
 		"--inline-limit is -1: want 0 or more bytes":        func(a *All) { a.InlineLimit = -1 },
 		"--alpha is 0: want more than 0 and less than 1":    func(a *All) { a.Alpha = 0 },

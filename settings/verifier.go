@@ -23,7 +23,7 @@ type Verifier struct {
 type VerifierOptions struct {
 	TargetHeads
 	PassCosts
-	Batches       int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0" check:">=0" more:"" group:"Speculation"`
+	Batches       int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin. -1 = 2 while that is expected to be faster, if drafter and verifier have processors of their own; else 0." default:"-1" check:">=-1" more:"" group:"Speculation"`
 	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64" check:">=1 <=1048576 MiB" more:"" group:"Memory"`
 	Budget
 	CacheFolder
@@ -33,8 +33,9 @@ type VerifierOptions struct {
 
 // Taps are settings of a single verifier: whoever starts all processes knows the drafts.
 type Taps struct {
-	Taps         []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" more:"" group:"Speculation"`
-	SpareThreads int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" more:"" group:"Devices"`
+	Taps          []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" more:"" group:"Speculation"`
+	DraftersApart bool  `help:"The drafters have processors of their own. up, generate and bench see that from the devices." more:"" group:"Devices"`
+	SpareThreads  int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" more:"" group:"Devices"`
 }
 
 // Check refuses hidden states that are too many or named twice.

@@ -7,9 +7,9 @@ func (v *Verifier) SetPatience(x float64) error {
 	return v.sched.Do(context.Background(), func() error { v.sched.SetPatience(x); return nil })
 }
 
-// SetBatches sets into how many batches sessions are divided.
-func (v *Verifier) SetBatches(n int) error {
-	return v.sched.Do(context.Background(), func() error { v.sched.SetBatches(n); return nil })
+// SetBatches sets into how many batches sessions are divided; weighed: only while that is expected to be faster.
+func (v *Verifier) SetBatches(n int, weighed bool) error {
+	return v.sched.Do(context.Background(), func() error { v.sched.SetBatches(n, weighed); return nil })
 }
 
 // Hold keeps v's goroutine busy until c is closed.

@@ -22,6 +22,7 @@ type Config struct {
 	MaxWaiting int           // tickets that may wait for a pass: the bound of the pool; default 32
 	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
 	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
+	Weighed    bool          // divide sessions only while that is expected to be faster
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
 	// SelfDrafts are Guesser's, with what was measured of them; nil: without.
 	SelfDrafts []tandem.SelfDraft

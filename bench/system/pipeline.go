@@ -18,7 +18,7 @@ type division struct {
 }
 
 // divisions begin with what the others are compared with.
-var divisions = []division{{"lockstep", 1}, {"as they come", 0}, {"two batches", 2}}
+var divisions = []division{{"lockstep", 1}, {"as set", 0}, {"two batches", 2}}
 
 // pipelineSuite compares drafting for some sessions while others are verified with drafting for all and then verifying all. Each
 // division has processes of its own, all started before, and they run the same texts in turn.

@@ -52,7 +52,7 @@ type Group struct {
 	Drafts   []string // paths
 	Sessions int      // at once
 	OneSize  bool     // Minions' length stays what it is at first
-	Batches  int      // that sessions are divided into; 0: passes take what waits
+	Batches  int      // that sessions are divided into; 0: as the settings say
 }
 
 // Processes are a gateway and what is behind it, while they run.

@@ -100,6 +100,15 @@ func (l launch) gain(target, drafts device.Spec) float64 {
 	return sharedGain
 }
 
+// apart reports whether the drafter has processors of its own, as far as that can be told before the processes choose: not if auto does.
+func (l launch) apart() (bool, error) {
+	target, drafts, err := l.places()
+	if l.GPUMemory > 0 { // first layers of the target are on a GPU
+		target.Layers = int64(l.GPUMemory)
+	}
+	return len(l.files()) > 0 && !target.Auto && !drafts.Auto && !target.Overlaps(drafts), err
+}
+
 // specs writes the settings of the processes into files of dir and returns their command lines, the gateway's first: it is stopped first.
 func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) {
 	c, err := l.children(dir, addr)
@@ -142,6 +151,10 @@ func (l launch) children(dir *supervise.RunDir, addr string) (c children, err er
 	if err != nil {
 		return c, err
 	}
+	apart, err := l.apart()
+	if err != nil {
+		return c, err
+	}
 	drafterAddr, verifierAddr, pool := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock"), group.PoolFile(dir)
 	logging := l.Logging
 	if logging == (settings.Logging{}) {
@@ -162,7 +175,7 @@ func (l launch) children(dir *supervise.RunDir, addr string) (c children, err er
 	common.Sessions, common.TLS, common.Grace = l.sessions, settings.TLS{}, settings.Default[settings.Process]().Grace
 	v := &c.verifier
 	*v = settings.Verifier{Target: l.target, Process: common, Logging: logging, Processor: forVerifier, ModelOptions: l.ModelOptions,
-		VerifierOptions: l.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare},
+		VerifierOptions: l.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare, DraftersApart: apart},
 		Addresses: settings.Addresses{Listen: verifierAddr, Pool: "file:" + pool}}
 	v.KVMemory, v.MemoryBudget = settings.SizeOf(l.room.target), settings.SizeOf(l.verifierBudget)
 	if len(files) == 0 {

@@ -120,8 +120,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestLaunchThreads: the verifier and the drafter get numbers of threads where nobody else says them, and the drafter is told whether the
-// verifier is on the same processor.
+// TestLaunchThreads: the verifier and the drafter get numbers of threads where nobody else says them, and both are told whether the
+// other is on the same processor.
 func TestLaunchThreads(t *testing.T) {
 	for places, want := range map[[2]string]float64{{"cpu", "cpu"}: sharedGain, {"cores:0", "cores:1"}: -1, {"cpu", "cuda"}: -1,
 		{"cuda+cpu", "cuda"}: sharedGain, {"auto", "auto"}: -1} {
@@ -133,6 +133,25 @@ func TestLaunchThreads(t *testing.T) {
 		}
 		if l.AheadGain = 0.2; l.gain(a, b) != 0.2 {
 			t.Errorf("%v: a gain that was given is not kept", places)
+		}
+	}
+
+	for places, want := range map[[2]string]bool{{"cpu", "cpu"}: false, {"cores:0", "cores:1"}: true, {"cores:0-1", "cores:1"}: false,
+		{"cpu", "cuda"}: true, {"cuda", "cpu"}: true, {"cuda+cpu", "cuda"}: false, {"auto", "auto"}: false, {"cuda", "auto"}: false} {
+		l := launch{drafts: []string{"d.gguf"}}
+		l.Device, l.DraftDevice = places[0], places[1]
+		if got, err := l.apart(); err != nil || got != want {
+			t.Errorf("%v: apart %v, %v, want %v", places, got, err, want)
+		}
+		if l.GPUMemory = 1; places[1] == "cuda" {
+			if got, err := l.apart(); err != nil || got {
+				t.Errorf("%v with layers on the GPU: apart %v, %v", places, got, err)
+			}
+		}
+		if l.GPUMemory, l.drafts = 0, nil; want {
+			if got, err := l.apart(); err != nil || got {
+				t.Errorf("%v without a drafter: apart %v, %v", places, got, err)
+			}
 		}
 	}
 

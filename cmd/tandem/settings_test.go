@@ -230,7 +230,7 @@ func TestSetFlag(t *testing.T) {
 		"up --set strategies.minions.length-maxx=1": `--set: unknown key "strategies.minions.length-maxx", did you mean "strategies.minions.length-max"?`,
 		"up --ctx 5 --set ctx=6":                    "--ctx and --set ctx=…: want one of them",
 		"generate --set http=off":                   "--set http: `tandem generate` has no such setting",
-		"up --set batches=-1":                       "--batches is -1: want 0 or more",
+		"up --set batches=-2":                       "--batches is -2: want -1 or more",
 		"up --set ctx=1 --set ctx=2":                "config: --set: ctx is given 2 times: want one value",
 		"up --set ctx=many":                         "config: --set: ctx: expected a valid 64 bit int but got \"many\"",
 	} {

@@ -92,7 +92,7 @@ func (c *verifierCmd) Run(a *app) error {
 		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
 			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
-			Plan: planFile(c.PassCosts), SpareThreads: spare,
+			Plan: planFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,
 			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/pool"
@@ -28,10 +29,26 @@ type Config struct {
 	Prefixes     prefixes.Config // of the files with long prefixes; Limit 0: none
 	Measure      bool            // measure at the start what its passes cost
 	Plan         string          // file of package profile that is looked into before measuring; "" for none
-	Batches      int             // as verifier.Config has it
+	Batches      int             // as verifier.Config has it, or WhatPays
+	Apart        bool            // the drafters have processors of their own
 	Taps         []int           // hidden states to hand out to drafters that read them; nil: none
 	FeatureBytes int             // memory for them
 	SpareThreads int             // threads to leave to others, if passes measured at the start take hardly longer without them
+}
+
+// WhatPays as Config.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
+// Config.Apart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
+const WhatPays = -1
+
+// batches returns verifier.Config's Batches and Weighed. left: the verifier goes on without its SpareThreads.
+func (c Config) batches(left bool) (batches int, weighed bool) {
+	switch {
+	case c.Batches != WhatPays:
+		return c.Batches, false
+	case c.Apart || left:
+		return 2, true
+	}
+	return 0, false
 }
 
 // Run runs a verifier process until ctx ends.
@@ -71,12 +88,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	if err := c.divide(r, m, plan); err != nil {
 		return nil, undo, err
 	}
-	var costs []tandem.Cost
-	if c.Measure {
-		stop := r.Reading(m, r.Alive)
-		costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
-		stop()
-	}
+	costs, left := c.costs(ctx, r, m, plan)
 	segment, socket, err := c.segment(r, features, &undo)
 	if err != nil {
 		return nil, undo, err
@@ -90,8 +102,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
 	}
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
+	batches, weighed := c.batches(left)
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, SelfDrafts: selfDrafts,
-		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
+		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: batches, Weighed: weighed, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
 		Store: c.store(r, m), Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
 	if err != nil {
 		return nil, undo, err
@@ -127,6 +140,18 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
 	return server, undo, nil
+}
+
+// costs returns the costs of m's passes, nil without Config.Measure. left: m goes on without SpareThreads of its threads.
+func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) (costs []tandem.Cost, left bool) {
+	if !c.Measure {
+		return nil, false
+	}
+	threads := m.About().Threads
+	stop := r.Reading(m, r.Alive)
+	defer stop()
+	costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
+	return costs, m.About().Threads < threads
 }
 
 // store opens the files with long prefixes; none, and a warning, if that is not possible.
