@@ -201,7 +201,7 @@ func (part *Part) commit() {
 		}
 	}
 	part.walked()
-	s.pages.Publish(s.tokens)
+	s.pages.Publish(s.shown(len(s.tokens)))
 }
 
 // Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail

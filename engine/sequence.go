@@ -26,7 +26,9 @@ type Sequence struct {
 	places   []place        // of tree rows
 	line     []int32        // tree rows that lie at Len, Len+1 …: the first a child of the prefix, each the parent of the next
 	taken    []bool         // (maxNodes) node cells in use by tree rows
-	inPass   bool           // guards against one sequence twice in a batch
+	withheld bool           // others find only the first public positions
+	public   int
+	inPass   bool // guards against one sequence twice in a batch
 	recurrence
 }
 
@@ -91,7 +93,7 @@ func checkSequence(c *blocks.Config, capacity, nodes int) error {
 // Closing twice is harmless.
 func (s *Sequence) Close() {
 	s.dropNodes()
-	s.pages.Keep(s.tokens[:s.stated()])
+	s.pages.Keep(s.shown(s.stated()))
 	s.leave()
 	s.length, s.capacity, s.maxNodes = 0, 0, 0
 	s.tokens, s.prompt = nil, nil
@@ -185,7 +187,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 		line
 	s.length += len(path)
 	s.rerootStates(path, keep)
-	s.pages.Publish(s.tokens)
+	s.pages.Publish(s.shown(len(s.tokens)))
 	return nil
 }
 

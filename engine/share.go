@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -59,6 +60,21 @@ func (s *Sequence) Distrust() { s.pages.Distrust() }
 
 // Private makes sure that no sequence finds what s computes from now on: it is not what its tokens alone say.
 func (s *Sequence) Private() { s.pages.Private() }
+
+// Publish lets other sequences find the first n positions and no later ones, until it is called again: rows after them are not what their
+// tokens alone say, and will be replaced. Without Publish they find all.
+func (s *Sequence) Publish(n int) {
+	s.withheld, s.public = true, n
+	s.pages.Publish(s.shown(len(s.tokens)))
+}
+
+// shown returns those of the first n tokens that others may find.
+func (s *Sequence) shown(n int) []tandem.Token {
+	if s.withheld {
+		n = min(n, s.public)
+	}
+	return s.tokens[:n]
+}
 
 // Shares reports whether other sequences find what s computes: not after Distrust or Private, or if nothing is shared.
 func (s *Sequence) Shares() bool { return s.pages.Shares() }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"pgregory.net/rapid"
 )
@@ -201,5 +202,39 @@ func TestSharedInEveryArchitecture(t *testing.T) {
 				s.Close()
 			}
 		})
+	}
+}
+
+// TestPublish: others find no more of a sequence than it publishes, while it goes on and after it has ended.
+func TestPublish(t *testing.T) {
+	m := openTest(t, draftPath, Options{Device: testdevice.CPU(t, 1), KVPages: 16})
+	text := make([]tandem.Token, 5*kernels.PageRows/2)
+	for i := range text {
+		text[i] = tandem.Token(3 + i%4000)
+	}
+	found := func() int {
+		s, err := m.NewShared("t", text, len(text), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		return s.Len()
+	}
+	s, err := m.NewShared("t", text[:1], len(text), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Publish(0)
+	if _, err := m.Forward([]Part{{Seq: s, Extend: text}}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n := found(); n != 0 {
+		t.Errorf("%d positions are found: want none", n)
+	}
+	if s.Publish(kernels.PageRows + 2); found() != kernels.PageRows {
+		t.Errorf("%d positions are found: want the first page", found())
+	}
+	if s.Close(); found() != kernels.PageRows+2 {
+		t.Errorf("%d positions are found: want those that were published", found())
 	}
 }
