@@ -64,10 +64,14 @@ func (d *Drafter) comeBack(s *session) time.Duration {
 // Spare implements schedule.Session: rows ahead of a proposal, as long as they are worth a pass.
 func (s *session) Spare(space schedule.Space) schedule.Part {
 	p := schedule.Part{Part: engine.Part{Seq: s.seq, Want: engine.WantTail}, TopK: s.width()}
+	if s.grower.renew(&p.Part, space.Rows) {
+		return p
+	}
 	gain := s.d.prepare(s, &p.Part, min(space.Rows, aheadShare, s.ahead.left))
 	if gain < s.d.cfg.AheadGain {
 		return schedule.Part{}
 	}
+	s.grower.complete(&p.Part, space.Rows, false)
 	return p
 }
 

@@ -118,6 +118,8 @@ type Drafter struct {
 	held    int              // features of a prompt that are kept at most until all have come
 	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
 	trust   [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
+	pays    pays             // whether drafting ahead does, for a Model that reads states; the schedule's goroutine's
+	aside   aside            // asks for features that no call waits for
 
 	children *spec.Children // of all sessions; the schedule's goroutine's
 }
@@ -133,7 +135,8 @@ func New(cfg Config) (*Drafter, error) {
 		return nil, err
 	}
 	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
-	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows, children: spec.NewChildren(nil)}
+	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows, children: spec.NewChildren(nil),
+		pays: newPays(), aside: newAside()}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
 		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})
@@ -168,9 +171,8 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)},
 		tandem.Attr{Key: "drafter", Str: d.cfg.Name})
 	j, came := newJob(drafting), time.Now()
-	learn := d.gather(ctx, p)
-	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
-	if d.sched.Post(func() { learn(); d.start(p, j, came) }) { // not Do: one wait is enough
+	err := d.begin(ctx, p, j, came)
+	if err == nil {
 		err = j.Wait()
 	}
 	if err != nil {
@@ -209,4 +211,7 @@ func (d *Drafter) CloseOwned(ctx context.Context, owner uint64) error {
 
 // Shutdown ends all calls with Unavailable, frees all sessions and waits for the drafter's goroutine, no
 // longer than ctx. The model may be closed after it has returned nil.
-func (d *Drafter) Shutdown(ctx context.Context) error { return d.sched.Stop(ctx) }
+func (d *Drafter) Shutdown(ctx context.Context) error {
+	d.aside.stop()
+	return d.sched.Stop(ctx)
+}

@@ -34,8 +34,11 @@ type grower interface {
 	take(r result)
 	// retain gives up all tree rows but those of the explored nodes in used, ascending.
 	retain(used []int32)
-	// keeps reports whether what is drafted ahead of a verdict is of use after it.
-	keeps() bool
+	// goes reports whether the session, which has answered p, is to draft ahead of the verdict.
+	goes(p tandem.Proposal) bool
+	// renew gives a part, of at most so many rows, what must be computed before anything can be drafted ahead. wait: with this part, or
+	// until Schedule.Spare is called again, nothing else is.
+	renew(part *engine.Part, rows int) (wait bool)
 	// closed is told that the session has ended.
 	closed()
 }

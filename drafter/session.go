@@ -167,8 +167,8 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		j.reused = s.explored.Sent(j.tree, j.known)
 	}
 	d.sched.End(s, nil)
-	if p := j.proposal; p.Ahead && d.cfg.AheadGain < 1 && !p.Bounds.Plain() && s.grower.keeps() {
-		d.goAhead(s, p)
+	if s.grower.goes(j.proposal) {
+		d.goAhead(s, j.proposal)
 	}
 }
 

@@ -14,16 +14,18 @@ import (
 //
 // Row i of the draft's sequence is token i+1 with the state of position i: the first token has no state before it, so it has no row.
 // The state is the target's. Where the target has not been yet, below the last committed token, it is the draft's own output for the row
-// of the parent. Rows of committed tokens are computed with the target's state as well, so after a verdict nothing that was
-// computed below the old root is used again: the next pass runs the accepted tokens anew, now with their features, and the new root.
+// of the parent. Rows of committed tokens are computed with the target's state as well. So after a verdict the next pass runs the
+// accepted tokens anew, now with their features, and the new root; nothing that was computed below the old root is used again, unless
+// the whole next tree was drafted ahead (stateahead.go).
 //
 // Invariants between passes:
 //  1. The first sure rows of the sequence are final: computed with the target's states, or with zeros where those are not to be had.
-//     Rows after them were computed with the draft's own outputs, because the features had not come in time. They are given up as soon
-//     as some have come.
+//     Rows after them were computed with the draft's own outputs, because the features had not come in time, or ahead of them. They are
+//     given up as soon as some have come.
 //  2. found holds the features of positions from base on. base is at most sure, and one row is kept if there is one: a root may have to be
 //     run again for more candidates.
-//  3. A sequence publishes only rows that its tokens alone determine: it becomes private before the first row without features.
+//  3. A sequence publishes only rows that its tokens alone determine: the first sure rows. It becomes private before the first row
+//     without features.
 type stateGrower struct {
 	tokenGrower
 	next  atomic.Int64  // first position whose features are neither here nor known not to exist; base + len(rows)
@@ -42,6 +44,10 @@ type stateGrower struct {
 	unpacked []float32         // of the pass that is running
 	zeros    []float32         // for what is not to be had
 	shares   bool              // the sequence is not private yet
+
+	going atomic.Bool // the session drafts ahead
+	round stateRound  // since the last answer
+	done  stateRound  // the one before, whose tree is being verified
 }
 
 // newStateGrower returns the grower of a session whose sequence begins with held rows. The model reads width values of features for a row,
@@ -50,6 +56,7 @@ func newStateGrower(t tokenGrower, held, width, own int) *stateGrower {
 	f := &stateGrower{tokenGrower: t, sure: held, base: held, features: width, own: own, instead: map[int][]float32{},
 		zeros: make([]float32, width), shares: true}
 	f.next.Store(int64(held))
+	t.seq.Publish(held)
 	t.d.states.Store(t.id, f)
 	return f
 }
@@ -111,6 +118,7 @@ func (f *stateGrower) rollBack(n int, other bool) {
 	if other {
 		clear(f.instead)
 	}
+	f.seq.Publish(f.sure)
 	f.next.Store(int64(f.end()))
 }
 
@@ -158,17 +166,23 @@ func (f *stateGrower) private() {
 
 // take implements grower. It keeps the draft's outputs at the nodes that the part has explored.
 func (f *stateGrower) take(r result) {
-	n := len(r.part.Extend)
+	n, ahead := len(r.part.Extend), r.cost > 0
 	f.ran(n, f.seq.Len())
-	if r.tree {
-		if n > 0 {
-			f.outputs = append(f.outputs[:0], r.out.Hidden(r.part.At, n-1)...) // the root's
-		}
+	if ahead && n > 0 && f.Missing() == 0 {
+		r.tree = true // it begins anew
+	}
+	if r.tree && n > 0 {
+		f.outputs = append(f.outputs[:0], r.out.Hidden(r.part.At, n-1)...) // the root's
+	}
+	if r.tree || ahead {
 		for i := range r.part.Nodes {
 			f.outputs = append(f.outputs, r.out.Hidden(r.part.At, n+i)...)
 		}
 	}
 	f.tokenGrower.take(r)
+	if ahead && f.explored.Len() > 0 {
+		f.explored.Resent(f.job.tree)
+	}
 }
 
 // output returns the draft's output at an explored node.
@@ -178,6 +192,7 @@ func (f *stateGrower) output(node int) []float32 { return f.outputs[node*f.own:]
 func (f *stateGrower) ran(extended, held int) {
 	if extended > 0 && f.sure == held-extended {
 		f.sure += f.finals
+		f.seq.Publish(f.sure)
 	}
 	if drop := min(f.sure-1-f.base, len(f.found)); drop > 0 {
 		f.base, f.found = f.base+drop, slices.Delete(f.found, 0, drop)
@@ -213,11 +228,16 @@ func (f *stateGrower) remember(at int, path []int32) {
 // adopt implements grower. The accepted tokens are run anew, with their features, and so is all that was explored.
 func (f *stateGrower) adopt(p tandem.Proposal) error {
 	s, held := f.session, len(f.tokens)
+	path, prepared := f.prepared(p)
+	f.learnRound(p, prepared)
 	keep := s.follow(p)
 	s.recall.Keep(keep)
 	known := keep == held && s.explored.Len() > 0
 	if known {
 		s.explored.Hits(s.tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
+	}
+	if prepared {
+		return f.goOn(held, path)
 	}
 	if known && int(p.Base) == held && p.Bounds.Width <= s.explored.Width() && !f.fresh(s.seq.Len()) {
 		kept := s.explored.Reroot(0)
@@ -232,9 +252,6 @@ func (f *stateGrower) adopt(p tandem.Proposal) error {
 	f.rollBack(n, keep < held)
 	return s.seq.Truncate(n)
 }
-
-// keeps implements grower. After a verdict the model reads the target's states, so what it drafted ahead would be given up.
-func (f *stateGrower) keeps() bool { return false }
 
 // closed implements grower.
 func (f *stateGrower) closed() { f.d.states.CompareAndDelete(f.id, f) }

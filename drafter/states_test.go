@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 const sides = "../engine/testdata/sides"
@@ -104,6 +105,13 @@ type statesRig struct {
 func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 	t.Helper()
 	path, target := filepath.Join(sides, name+".gguf"), filepath.Join(sides, "target.gguf")
+	if name == "mtp" { // inside its target's file
+		m := family.Make("qwen35",
+			family.Shape{Layers: 4, Dim: 64, Heads: 4, KV: 2, HeadDim: 32, FFN: 96, Words: 20, States: 4, Groups: 2}, 5)
+		m.WithMTP(5)
+		target = m.Write(t, t.TempDir())
+		path = side.MTPPath(target)
+	}
 	spec, err := engine.SideOf(path)
 	if err != nil {
 		t.Fatal(err)
@@ -157,10 +165,19 @@ func (f *statesRig) tree(id tandem.SessionID, n, told, width int) tandem.Tree {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if err := done.Tree.Validate(12, 260); err != nil {
+	if err := done.Tree.Validate(12, f.oracle.target.Vocab().Size()); err != nil {
 		f.t.Fatal(err)
 	}
 	return done.Tree
+}
+
+// randomText returns n tokens of the target.
+func (f *statesRig) randomText(r *rand.Rand, n int) (text []tandem.Token) {
+	vocab := f.oracle.target.Vocab().Size()
+	for range n {
+		text = append(text, tandem.Token(vocab/2+r.IntN(vocab/2)))
+	}
+	return text
 }
 
 func randomText(r *rand.Rand, n int) (text []tandem.Token) {

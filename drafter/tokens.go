@@ -126,8 +126,13 @@ func (t *tokenGrower) retain(used []int32) {
 	j.known = min(j.known, known)
 }
 
-// keeps implements grower.
-func (t *tokenGrower) keeps() bool { return true }
+// goes implements grower.
+func (t *tokenGrower) goes(p tandem.Proposal) bool {
+	return p.Ahead && t.d.cfg.AheadGain < 1 && !p.Bounds.Plain()
+}
+
+// renew implements grower: there is nothing that would have to be computed anew.
+func (t *tokenGrower) renew(*engine.Part, int) bool { return false }
 
 // closed implements grower.
 func (t *tokenGrower) closed() {}

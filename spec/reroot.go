@@ -169,7 +169,14 @@ func (e *Explored) hang(n *explored) {
 
 // Sent records the tree that was sent to the target, for Likely. Every node of it must be the root, a
 // candidate of a node here, or below one that is not here. It returns how many of its nodes are candidates of the first known nodes.
-func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
+func (e *Explored) Sent(t tandem.Tree, known int) (old int) { return e.mark(t, known, e.find) }
+
+// Resent records the tree that was sent before the nodes were computed anew, some of them at least. What is no candidate any more is
+// left out, and so is what is below it.
+func (e *Explored) Resent(t tandem.Tree) { e.mark(t, 0, e.place) }
+
+// mark marks the nodes of t, of which at returns the place among a node's candidates; -1: it is none of them.
+func (e *Explored) mark(t tandem.Tree, known int, at func(int32, tandem.Token) int) (old int) {
 	for i := range e.nodes {
 		e.nodes[i].sent, e.nodes[i].inSent = 0, i == 0
 	}
@@ -179,7 +186,10 @@ func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
 		if place[i+1] = -1; parent < 0 {
 			continue
 		}
-		at := e.find(parent, token)
+		at := at(parent, token)
+		if at < 0 {
+			continue
+		}
 		e.nodes[parent].sent |= 1 << at
 		if e.nodes[parent].run&(1<<at) != 0 {
 			place[i+1] = e.Child(parent, token)
@@ -192,9 +202,14 @@ func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
 	return old
 }
 
-// find returns the place of a token among the candidates after a node.
+// place returns the place of a token among the candidates after a node, -1 if it is none.
+func (e *Explored) place(node int32, token tandem.Token) int {
+	return slices.IndexFunc(e.nodes[node].list, func(c Candidate) bool { return c.Token == token })
+}
+
+// find returns the place of a token that must be among the candidates after a node.
 func (e *Explored) find(node int32, token tandem.Token) int {
-	at := slices.IndexFunc(e.nodes[node].list, func(c Candidate) bool { return c.Token == token })
+	at := e.place(node, token)
 	if at < 0 {
 		panic(fmt.Sprintf("spec: token %d is not among the %d candidates of node %d", token, len(e.nodes[node].list), node))
 	}
