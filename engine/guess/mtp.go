@@ -52,6 +52,7 @@ func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) 
 	if c.Shapes[0].Source = 0; c.Shapes[0].Recurrent {
 		return nil, tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", f.Path())
 	}
+	c.Delta = kernels.DeltaShape{} // no layer of it is recurrent, so it can be rolled back to any position
 	cat := tensors.New(f)
 	k.collect(cat, d)
 	d.Matrices = cat.Matrices
