@@ -145,3 +145,149 @@ func TestStatesAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestStatesAheadRandom: whatever the verdicts are, late features, lost tickets, callers that give up and sessions that end while the
+// drafter is ahead among them: a tree for which passes were run, once all features are there, is that of a session that was never ahead.
+func TestStatesAheadRandom(t *testing.T) {
+	for _, kind := range aheadKinds {
+		t.Run(kind, func(t *testing.T) {
+			f := newStatesRig(t, kind, Config{PrefixCache: -1, TreeRows: 40, Ahead: 30})
+			f.always()
+			random, judged := rand.New(rand.NewPCG(2, 9)), 0
+			for id := tandem.SessionID(1); id < 24; id += 2 {
+				text := f.randomText(random, 60)
+				n := 1 + random.IntN(9)
+				f.oracle.set(false)
+				f.begin(id, "", text, n)
+				for told := n; n < 48; {
+					late := random.IntN(4) == 0
+					f.oracle.set(late)
+					if random.IntN(5) == 0 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(500))*time.Microsecond)
+						p := proposal(id, text[:n], told)
+						p.Bounds, p.Ahead, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true, true
+						if _, err := f.Propose(ctx, p); err == nil {
+							told = n
+						} else if k := tandem.KindOf(err); k != tandem.Deadline && k != tandem.Canceled {
+							t.Fatal(err)
+						}
+						cancel()
+					}
+					done := f.ahead(id, n, told)
+					told = n
+					if final := f.final(id, n); final && done.Passes > 0 {
+						f.oracle.set(false)
+						f.begin(id+1, "", text, n)
+						p := proposal(id+1, text[:n], n)
+						p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true
+						want, err := f.Propose(t.Context(), p)
+						if err != nil || !reflect.DeepEqual(done.Tree, want.Tree) {
+							t.Fatalf("session %d at %d tokens\ngot  %+v\nwant %+v, %v", id, n, done.Tree, want.Tree, err)
+						}
+						judged++
+					}
+					if random.IntN(3) == 0 {
+						time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
+					} else {
+						f.rest()
+					}
+					if next := f.outcome(id); len(next) > 0 && n+len(next) < 48 && random.IntN(3) > 0 {
+						n += copy(text[n:], next)
+						continue
+					}
+					n += 1 + random.IntN(2)
+				}
+				_, _ = f.Close(t.Context(), id), f.Close(t.Context(), id+1) // ahead, at times
+			}
+			n := f.counters.Snapshot()
+			if judged < 20 || n["ahead.hits"] < 20 || n["ahead.misses"] < 20 || n["faults"] > 0 || n["features.late"] == 0 {
+				t.Errorf("%d trees judged, counted %v", judged, n)
+			}
+		})
+	}
+}
+
+// set makes features late or not.
+func (o *prophet) set(late bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.fails = nil; late {
+		o.fails = func(context.Context, int) error { return tandem.Errorf("test", tandem.Deadline, "late") }
+	}
+}
+
+// final reports whether the rows of a session's first n tokens were computed with the target's states.
+func (f *statesRig) final(id tandem.SessionID, n int) (is bool) {
+	f.t.Helper()
+	f.do(func() { is = f.session(id).grower.(*stateGrower).sure == n-1 })
+	return is
+}
+
+// TestStatesAheadIsOff: nothing is drafted ahead where drafter and verifier share cores, where the proposal does not want it, and where
+// it does not pay.
+func TestStatesAheadIsOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		gain float64
+		hits float64
+		want bool
+	}{"processors of their own": {0.1, 1, true}, "shared cores": {0.7, 1, false}, "no hits": {0.1, 0, false}} {
+		t.Run(name, func(t *testing.T) {
+			f := newStatesRig(t, "eagle", Config{AheadGain: c.gain})
+			f.do(func() { f.pays = pays{ahead: true, trying: true, hits: c.hits, rest: leastRest} })
+			text := f.randomText(rand.New(rand.NewPCG(4, 4)), 40)
+			f.begin(1, "", text, 10)
+			told := 10
+			for n := 10; n < 20; n++ {
+				f.ahead(1, n, told)
+				told = n
+				f.rest()
+			}
+			if n := f.counters.Snapshot(); n["ahead.nodes"] > 0 != c.want {
+				t.Errorf("%d nodes ahead", n["ahead.nodes"])
+			}
+			p := proposal(1, text[:20], told)
+			p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true
+			_, err := f.Propose(t.Context(), p)
+			before := f.counters.Snapshot()["ahead.nodes"]
+			if f.rest(); err != nil || f.counters.Snapshot()["ahead.nodes"] != before {
+				t.Errorf("ahead although the proposal does not want it, %v", err)
+			}
+		})
+	}
+}
+
+// TestStatesAheadAreKept: a later session of the tenant finds what one that was ahead has computed, but nothing of its own states.
+func TestStatesAheadAreKept(t *testing.T) {
+	f := newStatesRig(t, "eagle3", Config{})
+	f.always()
+	text := f.randomText(rand.New(rand.NewPCG(6, 6)), 60)
+	n := 24
+	f.begin(1, "t", text, n)
+	f.ahead(1, n, n)
+	for hits := 0; hits < 6; hits++ {
+		f.rest()
+		next, told := f.outcome(1), n
+		if len(next) == 0 {
+			t.Fatal("nothing was prepared")
+		}
+		n += copy(text[n:], next)
+		if hits == 5 {
+			f.oracle.set(true) // the last rows stay those of own states
+		}
+		f.ahead(1, n, told)
+	}
+	f.rest()
+	if f.final(1, n) {
+		t.Error("rows are final although the features did not come")
+	}
+	f.oracle.set(false)
+	_ = f.Close(t.Context(), 1)
+	f.begin(2, "t", text, n+1)
+	f.begin(3, "u", text, n+1)
+	if got, want := f.tree(2, n+1, n+1, 4), f.tree(3, n+1, n+1, 4); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if found := f.counters.Snapshot()["prefix.reused_tokens"]; found < 20 {
+		t.Errorf("%d tokens were found: want what was computed before the last hit", found)
+	}
+}

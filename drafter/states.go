@@ -249,8 +249,9 @@ func (f *stateGrower) adopt(p tandem.Proposal) error {
 	}
 	s.explored.Clear()
 	n := max(min(s.seq.Len(), keep-1, int(p.Base)-2, f.sure), 0)
-	f.rollBack(n, keep < held)
-	return s.seq.Truncate(n)
+	err := s.seq.Truncate(n)
+	f.rollBack(min(n, s.seq.Len()), keep < held)
+	return err
 }
 
 // closed implements grower.
