@@ -9,14 +9,16 @@ const (
 	payMemory = 512 // about the number of latest rounds that count
 	farLonger = 8   // a round of so many times the usual length does not count: a client was slow
 	leastHits = 1.0 / 512
+	leastMore = 1.03 // of the rate in turn: less may be chance
 )
 
 // pays decides whether drafting ahead from states pays, by what it has brought: tokens per second of rounds ahead and of rounds in turn.
 // That counts all that it costs: trees from the draft's own outputs are worse, passes ahead take memory bandwidth from the target, and a
 // new proposal waits for the pass that is running. No model of these costs is needed, and hits alone would not tell them.
 //
-// All sessions draft in the better way, and for a few rounds now and then in the other. Ahead is the better one at first. Without hits it
-// cannot be.
+// All sessions draft in the better way, and for a few rounds now and then in the other. Without hits ahead cannot be the better one.
+// There is one pays for a session that is alone, which begins ahead, and one for several, which begin in turn: those wait for each
+// other's passes ahead, and trees that come early are verified in smaller batches.
 type pays struct {
 	of     [2]struct{ tokens, seconds, rounds float64 } // in turn and ahead; earlier rounds count less
 	hits   float64                                      // of the latest rounds ahead
@@ -26,7 +28,7 @@ type pays struct {
 	rest   int                                          // rounds until the next trial
 }
 
-func newPays() pays { return pays{ahead: true, hits: 1, left: 2 * stretch, rest: leastRest} }
+func newPays(ahead bool) pays { return pays{ahead: ahead, hits: 1, left: 2 * stretch, rest: leastRest} }
 
 // next reports whether the next round of one of so many sessions is to be ahead.
 func (p *pays) next(sessions int) bool {
@@ -47,13 +49,13 @@ func (p *pays) next(sessions int) bool {
 	return p.ahead != p.trying
 }
 
-// better reports whether drafting ahead has brought more.
+// better reports whether drafting ahead has brought clearly more.
 func (p *pays) better() bool {
 	turn, ahead := p.of[0], p.of[1]
 	if p.hits < leastHits {
 		return false
 	}
-	return turn.seconds == 0 || ahead.tokens*turn.seconds >= turn.tokens*ahead.seconds
+	return turn.seconds == 0 || ahead.tokens*turn.seconds >= leastMore*turn.tokens*ahead.seconds
 }
 
 // tried notes whether a round ahead was a hit.

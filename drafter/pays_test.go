@@ -11,8 +11,8 @@ import (
 func TestPays(t *testing.T) {
 	const rounds = 3000
 	random := rand.New(rand.NewPCG(1, 1))
-	p := newPays()
-	// run returns the share of rounds ahead, in the second half, if these take so long and bring so many tokens more than those in turn.
+	p := newPays(true)
+	// run returns the share of rounds ahead, in the second half, if these take so long and bring so many tokens as those in turn.
 	run := func(longer, more, hits float64) float64 {
 		ahead := 0
 		for i := range rounds {
@@ -40,8 +40,8 @@ func TestPays(t *testing.T) {
 		{0.85, 0.98, 0.4, 0.8, 0.9}, {0.95, 0.8, 0.4, 0, 0.1}, {1.2, 1, 0.1, 0, 0.1}, {0.8, 0.95, 0.5, 0.8, 0.9}, {0.9, 1, 0, 0, 0.1},
 	} {
 		if got := run(c.longer, c.more, c.hits); got < c.least || got > c.most {
-			t.Errorf("rounds ahead of %.2f of the time, %.2f of the tokens and %.1f hits: %.3f of rounds are ahead, want %v to %v", c.longer,
-				c.more, c.hits, got, c.least, c.most)
+			t.Errorf("rounds ahead of %.2f of the time, %.2f of the tokens and %.1f hits: %.3f of rounds are ahead, want %v to %v",
+				c.longer, c.more, c.hits, got, c.least, c.most)
 		}
 	}
 }

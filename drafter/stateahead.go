@@ -30,6 +30,7 @@ type stateRound struct {
 	answered time.Time     // the last answer
 	took     time.Duration // from the answer before that to it; 0: it does not count
 	ahead    bool          // the session drafted ahead meanwhile
+	pays     *pays         // which has decided that
 }
 
 // goes implements grower.
@@ -42,9 +43,13 @@ func (f *stateGrower) goes(p tandem.Proposal) bool {
 		return false
 	}
 	if !last.answered.IsZero() {
-		f.done = stateRound{took: now.Sub(last.answered), ahead: last.ahead}
+		f.done = stateRound{took: now.Sub(last.answered), ahead: last.ahead, pays: last.pays}
 	}
-	f.round = stateRound{answered: now, ahead: f.d.pays.next(f.d.sched.Load().Sessions)}
+	sessions, decides := f.d.sched.Load().Sessions, &f.d.pays[0]
+	if sessions > 1 {
+		decides = &f.d.pays[1]
+	}
+	f.round = stateRound{answered: now, ahead: decides.next(sessions), pays: decides}
 	f.going.Store(f.round.ahead)
 	return f.round.ahead
 }
@@ -52,10 +57,10 @@ func (f *stateGrower) goes(p tandem.Proposal) bool {
 // learnRound notes what the tree before the proposal p has brought. hit: the proposal needs no pass.
 func (f *stateGrower) learnRound(p tandem.Proposal, hit bool) {
 	if f.round.ahead {
-		f.d.pays.tried(hit)
+		f.round.pays.tried(hit)
 	}
 	if tokens := int(p.Base) - len(f.tokens); f.done.took > 0 && tokens > 0 {
-		f.d.pays.learn(f.done.ahead, tokens, f.done.took)
+		f.done.pays.learn(f.done.ahead, tokens, f.done.took)
 	}
 	f.done = stateRound{}
 }

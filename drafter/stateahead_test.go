@@ -18,7 +18,7 @@ var aheadKinds = append(slices.Clone(sideNames), "mtp")
 // always lets sessions draft ahead without asking whether it pays.
 func (f *statesRig) always() {
 	f.t.Helper()
-	f.do(func() { f.pays = pays{ahead: true, hits: 1, left: math.MaxInt} })
+	f.do(func() { f.pays[0] = pays{ahead: true, hits: 1, left: math.MaxInt}; f.pays[1] = f.pays[0] })
 }
 
 // do runs fn where sessions belong.
@@ -233,7 +233,7 @@ func TestStatesAheadIsOff(t *testing.T) {
 	}{"processors of their own": {0.1, 1, true}, "shared cores": {0.7, 1, false}, "no hits": {0.1, 0, false}} {
 		t.Run(name, func(t *testing.T) {
 			f := newStatesRig(t, "eagle", Config{AheadGain: c.gain})
-			f.do(func() { f.pays = pays{ahead: true, trying: true, hits: c.hits, rest: leastRest} })
+			f.do(func() { f.pays[0] = pays{ahead: true, trying: true, hits: c.hits, rest: leastRest} })
 			text := f.randomText(rand.New(rand.NewPCG(4, 4)), 40)
 			f.begin(1, "", text, 10)
 			told := 10

@@ -54,6 +54,7 @@ type crowd struct {
 	*rig
 	vocab            *token.Vocab
 	sessions, length int
+	ahead            bool // the drafter may go ahead
 }
 
 func newCrowd(t testing.TB, sessions, length int, target, draft func(rows int) time.Duration) crowd {
@@ -64,7 +65,7 @@ func newCrowd(t testing.TB, sessions, length int, target, draft func(rows int) t
 	m := timedModel(t, targetFile, sessions, target)
 	r := newRig(t, rigOptions{sessions: sessions, verifier: verifier.Config{Model: m, Costs: costs},
 		drafter: drafter.Config{Model: timedModel(t, cmp.Or(*dear, draftFile), sessions, draft)}})
-	return crowd{r, m.Vocab(), sessions, length}
+	return crowd{rig: r, vocab: m.Vocab(), sessions: sessions, length: length}
 }
 
 // flow is a period in which all sessions of a crowd decoded.
@@ -96,7 +97,7 @@ func (c crowd) decode(t testing.TB, batches, tokens int) (f flow, texts [][]tand
 		first := true
 		all.Go(func() {
 			s, err := c.generate(asked{prompt: c.prompt(prompts[n%len(prompts)]), tokens: tokens, sampling: tandem.Sampling{TopP: 1},
-				bounds: tandem.Bounds{Nodes: c.length + 1, Depth: c.length, Width: 1},
+				bounds: tandem.Bounds{Nodes: c.length + 1, Depth: c.length, Width: 1}, how: tandem.Proposal{Ahead: c.ahead},
 				enough: func() bool {
 					mu.Lock()
 					defer mu.Unlock()
