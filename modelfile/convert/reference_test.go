@@ -280,26 +280,50 @@ func (r targetReference) drafts(d *reference, s *side.Spec, tokens []int, fed in
 		if s.Kind == side.Eagle3 {
 			own = r.eagle3(d, c, i+1, taps, own, i < fed, token)
 			states = append(states, own)
-			logits = append(logits, d.mul("output.weight", d.norm("output_norm.weight", own)))
+			logits = append(logits, r.draftOutput(d, s, d.norm("output_norm.weight", own)))
 			continue
 		}
 		h := own
 		if i < fed {
-			h = taps[0]
+			h = nil
+			for j, tap := range taps {
+				if name := fmt.Sprintf("taps.%d.weight", j); d.values[name] != nil {
+					tap = d.mul(name, tap)
+				}
+				h = sum(tap, h)
+			}
 		}
 		after := d.row(c, i+1, fuse(d, s, h, r.embedding(token)))
 		own = d.norm("output_norm.weight", after[len(after)-1])
-		states, logits = append(states, own), append(logits, r.output(own))
+		states, logits = append(states, own), append(logits, r.draftOutput(d, s, own))
 	}
 	return states, logits
+}
+
+// draftOutput returns the logits of the tokens that a draft knows.
+func (r targetReference) draftOutput(d *reference, s *side.Spec, state []float64) []float64 {
+	if d.values["output.weight"] != nil {
+		return d.mul("output.weight", state)
+	}
+	all := r.output(state)
+	if s.Draft.IDs == nil {
+		return all
+	}
+	known := make([]float64, len(s.Draft.IDs))
+	for i, id := range s.Draft.IDs {
+		known[i] = all[id]
+	}
+	return known
 }
 
 // eagle3 returns the state of a row of an EAGLE-3 draft.
 func (r targetReference) eagle3(d *reference, c *cache, position int, taps [][]float64, own []float64, fed bool, token int) []float64 {
 	h := own
 	if fed {
-		h = d.mul("fc.0.weight", taps[0])
-		h = sum(sum(h, d.mul("fc.1.weight", taps[1])), d.mul("fc.2.weight", taps[2]))
+		h = nil
+		for i, tap := range taps {
+			h = sum(d.mul(fmt.Sprintf("fc.%d.weight", i), tap), h)
+		}
 	}
 	e := r.embedding(token)
 	if own, ok := d.values["token_embd.weight"]; ok {

@@ -30,8 +30,9 @@ func (m *mix) typeOfSide(name string, shape []int, was gguf.Type) gguf.Type {
 //
 //   - medusa: W has zeros around it, so the additional elements of z stay SiLU(0) = 0.
 //   - ppd: the embeddings have zeros after them, as those of tokens do.
-//   - dovetail, eagle: the fusion gives zeros from d on (its gate is ½ there, of two zeros), and the blocks grow as a model's do,
-//     with additional heads and feed-forward units that work for nothing. All norms have weights times √(d/D), with epsilon·d/D.
+//   - dovetail, eagle: the sum of taps and the fusion give zeros from d on (its gate is ½ there, of two zeros), and the blocks grow as a
+//     model's do, with additional heads and feed-forward units that work for nothing. All norms have weights times √(d/D), with
+//     epsilon·d/D.
 //   - eagle3: the same if the draft is as wide as the target; if not, only the inputs of fc grow.
 //
 // The number of blocks stays: taps name layers of the original model, which come first in the expanded one.

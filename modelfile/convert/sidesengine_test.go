@@ -2,7 +2,6 @@ package convert
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -77,6 +76,7 @@ func guessed(t *testing.T, target, path string, g *golden) (all [][]float64) {
 // drafted returns a draft's logits for the tokens from position 1 on: the first fed rows get the target's states, the others its own.
 func drafted(t *testing.T, m *engine.Model, target, path string, tokens []tandem.Token, fed int) (all [][]float64) {
 	t.Helper()
+	_, s := readSide(t, path)
 	seq, err := m.NewSequence(64, 16)
 	if err != nil {
 		t.Fatal(err)
@@ -107,10 +107,15 @@ func drafted(t *testing.T, m *engine.Model, target, path string, tokens []tandem
 			t.Fatal(err)
 		}
 		var flat []float64
-		for _, v := range out.Logits(0) {
-			if !math.IsInf(float64(v), 0) { // a token that the draft does not know
-				flat = append(flat, float64(v))
+		logits := out.Logits(0)
+		for id, v := range logits {
+			if s.Draft.IDs != nil {
+				if id == len(s.Draft.IDs) {
+					break
+				}
+				v = logits[s.Draft.IDs[id]]
 			}
+			flat = append(flat, float64(v))
 		}
 		all = append(all, flat)
 		if i+1 < len(states) && i+1 >= fed {
