@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/arch"
@@ -15,15 +16,22 @@ import (
 // State is the hidden state of the position before a row's: see package guess.
 type State = guess.State
 
-// OpenDraft loads the model in the file at path, which may be a side file of kind dovetail, eagle or eagle3. Then the embedding matrix,
-// and the output matrix unless the file has one, come from the file of its target; nothing else of that is loaded. A plain model
-// opens as by Open, and target is not used. Errors: Open's, and Invalid for a side file of another target or kind.
+// OpenDraft loads the model in the file at path, which may be a side file of kind dovetail, eagle or eagle3. Then the output matrix, unless
+// the file has one, comes from the file of its target: the rows of those tokens that the draft knows. The embedding matrix is not loaded:
+// passes read rows of it from that file, and fail if somebody has written to it (Corrupt). A plain model opens as by Open, and target is
+// not used. Errors: Open's, and Invalid for a side file of another target or kind.
 //
 // Rows of such a draft depend on the states that they are given, not on tokens alone. So the pages that shared sequences hand on
 // (NewShared) are as good as the states that they were made with: that costs acceptance at most, since a draft only guesses.
 func OpenDraft(path, target string, o Options) (*Model, error) {
 	m := &Model{}
-	err := withFiles(path, target, func(f, of *gguf.File) error { return opening{m}.load(f, of, o) })
+	err := withFiles(path, target, func(f, of *gguf.File) error {
+		err := opening{m}.load(f, of, o)
+		if d := m.draft; err == nil && d != nil {
+			m.file = d.EmbedIn.Keep(d.Embed.Tensor())
+		}
+		return err
+	})
 	if err != nil {
 		m.Close()
 		return nil, err
@@ -110,11 +118,11 @@ func (m opening) sideDraft(f, of *gguf.File, spec side.Spec, target *blocks.Conf
 	return guess.NewDraft(f, spec, of, target, lineage)
 }
 
-// give writes the states of a part's rows, the first of which is row `at` of the pass, to the inputs.
+// give writes the embeddings and states of a draft's rows in a part, the first of which is row `at` of the pass, to the inputs.
 func (f running) give(part *Part, at int) error {
 	switch d := f.draft; {
 	case d != nil:
-		return d.Write(f.runner, at, len(part.Extend)+len(part.Nodes), part.States)
+		return d.Write(f.runner, at, slices.Concat(part.Extend, part.Nodes), part.States)
 	case part.States != nil:
 		return tandem.Errorf("engine", tandem.Invalid, "%d states for %s, which reads none", len(part.States), f.config.Name)
 	}

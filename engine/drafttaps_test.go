@@ -1,8 +1,14 @@
 package engine
 
 import (
+	"os"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 
@@ -33,4 +39,74 @@ func draftFiles(t testing.TB) map[string]string {
 		files[s.String()] = family.Draft(s, target, "dd9a29545807bb2b924edc09679dc0eb", "934910ae626e7b3f", uint64(i)).Write(t, dir)
 	}
 	return files
+}
+
+// TestDraftMemory: a draft takes memory for its own matrices and for the rows of the target's output matrix that it knows, and none for
+// embeddings.
+func TestDraftMemory(t *testing.T) {
+	o := Options{Device: testdevice.CPU(t, 1), KVPages: 3, MaxRows: 40}
+	target := family.Read(t, sidePath("target"))
+	head := target.Tensor("output.weight")
+	if head == nil {
+		head = target.Tensor("token_embd.weight")
+	}
+	for name, path := range draftFiles(t) {
+		m := openDraftFile(t, path, o)
+		var want int64
+		packed := func(x *family.Tensor, rows int) {
+			want += int64(kernels.Groups16.Bytes(kernels.Type(x.Type), rows, x.Shape[0]))
+		}
+		own := family.Read(t, path)
+		for i := range own.Tensors {
+			if x := &own.Tensors[i]; len(x.Shape) > 1 {
+				packed(x, x.Shape[1])
+			}
+		}
+		switch ids := m.draft.Spec.Draft.IDs; {
+		case own.Tensor("output.weight") != nil:
+		case ids != nil:
+			packed(head, len(ids))
+		default:
+			packed(head, head.Shape[1])
+		}
+		o.KVPages = m.options.KVPages
+		planned, err := MeasureDraft(path, sidePath("target"), o)
+		if err != nil || planned.Weights != m.store.Bytes() || planned.Weights != want {
+			t.Errorf("%s: planned %d bytes of weights, taken %d, %v: want %d", name, planned.Weights, m.store.Bytes(), err, want)
+		}
+	}
+}
+
+// TestDraftFileChanged: a pass reads embeddings from the target's file, which must stay as it is. One that was written to or cut short is
+// an error of the pass, after which the sequence is as before.
+func TestDraftFileChanged(t *testing.T) {
+	whole, err := os.ReadFile(sidePath("target"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(path string) error{
+		"cut":     func(path string) error { return os.Truncate(path, 5000) },
+		"touched": func(path string) error { return os.Chtimes(path, time.Time{}, time.Unix(1, 0)) },
+		"removed": os.Remove,
+	} {
+		path := writeSide(t, whole)
+		m, err := OpenDraft(sidePath("eagle"), path, Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 64, 64)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		s := newSeq(t, m, 10, 2)
+		forward(t, m, 1, Part{Seq: s, Extend: []tandem.Token{1}, States: make([]State, 1)})
+		if err := change(path); err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.Forward([]Part{{Seq: s, Extend: []tandem.Token{2}, States: make([]State, 1)}}, 0)
+		if what == "removed" {
+			if err != nil || s.Len() != 2 {
+				t.Errorf("%s: %v", what, err)
+			}
+		} else if tandem.KindOf(err) != tandem.Corrupt || !strings.Contains(err.Error(), path) || s.Len() != 1 {
+			t.Errorf("%s: %d tokens, %v", what, s.Len(), err)
+		}
+	}
 }

@@ -64,6 +64,9 @@ func (m opening) fill(f, of *gguf.File, progress func(done, total int64)) error 
 		to.Cache = m.memory
 	}
 	to.Add, to.Forget = digests.add, m.options.Forget || streamed
+	if m.draft != nil {
+		to.Lookup = m.draft.Embed.Tensor()
+	}
 	if err := tensors.Fill(m.matrices, to, progress); err != nil {
 		return err
 	}

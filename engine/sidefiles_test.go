@@ -74,6 +74,12 @@ func TestBadSideFiles(t *testing.T) {
 		}
 	}
 	without := func(name string) func(w *gguf.Writer) { return func(w *gguf.Writer) { w.DropTensor(name) } }
+	known := func(arch string, ids ...int32) func(w *gguf.Writer) {
+		return func(w *gguf.Writer) {
+			w.Set(arch+".d2t", ids)
+			w.Set(arch+".draft_vocab_size", uint32(len(ids)))
+		}
+	}
 	nan, inf := math.NaN(), math.Inf(1)
 	const lineage, vocabulary = "tandem.target.lineage", "tandem.target.vocabulary"
 	others := strings.Repeat("0123456789abcdef", 2)
@@ -131,6 +137,21 @@ func TestBadSideFiles(t *testing.T) {
 		{"eagle3", drop("eagle3.draft_vocab_size"), tandem.Corrupt, []string{"draft_vocab_size"}},
 		{"eagle3", set("eagle3.draft_length", uint32(64)), tandem.Corrupt, []string{"[32 32]"}},
 		{"eagle3", without("blk.0.hidden_norm.weight"), tandem.Corrupt, []string{"blk.0.hidden_norm.weight"}},
+		{"eagle", set("eagle.taps", []int32{-1, 2, -1}), tandem.Corrupt, []string{"[-1 2 -1]", "-1 is there twice"}},
+		{"eagle", set("eagle.taps", []int32{1, 2, 3}), tandem.Corrupt, []string{"taps 1 and 2", "taps.0.weight", "taps.1.weight"}},
+		{"eagle", set("eagle.taps", []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}), tandem.Corrupt, []string{"9 taps", "wants 1 to 8"}},
+		{"eagle", tensor("taps.0.weight", []int{32, 16}), tandem.Corrupt, []string{"taps.0.weight", "[32 16]", "[32 32]"}},
+		{"eagle", tensor("taps.1.weight", []int{32, 32}), tandem.Unsupported, []string{"taps.1.weight"}},
+		{"dovetail", tensor("output.weight", []int{32, 260}), tandem.Corrupt, []string{"output.weight", "dovetail.d2t"}},
+		{"dovetail", known("dovetail", 5, 260), tandem.Corrupt, []string{"draft token 1", "target's 260", "0 to 259"}},
+		{"dovetail", known("dovetail", 5, -1), tandem.Corrupt, []string{"dovetail.d2t"}},
+		{"dovetail", known("dovetail", 5, 7, 5), tandem.Corrupt, []string{"draft token 2", "target's 5", "earlier"}},
+		{"eagle", set("eagle.d2t", []int32{1, 2}), tandem.Corrupt, []string{"draft_vocab_size"}},
+		{"eagle", set("eagle.draft_vocab_size", uint32(9)), tandem.Corrupt, []string{"d2t"}},
+		{"eagle", func(w *gguf.Writer) {
+			known("eagle", 4, 9)(w)
+			tensor("output.weight", []int{32, 3})(w)
+		}, tandem.Corrupt, []string{"output.weight", "[32 3]", "[32 2]"}},
 		{"eagle3", without("fc.1.weight"), tandem.Corrupt, []string{"fc.1.weight"}},
 	} {
 		err := openSideFile(t, editSide(t, c.name, c.change), Options{})

@@ -46,7 +46,9 @@ type Draft struct {
 	Config   blocks.Config
 	Weights  blocks.Weights
 	Matrices []tensors.Matrix
-	Borrowed []*gguf.Tensor // those of Matrices that are in the target's file
+	Embed    *tensors.Lookup
+	EmbedIn  *gguf.File     // where that is
+	Borrowed []*gguf.Tensor // those of Matrices and Embed that are in the target's file
 	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
 
 	entrance entrance
@@ -57,14 +59,15 @@ type Draft struct {
 	stateNorm []float32 // eagle3: weights of the norm of the target's states, for one after the other; nil: no norm
 	stateBias []float32 // eagle3: joins the products of the target's states; nil: none
 
-	taps   []kernels.W   // T_i; None: the tap has no matrix, as at most one
-	states []kernels.Buf // of taps: that of one without a matrix is h
-	h      kernels.Buf
-	zeros  []float32
+	taps     []kernels.W   // T_i; None: the tap has no matrix, as at most one
+	states   []kernels.Buf // of taps: that of one without a matrix is h
+	h        kernels.Buf
+	embedded kernels.Buf
+	zeros    []float32
 }
 
 // NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
-// unless f has them: of the output matrix only the rows of the tokens that the draft knows.
+// unless f has them: of the output matrix only the rows of the tokens that the draft knows. Embeddings stay in their file.
 func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
 	wide := spec.Kind == side.Eagle3
 	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, unnormed: wide}
@@ -82,7 +85,7 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	find.CollectLayers()
 	w.Embed, w.Head = kernels.None, kernels.None
 	if wide {
-		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, cfg.Dim)
+		d.embedIn(f, c.Lookup("token_embd.weight", false, cfg.Vocab, cfg.Dim))
 	}
 	if n := len(cfg.Outputs); n > 0 {
 		c.Matrix(&w.Head, "output.weight", false, n, cfg.Dim)
@@ -101,25 +104,25 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 	w, cfg := &d.Weights, &d.Config
 	t := tensors.New(of)
 	t.Matrices = c.Matrices
-	if w.Embed == kernels.None && cfg.Dim != d.Spec.Dim {
+	if d.Embed == nil && cfg.Dim != d.Spec.Dim {
 		return tandem.Errorf("engine", tandem.Corrupt, "%s: a draft of width %d without an embedding matrix: the target's has width %d",
 			c.File.Path(), cfg.Dim, d.Spec.Dim)
 	}
-	if w.Embed == kernels.None {
-		t.Matrix(&w.Embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	if d.Embed == nil {
+		if x := t.Lookup("token_embd.weight", true, cfg.Vocab, cfg.Dim); x != nil {
+			d.embedIn(of, x)
+			d.Borrowed = append(d.Borrowed, x)
+		}
 	}
 	if w.Head == kernels.None {
 		name := "output.weight"
 		if of.Tensor(name) == nil {
 			name = "token_embd.weight"
 		}
-		switch {
-		case cfg.Outputs != nil:
+		if cfg.Outputs != nil {
 			t.Gathered(&w.Head, name, cfg.Vocab, cfg.Dim, cfg.Outputs)
-		case name == "output.weight":
+		} else {
 			t.Matrix(&w.Head, name, true, cfg.Vocab, cfg.Dim)
-		default:
-			w.Head = w.Embed
 		}
 	}
 	for _, x := range t.Matrices[len(c.Matrices):] {
@@ -131,10 +134,16 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 	return t.Err
 }
 
+// embedIn makes rows of t, a matrix in f, the embeddings; nil: f has none.
+func (d *Draft) embedIn(f *gguf.File, t *gguf.Tensor) {
+	if t != nil {
+		d.Embed, d.EmbedIn = tensors.NewLookup(t), f
+	}
+}
+
 // Enter lays out what makes the residual stream b.X of embeddings and states.
 func (d *Draft) Enter(b *blocks.Planner) {
-	e := b.Buf(b.Dim)
-	b.Embed(b.W.Embed, e)
+	d.embedded = b.Buf(b.Dim)
 	d.states, d.h, d.zeros = nil, b.X, make([]float32, max(d.Spec.Dim, b.Dim))
 	if !d.wide {
 		d.h = b.Buf(b.Dim)
@@ -153,14 +162,15 @@ func (d *Draft) Enter(b *blocks.Planner) {
 			b.MatMul(w, tap, d.h, kernels.MatMulOpt{Add: true})
 		}
 	}
-	d.entrance.enter(b, e, d.h)
+	d.entrance.enter(b, d.embedded, d.h)
 }
 
-// Write puts the states of rows, the first of which is row `at` of a pass, where Enter has laid them out. Errors: Invalid for states of
-// another number or width.
-func (d *Draft) Write(r kernels.Runner, at, rows int, all []State) error {
-	if len(all) != rows {
-		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(all), rows, d.Config.Name)
+// Write puts the embeddings and states of the rows of tokens, the first of which is row `at` of a pass, where Enter has laid them out.
+// Errors: Invalid for states of another number or width, and those of Embed.
+func (d *Draft) Write(r kernels.Runner, at int, tokens []tandem.Token, all []State) error {
+	if len(all) != len(tokens) {
+		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(all), len(tokens),
+			d.Config.Name)
 	}
 	features, own := d.Spec.StateWidth()
 	for i, s := range all {
@@ -169,6 +179,9 @@ func (d *Draft) Write(r kernels.Runner, at, rows int, all []State) error {
 				"state %d has %d numbers of the target and %d of the draft: want %d, or %d, or none", i, n, len(s.Own), features, own)
 		}
 		d.write(r, at+i, s)
+		if err := d.Embed.Read(int(tokens[i]), r.Row(d.embedded, at+i)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ func (k *mtp) collect(cat *tensors.Catalog, d *Draft) {
 	c.BesideEachOther(name("eh_proj"), cfg.Dim, &k.embd, &k.hidden, cfg.Dim)
 	k.embdNorm, k.hiddenNorm = c.Vector(name("enorm"), true, cfg.Dim), c.Vector(name("hnorm"), true, cfg.Dim)
 	w.OutputNorm = c.Vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
-	c.Matrix(&w.Embed, or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim)
+	w.Embed = kernels.None
+	d.embedIn(c.File, c.Lookup(or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim))
 	c.Matrix(&w.Head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
 	c.CollectLayers()
 }

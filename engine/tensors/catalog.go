@@ -161,6 +161,14 @@ func (c *Catalog) Gathered(into *kernels.W, name string, rows, cols int, order [
 	}
 }
 
+// Lookup asks for a (rows, cols) tensor of which passes read single rows from the file; nil if it is absent and not required.
+func (c *Catalog) Lookup(name string, required bool, rows, cols int) *gguf.Tensor {
+	if t := c.Find(name, required, cols, rows); t != nil && c.Runs(t) {
+		return t
+	}
+	return nil
+}
+
 // Row asks for a matrix of one output, which the file has as a vector.
 func (c *Catalog) Row(into *kernels.W, name string, cols int) {
 	if t := c.Find(name, true, cols); t != nil && c.Runs(t) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -130,7 +131,8 @@ type Filling struct {
 	Take   func(p Piece, src []byte) error // of a matrix
 	Cache  kernels.Cache                   // is populated; nil: none
 	Add    AddLeaf
-	Forget bool // drop what was read from the system's page cache
+	Lookup *gguf.Tensor // a tensor that is checked and added like matrices, and not taken, since it stays in the file; nil: none
+	Forget bool         // drop what was read from the system's page cache
 }
 
 // Into returns a filling that packs into a store.
@@ -246,6 +248,11 @@ func Warm(t *gguf.Tensor) error {
 // to be forgotten; the system takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
 func Fill(matrices []Matrix, to Filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
+	if t := to.Lookup; t != nil && !slices.ContainsFunc(matrices, func(m Matrix) bool { return m.Tensor == t && m.Order == nil }) {
+		for _, c := range cut(t, 0, t.Elements()/t.Shape[0], nil, 0, false) {
+			chunks, largest, total = append(chunks, c), max(largest, c.size), total+int64(c.size)
+		}
+	}
 	var blank []chunk
 	if cache := to.Cache; cache != nil {
 		for at := int64(0); at < cache.Bytes(); at += blankBytes {

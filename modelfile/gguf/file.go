@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -172,6 +173,13 @@ func Parse(data []byte) (*File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Keep returns what goes on reading t after f is closed, without the header, which is large. The caller closes it. After Keep, f can only
+// be closed.
+func (f *File) Keep(t *Tensor) *File {
+	f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == t.part })
+	return &File{parts: []*part{t.part}}
 }
 
 // Close closes the file. Closing twice is no error.

@@ -169,6 +169,22 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
+// An EAGLE-3 draft of another width than its target needs matrices of its own.
+func TestOwnWidth(t *testing.T) {
+	s, err := Read(load(t, "eagle3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Draft.Width = 64
+	for _, lacks := range []string{"", "output.weight", "token_embd.weight"} {
+		err := s.Complete(func(name string) bool { return name != lacks })
+		if (err == nil) != (lacks == "") || err != nil && err.Error() != "a draft of width 64 has no \""+lacks+
+			"\", and the rows of the target's have 32" {
+			t.Errorf("without %q: %v", lacks, err)
+		}
+	}
+}
+
 func TestFits(t *testing.T) {
 	s, err := Read(load(t, "eagle3"))
 	if err != nil {
