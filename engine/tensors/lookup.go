@@ -6,8 +6,8 @@ import (
 )
 
 // Lookup reads single rows of a matrix from its file, so that the matrix takes no memory. A row is about a kilobyte, which the system's
-// page cache has: that takes microseconds, and a pass milliseconds. It reads and does not map, as package gguf has it. One goroutine at a
-// time may use it.
+// page cache has: that takes about ten microseconds, and a pass milliseconds. It reads and does not map, as package gguf has it. One
+// goroutine at a time may use it.
 type Lookup struct {
 	t   *gguf.Tensor
 	buf []byte
