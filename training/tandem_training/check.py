@@ -92,6 +92,17 @@ def texts(folder, seed=3):
     return where
 
 
+def rounds():
+    """Rounds over a text of ten rows: chains of 2, 0, 3 and 1 right guesses, and one that the text's end cuts."""
+    right = [2, 9, 9, 0, 3, 9, 9, 9, 1, 9]
+    ranks = torch.tensor([[0 if d < n else 1 for d in range(3)] for n in right])
+    tally = loop.Tally()
+    tally.add(ranks, [10])
+    got = tally.report()
+    expect(got["score"] == 2.5, f"tokens a round are {got['score']}: want 10 of 4 rounds")
+    expect(got["chain"] == 1 + sum(min(n, 3) for n in right) / 10, f"chain is {got['chain']}")
+
+
 def losses():
     """kl_top against the formula written out, and its gradient against differences."""
     g = torch.Generator().manual_seed(5)
@@ -134,7 +145,7 @@ def kinds(folder, path):
         m = train.run(a)
         before, after = m["curve"][0]["loss"], m["curve"][-1]["loss"]
         expect(after < before, f"{kind}: held-out loss {before} -> {after}: want it to fall")
-        expect(m["held"]["chain"] >= m["curve"][0]["chain"], f"{kind}: acceptance length {m['curve']}: want it to grow")
+        expect(m["held"]["score"] >= m["curve"][0]["score"], f"{kind}: tokens a round {m['curve']}: want them to grow")
         f = gguf.File(out)
         back = llama.load(f) if kind == "distill" else export.read(out, llama.load(gguf.File(path)))
         again = os.path.join(folder, "again.gguf")
@@ -206,6 +217,7 @@ def main():
     target = golden.tiny(16)
     quantised()
     losses()
+    rounds()
     formulas(target)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "target.gguf")

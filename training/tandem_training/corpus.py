@@ -20,6 +20,7 @@ class Batch:
         for row, t in zip(self.judged, texts):
             row[max(0, t.prompt - 1):len(t.ids)] = True
         self.lengths = torch.tensor([len(t.ids) for t in texts])
+        self.prompts = torch.tensor([t.prompt for t in texts])
         self.tokens = int(self.lengths.sum())
 
     def inside(self):

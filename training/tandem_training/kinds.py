@@ -1,7 +1,8 @@
 """One trainer for each kind of side file: what its loss is, and how good it is on held-out texts.
 
 Every trainer has side (the module), taps (what it needs of the shards), loss(batch, share) for a corpus.Batch after that share of the
-training, and ranks(batch): for rows of the batch and distances, how many tokens the drafter puts before the one that came."""
+training, and ranks(batch): for rows of the batch and distances, how many tokens the drafter
+puts before the one that came, and of how many rows each text is, if they follow each other."""
 import torch
 import torch.nn.functional as F
 
@@ -39,7 +40,7 @@ class Trainer:
             b = corpus.batch(indices, self.taps)
             n = int(b.judged.sum())
             losses, rows = losses + self.loss(b, 1.0).item() * n, rows + n
-            tally.add(self.ranks(b))
+            tally.add(*self.ranks(b))
         return {"loss": round(losses / max(1, rows), 4), **tally.report()}
 
 
@@ -70,13 +71,14 @@ class Medusa(Trainer):
         n = rows.shape[1]
         h = h[:, :n][rows]
         right = [self.known(batch.ids[:, 2 + k:2 + k + n][rows]) for k in range(heads)]
-        return torch.stack([loop.rank(self.out(h, k), right[k].to(h.device)) for k in range(heads)], -1)
+        return torch.stack([loop.rank(self.out(h, k), right[k].to(h.device)) for k in range(heads)], -1), rows.sum(1).tolist()
 
 
 class Draft(Trainer):
     """Drafts: KL on logits, and smooth L1 on states (a.state), for a.steps steps of drafting at every position (one step until the
     share a.alone of the training); step s counts fade^s. Uniform noise on the target's states, of a.noise times their root mean
-    square, as in EAGLE."""
+    square, as in EAGLE. In a share a.blind of the texts the states of the prompt are zeros: so it is where a verifier has a prompt in its
+    cache from a request without this draft."""
     distances = loop.Tally.CHAIN
 
     def __init__(self, target, side, a, head):
@@ -88,6 +90,9 @@ class Draft(Trainer):
         taps = batch.taps(self.side.reads).to(self.a.device)
         if noise:
             taps = taps + (torch.rand_like(taps) * 2 - 1) * noise * taps.pow(2).mean().sqrt()
+        if torch.is_grad_enabled() and self.a.blind:
+            blind = torch.where(torch.rand(len(taps)) < self.a.blind, batch.prompts, 0)
+            taps = taps.masked_fill((torch.arange(taps.shape[1])[None] < blind[:, None])[..., None].to(taps.device), 0.0)
         positions = torch.arange(1, batch.ids.shape[1], device=self.a.device)
         return self.side.steps(self.target.token_embd(batch.ids[:, 1:]), taps[:, :-1], positions, steps)
 
@@ -119,7 +124,7 @@ class Draft(Trainer):
         for s, out in enumerate(outs):
             right = self.known(batch.ids[:, 2 + s:2 + s + n][rows]).to(out.device)
             ranks.append(loop.rank(self.guess(out[:, :n][rows]), right))
-        return torch.stack(ranks, -1)
+        return torch.stack(ranks, -1), rows.sum(1).tolist()
 
 
 class Prompts(Trainer):
@@ -161,7 +166,7 @@ class Prompts(Trainer):
         points = torch.arange(0, rows.shape[1], 4)
         logits = self.side(self.target, self.cells(ids), points[None].expand(len(ids), -1).to(ids.device))
         mask = rows[:, points]
-        return torch.stack([loop.rank(logits[:, :, i][mask], batch.ids[:, points + 2 + i][mask].to(ids.device)) for i in range(m)], -1)
+        return torch.stack([loop.rank(logits[:, :, i][mask], batch.ids[:, points + 2 + i][mask].to(ids.device)) for i in range(m)], -1), None
 
 
 class Distil(Trainer):
@@ -184,7 +189,7 @@ class Distil(Trainer):
         rows = self.judged(batch, last)
         n = rows.shape[1]
         return torch.stack([loop.rank(self.side.logits(h[:, i:i + n][rows]), batch.ids[:, 1 + i:1 + i + n][rows].to(h.device))
-                            for i in range(last)], -1)
+                            for i in range(last)], -1), rows.sum(1).tolist()
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ BETWEEN = 60  # seconds between checkpoints
 
 
 def kl_top(logits, numbers, log_probs, hard=False):
-    """The mean KL(target ‖ drafter) over the target's likeliest tokens, of rows whose likeliest the drafter knows: logits (rows, tokens) of
-    the drafter; numbers and log_probs (rows, top), best first, of the target's, the number -1 for tokens that the drafter has not. The
+    """The mean KL(target ‖ drafter) over the target's likeliest tokens, of rows whose likeliest the drafter knows: logits (rows, tokens)
+    of the drafter; numbers and log_probs (rows, top), best first, of the target's, the number -1 for tokens that the drafter has not. The
     probabilities count as shares of their sum. Hard: cross entropy with the likeliest alone."""
     ok = numbers[:, 0] >= 0
     if not ok.any():
@@ -29,7 +29,7 @@ def kl_top(logits, numbers, log_probs, hard=False):
 def fit(trainer, corpus, held, a, settings):
     """Trains the parameters of trainer.side over a corpus, and judges them over held-out texts every a.judge minutes. settings name the
     run: a checkpoint beside a.out with the same settings is continued. The rate falls like a cosine to 0 at the end, which is after
-    a.epochs or a.minutes, whatever comes first; or where the score (the acceptance length of a chain) was no better at a.patience
+    a.epochs or a.minutes, whatever comes first; or where the score (simulated tokens a round) was no better at a.patience
     judgements in a row. What is left in the module is what was judged best. Returns what happened: steps, minutes, loss (the mean of the
     last twentieth), and a curve of what was judged."""
     module, run = trainer.side, Run(trainer.side, a, settings)
@@ -145,15 +145,22 @@ def mean(x):
 
 
 class Tally:
-    """Counts how often the right token is among the best, by distance, and how many best tokens are right in a row."""
+    """Counts how often the right token is among the best, by distance, how many best tokens are right in a row from each place (chain),
+    and how many tokens a round of such chains brings (score)."""
     TOPS = (1, 2, 3, 5, 10)
     CHAIN = 3  # guesses of the chain whose acceptance length is the one figure that trainings are compared by
 
     def __init__(self):
-        self.hits, self.rows, self.chain = 0, 0, 0
+        self.hits, self.rows, self.chain, self.rounds, self.tokens = 0, 0, 0, 0, 0
 
-    def add(self, ranks):
-        """ranks (rows, distances): how many tokens the right one has before it."""
+    def add(self, ranks, texts=None):
+        """ranks (rows, distances): how many tokens the right one has before it. texts: how many of the rows, which follow each other, are
+        of each text; then rounds of drafting and verifying are played through."""
+        for of in ranks[:, :self.CHAIN].split(texts) if texts is not None else ():
+            right, at = (of == 0).long().cumprod(1).sum(1).tolist(), 0
+            while at < len(right):
+                at, self.rounds = at + right[at] + 1, self.rounds + 1
+            self.tokens += at
         self.hits = self.hits + torch.stack([(ranks < t).sum(0) for t in self.TOPS], 1)  # (distances, tops)
         self.chain = self.chain + (ranks == 0).cumprod(1).sum(0)
         self.rows += len(ranks)
@@ -163,7 +170,8 @@ class Tally:
             raise Refused("the held-out texts have no rows to judge: want more states")
         shares, chain = (self.hits / self.rows).tolist(), (self.chain / self.rows).tolist()
         length = round(1 + sum(chain[:self.CHAIN]), 4)
-        return {"rows": self.rows, "chain": length, "score": length, "by_distance": [round(x, 4) for x in chain],
+        tau = round(self.tokens / self.rounds, 4) if self.rounds else length
+        return {"rows": self.rows, "score": tau, "chain": length, "by_distance": [round(x, 4) for x in chain],
                 "accuracy": [{f"top{t}": round(x, 4) for t, x in zip(self.TOPS, row)} for row in shares]}
 
 

@@ -227,7 +227,8 @@ class Trainer:
             whole = inside[:, 4:]
             chain += torch.stack(hits, -1).float().cumprod(-1)[whole].sum(0)
             ends += int(whole.sum())
-        return {"score": -far / rows, "loss": far / rows, "kl": far / rows, "best": right / rows, "chain": (chain / max(1, ends)).tolist(), "most": most}
+        return {"score": -far / rows, "loss": far / rows, "kl": far / rows, "best": right / rows, "chain": (chain / max(1, ends)).tolist(),
+                "most": most}
 
 
 def keys_of(s, a):

@@ -1,4 +1,4 @@
-"""A picture of a training: held-out loss, accuracy of the first guess and acceptance length, by the tokens that were seen."""
+"""A picture of a training: held-out loss, accuracy of the first guess and tokens a round, by the tokens that were seen."""
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, TOP = 360, 150, 60, 46  # of a panel, and what is left of the panels and above them
@@ -6,14 +6,15 @@ WIDTH, HEIGHT, LEFT, TOP = 360, 150, 60, 46  # of a panel, and what is left of t
 
 def write(path, title, curve):
     """curve: what loop.fit judged, in order."""
-    panels = (("acceptance length, chain of 3", [c["chain"] for c in curve]), ("first guess right", [c["accuracy"][0]["top1"] for c in curve]),
-              ("loss", [c["loss"] for c in curve]))
+    panels = (("tokens a round, chain of 3", [c["score"] for c in curve]),
+              ("first guess right", [c["accuracy"][0]["top1"] for c in curve]), ("loss", [c["loss"] for c in curve]))
     tokens, parts = [c["tokens"] for c in curve], []
     for i, (name, values) in enumerate(panels):
         parts.append(panel(TOP + i * (HEIGHT + 52), name, tokens, values))
     height = TOP + len(panels) * (HEIGHT + 52)
     with open(path, "w") as f:
-        f.write(f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 60}" height="{height}" font-family="sans-serif" font-size="12">'
+        f.write(f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 60}" height="{height}" font-family="sans-serif" '
+                'font-size="12">'
                 f'<rect width="100%" height="100%" fill="white"/><text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>'
                 + "".join(parts) + "</svg>\n")
 

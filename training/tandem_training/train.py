@@ -81,6 +81,7 @@ def own(c, kind):
         c.add_argument("--steps", type=int, default=3, help="steps of drafting that are trained at every position")
         c.add_argument("--alone", type=float, default=0.3, help="share of the training with one step only, which is cheaper")
         c.add_argument("--noise", type=float, default=0.05, help="noise on the target's states, of their root mean square")
+        c.add_argument("--blind", type=float, default=0.2, help="share of texts of whose prompt no states are known")
         c.add_argument("--init", choices=["target", "random"], default="random" if kind == "eagle3" else "target",
                        help="what the block starts from")
         c.add_argument("--taps", type=int, nargs="+", help="layers whose states are read, -1 for the last state; else "
@@ -104,7 +105,7 @@ def check(a):
                             ("patience", 1, 1000), ("fraction", 1e-3, 1), ("epochs", 0.01, 1e5), ("tokens", 16, 1 << 20),
                             ("lr", 1e-8, 10), ("threads", 1, 1024), ("heads", 1, 16 if a.kind == "medusa" else 256),
                             ("blocks", 1, 4 if a.kind == "medusa" else 8), ("prompts", 1, 16), ("members", 1, 256), ("points", 1, 1024),
-                            ("steps", 1, 8), ("noise", 0, 1), ("alone", 0, 1), ("state", 0, 100), ("fade", 0.01, 1),
+                            ("steps", 1, 8), ("noise", 0, 1), ("alone", 0, 1), ("blind", 0, 1), ("state", 0, 100), ("fade", 0.01, 1),
                             ("ffn", 1, 1 << 20), ("draft_vocab", 0, 1 << 24)):
         v = getattr(a, name, None)
         if v is not None and not low <= v <= high:
@@ -200,7 +201,7 @@ def run(a):
     metrics = {"kind": a.kind, "target": h["name"], "identity": h["identity"], "settings": settings, **done,
                "parameters": sum(p.numel() for p in t.side.parameters() if p.requires_grad), "held": last}
     extra = {"training.data": f"{len(train.texts)} texts, {train.tokens} tokens", "training.seed": a.seed, "training.steps": done["steps"],
-             "training.loss": done["loss"], "training.held.loss": last["loss"], "training.held.chain": last["chain"],
+             "training.loss": done["loss"], "training.held.loss": last["loss"], "training.held.tau": last["score"],
              "training.settings": json.dumps({k: v for k, v in settings.items() if k not in ("target", "states", "start")})}
     metrics["bytes"] = store(a, t, h, extra)
     write_json(a.out + ".json", metrics)
@@ -209,7 +210,7 @@ def run(a):
     if os.path.exists(a.out + ".ckpt"):
         os.remove(a.out + ".ckpt")
     tops = " ".join(f"{x['top1']:.3f}/{x['top10']:.3f}" for x in last["accuracy"])
-    print(f"held-out loss {first['loss']:.4f} -> {last['loss']:.4f}, chain of {loop.Tally.CHAIN} {first['chain']:.3f} -> {last['chain']:.3f}, "
+    print(f"held-out loss {first['loss']:.4f} -> {last['loss']:.4f}, tokens a round {first['score']:.3f} -> {last['score']:.3f}, "
           f"top 1/10 by distance {tops}")
     print(f"{a.out}: {metrics['bytes']} bytes after {done['steps']} steps in {done['minutes']} minutes, "
           f"loss {done['loss_first']:.4f} -> {done['loss']:.4f}")
