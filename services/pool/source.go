@@ -41,13 +41,14 @@ const mostFetches = 32
 
 // Source takes tickets from NATS and hands them to a verifier at once; none waits here. It tells senders whether there was room.
 type Source struct {
-	cfg     SourceConfig
-	clock   string
-	conn    *Conn
-	fetches chan struct{} // one for each in progress
-	work    sync.WaitGroup
-	closing context.Context
-	cancel  context.CancelFunc
+	cfg      SourceConfig
+	clock    string
+	conn     *Conn
+	fetches  chan struct{} // one for each in progress
+	work     sync.WaitGroup
+	starting sync.Mutex // of work, and of its end
+	closing  context.Context
+	cancel   context.CancelFunc
 }
 
 // NewSource connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
@@ -84,9 +85,20 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 
 // Close takes no more tickets, cancels fetches in progress and waits for them.
 func (s *Source) Close() {
+	s.starting.Lock()
 	s.cancel()
+	s.starting.Unlock()
 	s.conn.Close()
 	s.work.Wait()
+}
+
+// start runs fetch beside the messages, unless the source is being closed: Close waits for no work that begins while it waits.
+func (s *Source) start(fetch func()) {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	if s.closing.Err() == nil {
+		s.work.Go(fetch)
+	}
 }
 
 // refused replaces a tree that was garbage. The verifier refuses it in a verdict, so that its session does not
@@ -120,7 +132,7 @@ func (s *Source) take(m *nats.Msg) {
 		}
 		s.reply(m, replyOK)
 		m.Reply = ""
-		s.work.Go(func() {
+		s.start(func() {
 			defer func() { <-s.fetches }()
 			ctx, cancel := context.WithTimeout(s.closing, s.cfg.FetchTime)
 			defer cancel()
