@@ -195,6 +195,9 @@ def resumed(folder, path):
     expect(again["loss"] == whole["loss"], f"a run that was stopped ends with loss {again['loss']}: want {whole['loss']}")
     wrong = args[:args.index("--states")] + ["--states", folder, *COMMON]
     refused("no shards", lambda: train.run(train.parser().parse_args(wrong)))
+    other = os.path.join(folder, "other.gguf")
+    golden.write_target(other, golden.tiny(17))
+    refused("lineage", lambda: train.run(train.parser().parse_args(["medusa", "--target", other, *args[3:]])))
     refused("taps", lambda: train.run(train.parser().parse_args(["eagle", *args[1:], "--taps", "4", "--init", "random"])))
 
 

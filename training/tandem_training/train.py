@@ -128,9 +128,6 @@ def trainer(a, train, held):
     else:
         target = served.Served(a.target, train.seen() + held.seen(), a.device)
         shape = target.shape
-    for name, mine in (("dim", shape.dim), ("vocab", shape.vocab)):
-        if train.header[name] != mine:
-            raise Refused(f"{a.states[0]}: states of {train.header['name']}, {name} {train.header[name]}: {a.target} has {mine}")
     if a.kind == "distill":
         return kinds.Distil(target, plain(a, shape), a)
     side = export.read(a.start, target) if a.start else None
@@ -189,6 +186,10 @@ def run(a):
     check(a)
     torch.set_num_threads(a.threads)
     train = corpus.Corpus(a.states, False, a.length, a.fraction)
+    lineage, _ = export.names(a.target)
+    if train.header["lineage"] != lineage:
+        raise Refused(f"{a.states[0]}: states of {train.header['name']}, lineage {train.header['lineage']}: {a.target} has {lineage}; "
+                      "want the states of that file (tandem model states)")
     held = corpus.Corpus(a.states, True, a.length, check=False).first(a.held)
     t = trainer(a, train, held)
     for c in (train, held):
