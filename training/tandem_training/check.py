@@ -1,4 +1,4 @@
-"""Checks training in less than a minute, on the tiny target of golden.py: the formulas against slow restatements, a few steps of every
+"""Checks training in about a minute, on the tiny target of golden.py: the formulas against slow restatements, a few steps of every
 kind, which must lower the loss, and that a file reads back as what was written."""
 import json
 import os
@@ -13,9 +13,10 @@ from . import Refused, data, export, gguf, golden, llama, loop, mixture, naive, 
 WORDS = "func return error string byte reader writer buffer value index for range if nil len type struct map slice int".split()
 KINDS = {
     "medusa": [], "medusa --own-output": ["--heads", "2", "--draft-vocab", "0"], "ppd": ["--members", "2", "--points", "16"],
-    "dovetail": ["--init", "random", "--taps", "2", "-1", "1"], "dovetail --blocks 2": ["--init", "random"],
+    "dovetail": ["--init", "random", "--taps", "2", "-1", "1"], "dovetail --blocks 2": ["--ffn", "40"],
     "eagle": ["--draft-vocab", "100", "--ffn", "40"], "eagle --taps 1 -1": ["--draft-vocab", "0"],
     "eagle3": ["--draft-vocab", "100"], "distill": ["--dim", "16", "--heads", "2", "--kv-heads", "1", "--ffn", "32"],
+    "distill --keep 2": ["--from", "TARGET", "--draft-vocab", "100"],
 }
 COMMON = ["--epochs", "6", "--tokens", "96", "--warm", "2", "--no-bar", "--threads", "1", "--compute", "f32", "--type", "f32"]
 
@@ -141,16 +142,19 @@ def kinds(folder, path):
     where = states_of(folder, path)
     for kind, more in KINDS.items():
         out = os.path.join(folder, kind.replace(" ", "") + ".gguf")
+        more = [path if m == "TARGET" else m for m in more]
         a = train.parser().parse_args([*kind.split(), "--target", path, "--out", out, "--states", where, *COMMON, *more])
         m = train.run(a)
         before, after = m["curve"][0]["loss"], m["curve"][-1]["loss"]
         expect(after < before, f"{kind}: held-out loss {before} -> {after}: want it to fall")
         expect(m["held"]["score"] >= m["curve"][0]["score"], f"{kind}: tokens a round {m['curve']}: want them to grow")
         f = gguf.File(out)
-        back = llama.load(f) if kind == "distill" else export.read(out, llama.load(gguf.File(path)))
+        back = llama.load(f) if a.kind == "distill" else export.read(out, llama.load(gguf.File(path)))
         again = os.path.join(folder, "again.gguf")
         gguf.write(again, f.keys, {k: v.detach().numpy() for k, v in back.state_dict().items()}, gguf.F32)
         expect(open(out, "rb").read() == open(again, "rb").read(), f"{kind}: what was written reads back as something else")
+        if a.kind == "distill":
+            against_tandem(lambda tokens: back.logits(back(tokens, torch.arange(tokens.shape[1]))[0]), out)
 
 
 def mixed(folder, path):
@@ -199,6 +203,7 @@ def resumed(folder, path):
     golden.write_target(other, golden.tiny(17))
     refused("lineage", lambda: train.run(train.parser().parse_args(["medusa", "--target", other, *args[3:]])))
     refused("taps", lambda: train.run(train.parser().parse_args(["eagle", *args[1:], "--taps", "4", "--init", "random"])))
+    refused("fewer blocks", lambda: train.run(train.parser().parse_args(["eagle", *args[1:], "--blocks", "3"])))
 
 
 def refused(why, call):

@@ -170,44 +170,71 @@ class Prompts(Trainer):
 
 
 class Distil(Trainer):
-    """A plain draft: KL to the target's distribution at every judged position."""
-    taps, head, distances = (), None, loop.Tally.CHAIN
+    """A plain draft: KL to the target's distribution at every judged position, over the tokens of head, if it is not None."""
+    taps, distances = (), loop.Tally.CHAIN
 
     def __init__(self, target, side, a, head=None):
         super().__init__(target, side, a)
+        self.head = head
 
-    def logits(self, batch):
+    def states(self, batch):
         ids = batch.ids.to(self.a.device)
         return self.side(ids, torch.arange(ids.shape[1], device=ids.device))[0]
 
+    def logits(self, h):
+        return self.side.logits(h) if self.head is None else self.head(h)
+
     def loss(self, batch, share=1.0):
         rows = self.judged(batch, 0)
-        return loop.kl_top(self.side.logits(self.logits(batch)[rows]), *self.wanted(batch, rows, 0))
+        return loop.kl_top(self.logits(self.states(batch)[rows]), *self.wanted(batch, rows, 0))
 
     def ranks(self, batch):
-        h, last = self.logits(batch), self.distances
+        h, last = self.states(batch), self.distances
         rows = self.judged(batch, last)
         n = rows.shape[1]
-        return torch.stack([loop.rank(self.side.logits(h[:, i:i + n][rows]), batch.ids[:, 1 + i:1 + i + n][rows].to(h.device))
+        return torch.stack([loop.rank(self.logits(h[:, i:i + n][rows]), self.known(batch.ids[:, 1 + i:1 + i + n][rows]).to(h.device))
                             for i in range(last)], -1), rows.sum(1).tolist()
 
 
 @torch.no_grad()
-def like_target(side, target, corpus, neurons=None, texts=200):
-    """Starts a draft of one block from the target's last one, with the most active of its feed-forward neurons; and its fusion from the
-    linear map of state and embedding that comes nearest (ridge regression over some texts) to what that block gets in the target."""
-    layer, d = target.shape.layers - 1, target.shape.dim
-    if layer not in corpus.header["taps"]:
-        raise Refused(f"--init target needs the states after {layer} layers, which the target's last block gets: the states have taps "
-                      f"{corpus.header['taps']}: want {layer} among them, or --init random")
-    if len(side.blk) != 1:
-        raise Refused(f"--init target with --blocks {len(side.blk)}: the states have what one block gets: want 1, or --init random")
-    have = target.block(layer)
-    chosen = active(have, target, corpus, layer, side.shape.ffn)
-    have = target.block(layer, chosen)
-    for name, p in side.blk[0].named_parameters():
-        if name in have and have[name].shape == p.shape:
-            p.copy_(have[name])
+def shorten(model, keep, corpus, texts=24):
+    """Leaves of a plain model those blocks that change their input most, by one minus the mean cosine of what goes in and what comes out
+    (block influence of ShortGPT, Men et al. 2024), and always the first and the last one."""
+    n = len(model.blk)
+    if not 2 <= keep <= n:
+        raise Refused(f"--keep {keep}: the model of --from has {n} blocks: want 2 to {n}")
+    change = torch.zeros(n)
+    for indices in spread(corpus, texts):
+        b = corpus.batch(indices, ())
+        *states, _ = model(b.ids, torch.arange(b.ids.shape[1]), taps=(*range(n + 1), -1))
+        for i in range(n):
+            change[i] += (1 - F.cosine_similarity(states[i][b.judged], states[i + 1][b.judged], dim=-1)).sum()
+    change[0] = change[-1] = float("inf")
+    kept = change.argsort(descending=True)[:keep].sort().values.tolist()
+    print("blocks that are kept: " + " ".join(map(str, kept)), flush=True)
+    model.blk = torch.nn.ModuleList(model.blk[i] for i in kept)
+    model.shape.layers = keep
+
+
+@torch.no_grad()
+def like_target(side, target, corpus, texts=200):
+    """Starts a draft of M blocks from the target's last M, with the most active of their feed-forward neurons; and its fusion from the
+    linear map of state and embedding that comes nearest (ridge regression over some texts) to what the first of them gets in the target."""
+    layer, d = target.shape.layers - len(side.blk), target.shape.dim
+    least = side.shape.ffn < target.shape.ffn  # neurons are chosen by each block's input; else the first one's is enough
+    need = range(layer, target.shape.layers) if least else (layer,)
+    if layer < 1:
+        raise Refused(f"--init target with --blocks {len(side.blk)}: the target has {target.shape.layers} layers: want fewer blocks")
+    for tap in need:
+        if tap not in corpus.header["taps"]:
+            raise Refused(f"--init target with --blocks {len(side.blk)} needs the states after {tap} layers, which one of the target's "
+                          f"last blocks gets: the states have taps {corpus.header['taps']}: want {tap} among them, or --init random")
+    for i, block in enumerate(side.blk):
+        chosen = active(target.block(layer + i), target, corpus, layer + i, side.shape.ffn) if least else None
+        have = target.block(layer + i, chosen)
+        for name, p in block.named_parameters():
+            if name in have and have[name].shape == p.shape:
+                p.copy_(have[name])
     square, cross = torch.zeros(2 * d, 2 * d, dtype=torch.float64), torch.zeros(2 * d, d, dtype=torch.float64)
     for indices in spread(corpus, texts):
         b = corpus.batch(indices, (layer, -1))
@@ -235,8 +262,6 @@ def active(have, target, corpus, layer, most):
     """The feed-forward neurons of a block that add most to the residual stream: by the mean square of what they put out, times the
     length of their column. What the block's attention adds is left out of their input."""
     down = have["ffn_down.weight"]
-    if most >= down.shape[1]:
-        return None
     total = torch.zeros(down.shape[1])
     for indices in spread(corpus, 60):
         b = corpus.batch(indices, (layer,))

@@ -179,15 +179,20 @@ class Llama(nn.Module):
     def logits(self, h):
         return h @ self.head().t()
 
+    def bend(self, logits):
+        """What a model does to the products of its output matrix: here nothing (served.Served.bend)."""
+        return logits
+
     def forward(self, x, positions, attend=None, taps=(-1,)):
         """Runs rows x: tokens (batch, rows), or embeddings (batch, rows, dim). attend(layer, q, k, v), by default causal attention.
-        Returns the states of taps, in order: the residual stream after that many layers, or -1, the state after the final norm."""
+        Returns the states of taps, in order: the residual stream after that many layers (0: the embeddings), or -1, the state after the
+        final norm."""
         if not x.is_floating_point():
             x = self.token_embd(x)
         if attend is None:
             mask = causal(x.shape[1], x.shape[1], x.device)
             attend = lambda layer, q, k, v: attention(q, k, v, mask)
-        angles, seen = self.rotary.angles(positions), {}
+        angles, seen = self.rotary.angles(positions), {0: x}
         for i, block in enumerate(self.blk):
             x = block(x, self.rotary, angles, lambda q, k, v: attend(i, q, k, v))
             seen[i + 1] = x

@@ -87,11 +87,13 @@ def own(c, kind):
         c.add_argument("--taps", type=int, nargs="+", help="layers whose states are read, -1 for the last state; else "
                        + ("a quarter, half and all but one of the layers" if kind == "eagle3" else "-1"))
         c.add_argument("--ffn", type=int, default=4096, help="most feed-forward neurons of a block")
-    if draft or kind == "medusa":
-        c.add_argument("--draft-vocab", type=int, default=8192, help="tokens that the draft knows, the most used ones; 0: all")
+    if draft or kind in ("medusa", "distill"):
+        c.add_argument("--draft-vocab", type=int, default=8192, help="tokens that the draft knows, the most used ones; 0: all"
+                       + (" (with --from; it keeps the others, untrained)" if kind == "distill" else ""))
     if kind == "eagle":
         c.add_argument("--input-norm", action="store_true", help="a norm before the block's attention, which EAGLE has not")
     if kind == "distill":
+        c.add_argument("--keep", type=int, help="blocks of --from that are kept, those that change their input most; else all")
         c.add_argument("--layers", type=int, default=2)
         c.add_argument("--dim", type=int, default=256)
         c.add_argument("--heads", type=int, default=4)
@@ -106,7 +108,7 @@ def check(a):
                             ("lr", 1e-8, 10), ("threads", 1, 1024), ("heads", 1, 16 if a.kind == "medusa" else 256),
                             ("blocks", 1, 4 if a.kind == "medusa" else 8), ("prompts", 1, 16), ("members", 1, 256), ("points", 1, 1024),
                             ("steps", 1, 8), ("noise", 0, 1), ("alone", 0, 1), ("blind", 0, 1), ("state", 0, 100), ("fade", 0.01, 1),
-                            ("ffn", 1, 1 << 20), ("draft_vocab", 0, 1 << 24)):
+                            ("ffn", 1, 1 << 20), ("draft_vocab", 0, 1 << 24), ("keep", 1, 1 << 16)):
         v = getattr(a, name, None)
         if v is not None and not low <= v <= high:
             raise Refused(f"--{name.replace('_', '-')} is {v}: want {low} to {high}")
@@ -129,7 +131,9 @@ def trainer(a, train, held):
         target = served.Served(a.target, train.seen() + held.seen(), a.device)
         shape = target.shape
     if a.kind == "distill":
-        return kinds.Distil(target, plain(a, shape), a)
+        side = plain(a, shape, train)
+        some = a.start and a.draft_vocab
+        return kinds.Distil(side, side, a, served.Head(side, served.choose(train.used(), a.draft_vocab)) if some else None)
     side = export.read(a.start, target) if a.start else None
     if side and side.arch != a.kind:
         raise Refused(f"--from {a.start} is {side.arch}: want {a.kind}")
@@ -164,12 +168,16 @@ def draft(a, target, shape, d2t, train):
     return side
 
 
-def plain(a, t):
-    """The plain draft to distil, for a target of shape t."""
+def plain(a, t, train):
+    """The plain draft to distil, for a target of shape t. A finished one keeps its embedding and output matrix as they are."""
+    if a.keep and not a.start:
+        raise Refused(f"--keep {a.keep} without --from: want the file whose blocks are kept")
     if a.start:
         draft = llama.load(gguf.File(a.start))
         if draft.shape.vocab != t.vocab:
             raise Refused(f"--from {a.start} has {draft.shape.vocab} tokens: the target has {t.vocab}")
+        if a.keep:
+            kinds.shorten(draft, a.keep, train)
     else:
         if a.dim % a.heads or a.heads % a.kv_heads or a.dim // a.heads % 2:
             raise Refused(f"--dim {a.dim}, --heads {a.heads}, --kv-heads {a.kv_heads}: "
@@ -177,8 +185,8 @@ def plain(a, t):
         draft = llama.Llama(llama.Shape(a.dim, a.layers, a.heads, a.kv_heads, a.dim // a.heads, a.ffn, t.vocab, t.context, t.eps, t.base,
                                         a.dim // a.heads), tied=True)
         torch.nn.init.normal_(draft.token_embd.weight, std=0.02)
-    for p in draft.parameters():
-        p.requires_grad_(True)
+    for name, p in draft.named_parameters():
+        p.requires_grad_(not a.start or name not in ("token_embd.weight", "output.weight"))
     return draft
 
 
@@ -232,9 +240,14 @@ def store(a, t, header, extra):
     t.side.cpu()
     if a.kind != "distill":
         return export.write(a.out, t.side, t.target, name, header["lineage"], header["vocabulary"], extra, kind)
-    file = gguf.File(a.target)
-    keys = {"general.architecture": "llama", "general.name": name, **t.side.shape.keys("llama"),
-            **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")}, **extra}
+    file = gguf.File(a.start or a.target)
+    if a.start:
+        arch = file.key("general.architecture")
+        keys = {**{k: v for k, v in file.keys.items() if k != "general.file_type"}, f"{arch}.block_count": len(t.side.blk)}
+    else:
+        keys = {"general.architecture": "llama", **t.side.shape.keys("llama"),
+                **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")}}
+    keys.update({"general.name": name, **extra})
     return gguf.write(a.out, keys, {k: v.detach().numpy() for k, v in t.side.state_dict().items()}, kind)
 
 
