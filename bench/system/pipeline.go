@@ -22,14 +22,19 @@ var divisions = []division{{"lockstep", 1}, {"as set", 0}, {"two batches", 2}}
 
 // pipelineSuite compares drafting for some sessions while others are verified with drafting for all and then verifying all. Each
 // division has processes of its own, all started before, and they run the same texts in turn.
-func (b *runner) pipelineSuite() (r *suiteResult, err error) {
-	r = &suiteResult{}
+func (b *runner) pipelineSuite() (*suiteResult, error) {
+	r := &suiteResult{}
+	return r, b.divided(divisions, func(runners []*runner) error { return b.pipelines(r, runners) })
+}
+
+// divided calls do with a runner for each division, all of whose processes run.
+func (b *runner) divided(divisions []division, do func([]*runner) error) error {
 	runners := make([]*runner, len(divisions))
 	var start func(i int) error
 	start = func(i int) (failed error) {
 		switch {
 		case i == len(divisions):
-			return b.pipelines(r, runners)
+			return do(runners)
 		case divisions[i].batches == b.launched.Batches:
 			runners[i] = b
 			return start(i + 1)
@@ -45,7 +50,7 @@ func (b *runner) pipelineSuite() (r *suiteResult, err error) {
 		}
 		return failed
 	}
-	return r, start(0)
+	return start(0)
 }
 
 // pipelines measures with one runner for each division.

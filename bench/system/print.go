@@ -68,6 +68,7 @@ func (s *suiteResult) print(w io.Writer) {
 		printSets(w, s.Sets)
 	}
 	printPipeline(w, s.Pipeline)
+	printMinions(w, s.Minions)
 	printHops(w, s.Hops)
 	if s.Memory != nil {
 		s.Memory.print(w)

@@ -126,6 +126,8 @@ func TestSuites(t *testing.T) {
 	}
 	want := []Group{
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: manySessions},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: manySessions, Batches: 1},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: manySessions, Batches: 2},
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32},
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32, Batches: 1},
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32, Batches: 2},
@@ -142,7 +144,7 @@ func TestSuites(t *testing.T) {
 	for _, s := range r.Suites {
 		ran[s.Name] = true
 		if s.Error != "" || len(s.Figures) == 0 && s.Name != "drafts" ||
-			len(s.Sets) == 0 && s.Sessions == nil && s.Pipeline == nil && s.Hops == nil && s.Memory == nil {
+			len(s.Sets) == 0 && s.Sessions == nil && s.Pipeline == nil && s.Minions == nil && s.Hops == nil && s.Memory == nil {
 			t.Errorf("suite %s: %d figures, %d sets, error %q", s.Name, len(s.Figures), len(s.Sets), s.Error)
 		}
 		for _, f := range s.Figures {

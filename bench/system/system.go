@@ -87,6 +87,7 @@ var suites = []suite{
 	{"ways", (*runner).waysSuite},
 	{"sessions", (*runner).sessionsSuite},
 	{"pipeline", (*runner).pipelineSuite},
+	{"minions", (*runner).minionsSuite},
 	{"cost", (*runner).costSuite},
 	{"hops", (*runner).hopsSuite},
 	{"memory", (*runner).memorySuite},
@@ -110,6 +111,7 @@ type suiteResult struct {
 	Figures  []figure        `json:"figures"`
 	Sessions *sessionsResult `json:"sessions,omitempty"`
 	Pipeline []flow          `json:"pipeline,omitempty"`
+	Minions  []ablationStep  `json:"minions,omitempty"`
 	Hops     []hopsResult    `json:"hops,omitempty"`
 	Memory   *memoryResult   `json:"memory,omitempty"`
 	Notes    []string        `json:"notes,omitempty"`
@@ -300,6 +302,9 @@ func (b *runner) measure(result *Result) error {
 		group := Group{Target: b.cfg.Target, Drafts: b.cfg.Drafts, Sessions: b.cfg.Parallel}
 		if slices.Contains(mine, "sessions") {
 			group.Sessions = max(group.Sessions, manySessions)
+		}
+		if slices.Contains(mine, "minions") {
+			group.Sessions = max(group.Sessions, ablationSessions)
 		}
 		if g.change != nil {
 			g.change(b.cfg, &group, len(mine) == len(names))

@@ -22,7 +22,7 @@ import (
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, memory, ratio (drafts of five costs, made by expanding a shipped one); all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), minions (its vote, length and pipeline switched on one after the other), cost, memory, ratio (drafts of five costs, made by expanding a shipped one); all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
