@@ -143,7 +143,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
 		return o.InItsWords(weight.failed(err))
 	}
-	a := oai.Answer{Head: s.head(o, false).By(identities(choices)), Timings: new(oai.Timings)}
+	a := oai.Answer{Head: s.head(o, false, randomHex(12), time.Now().Unix()).By(identities(choices)), Timings: new(oai.Timings)}
 	for _, x := range choices {
 		a.Choices = append(a.Choices, s.whole(o, x))
 		a.Timings.Add(x.result, x.first)
@@ -212,9 +212,9 @@ func (s *Server) chars(tokens []tandem.Token) (n int) {
 	return n
 }
 
-// head returns the fields with which every answer to a call begins.
-func (s *Server) head(o *oai.Call, chunk bool) oai.Head {
-	h := oai.Head{ID: "cmpl-" + randomHex(12), Object: "text_completion", Created: time.Now().Unix(), Model: s.cfg.Model.Name}
+// head returns the fields with which every answer to a call begins; its id ends with name.
+func (s *Server) head(o *oai.Call, chunk bool, name string, created int64) oai.Head {
+	h := oai.Head{ID: "cmpl-" + name, Object: "text_completion", Created: created, Model: s.cfg.Model.Name}
 	if o.Chat {
 		h.ID, h.Object = "chat"+h.ID, "chat.completion"
 		if chunk {

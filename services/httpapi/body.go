@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"hash"
 	"io"
 	"mime"
 	"net/http"
@@ -35,6 +37,7 @@ type body struct {
 	at      atomic.Int64 // n of then
 	tooSlow atomic.Bool
 	err     error
+	sum     hash.Hash // of what was read
 }
 
 // open returns a request's body; the caller must call done when it keeps nothing of it any more. Errors: *oai.Error.
@@ -51,7 +54,7 @@ func (s *Server) open(w http.ResponseWriter, c *call) (*body, error) {
 		return nil, s.tooLarge()
 	}
 	b := &body{s: s, c: c, rc: http.NewResponseController(w), from: http.MaxBytesReader(w, c.Body, s.cfg.MaxBody),
-		due: time.Now().Add(s.cfg.Body)}
+		due: time.Now().Add(s.cfg.Body), sum: sha256.New()}
 	_ = b.rc.SetReadDeadline(b.due)
 	guestOf(c.Context()).reads(true)
 	return b, nil
@@ -69,6 +72,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.from.Read(p[:min(int64(len(p)), smallBody+b.took-b.n.Load())])
 	b.n.Add(int64(n))
+	b.sum.Write(p[:n])
 	if err != nil {
 		b.err = b.explain(err)
 		b.read()

@@ -95,6 +95,7 @@ func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, def
 		return nil, nil, b.refused(w, err)
 	}
 	o.Request.Tenant = c.tenant
+	c.digest = digest(c.URL.Path, b.sum.Sum(nil))
 	return o, b, nil
 }
 
@@ -185,14 +186,31 @@ func (s *Server) noModel(model string) error {
 
 // complete runs every choice of a call and answers it.
 func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output conversation.Output) error {
+	if !o.Stream {
+		return s.atOnce(w, c, o, prompts, output)
+	}
+	m, err := takenUp(c, o)
+	if err != nil {
+		return err
+	}
+	choices, err := s.choices(w, o, prompts)
+	if err != nil {
+		return err
+	}
+	if err := m.fits(len(choices)); err != nil {
+		return err
+	}
+	defer c.count(choices)
+	return s.stream(w, c, o, choices, output, m)
+}
+
+// atOnce runs every choice of a call and answers when all are complete.
+func (s *Server) atOnce(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt, output conversation.Output) error {
 	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
 	defer c.count(choices)
-	if o.Stream {
-		return s.stream(w, c, o, choices, output)
-	}
 	return s.answer(w, c, o, choices, output)
 }
 

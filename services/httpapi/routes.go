@@ -48,8 +48,9 @@ type call struct {
 	errors  func(*oai.Error) any
 	dialect string
 
-	ignored                    names // fields of the body
-	promptTokens, outputTokens int   // of all choices, once they have ended
+	digest                     string // of path and body, once it was read
+	ignored                    names  // fields of the body
+	promptTokens, outputTokens int    // of all choices, once they have ended
 }
 
 // left reports whether the client has closed the connection.

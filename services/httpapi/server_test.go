@@ -335,7 +335,7 @@ func refusal(t testing.TB, answer *http.Response, all string) problem {
 }
 
 // event is one server-sent event; a comment has neither kind nor data.
-type event struct{ kind, data, comment string }
+type event struct{ id, kind, data, comment string }
 
 // events reads a stream to its end.
 func events(t testing.TB, r io.Reader) (all []event) {
@@ -349,6 +349,8 @@ func events(t testing.TB, r io.Reader) (all []event) {
 			e = event{}
 		case strings.HasPrefix(line, ":"):
 			e.comment = line
+		case strings.HasPrefix(line, "id: "):
+			e.id = line[4:]
 		case strings.HasPrefix(line, "event: "):
 			e.kind = line[7:]
 		case strings.HasPrefix(line, "data: "):

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
+	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // streamed is the sink of a choice that is sent piece by piece.
@@ -20,63 +21,86 @@ type streamed struct {
 	index  int
 	at     *oai.Offsets // of its next token; nil in chats
 	turn   turn         // of a chat
+	sent   *progress    // of all choices
+	had    had          // what the client has of this one
 }
 
-// chunk returns a chunk with this choice.
-func (s *streamed) chunk(c oai.Choice) oai.Chunk {
-	c.Index = s.index
-	return oai.Chunk{Head: s.head, Choices: []oai.Choice{c}, Usage: s.usage}
+// part is a choice of a chunk, and how much of the answer it is, as place.text counts it.
+type part struct {
+	oai.Choice
+	units int
 }
 
-// piece returns a choice with a piece of text.
-func (s *streamed) piece(text string) oai.Choice {
+// send sends a part, with some tokens' log-probabilities or origins, as a chunk.
+func (s *streamed) send(p part, tokens int, change func(*oai.Chunk)) error {
+	p.Index = s.index
+	c := oai.Chunk{Head: s.head, Choices: []oai.Choice{p.Choice}, Usage: s.usage}
+	if change != nil {
+		change(&c)
+	}
+	return s.events.SendAt("", c, s.sent.id(s.index, p.units, tokens))
+}
+
+// piece returns a part with a piece of text.
+func (s *streamed) piece(text string) part {
 	if s.call.Chat {
-		return oai.Choice{Delta: &oai.Turn{Content: text}}
+		return part{oai.Choice{Delta: &oai.Turn{Content: text}}, len(text)}
 	}
-	return oai.Choice{Text: &text}
+	return part{oai.Choice{Text: &text}, len(text)}
 }
 
-// pieces returns the choices of what has been generated: several where it is text and calls.
-func (s *streamed) pieces(text string, tokens int) (out []oai.Choice) {
-	if !s.call.Chat {
-		return []oai.Choice{s.piece(text)}
-	}
-	for _, d := range s.turn.deltas(text, tokens) {
-		out = append(out, oai.Choice{Delta: &d})
+// parts returns pieces of a chat's answer that the client has not.
+func (s *streamed) parts(pieces []calls.Piece) (out []part) {
+	pieces, units := s.had.rest(pieces)
+	for i, d := range s.turn.turns(pieces) {
+		out = append(out, part{oai.Choice{Delta: &d}, units[i]})
 	}
 	return out
 }
 
 // Started implements tandem.Sink.
 func (s *streamed) Started(e tandem.Started) error {
+	if err := s.sent.by(e.Identity); err != nil {
+		return err
+	}
 	s.head = s.head.By(string(e.Identity))
-	if !s.call.Chat {
+	if !s.call.Chat || s.had.skip(1) == 1 {
 		return nil
 	}
-	c := s.piece("")
-	c.Delta.Role = "assistant"
-	return s.events.Send("", s.chunk(c))
+	p := s.piece("")
+	p.Delta.Role, p.units = "assistant", 1
+	return s.send(p, 0, nil)
 }
 
 // Delta implements tandem.Sink.
 func (s *streamed) Delta(d tandem.Delta) error {
 	report := s.call.Request.Report
-	var choices []oai.Choice // none of half a character, and of the beginning of a stop sequence or of a marker
-	if d.Text != "" || s.call.Chat {
-		choices = s.pieces(d.Text, len(d.Tokens))
+	if n := min(s.had.tokens, len(d.Logprobs)); n > 0 && s.at != nil { // the places in the text go on behind them
+		s.server.logprobs(s.call, d.Tokens[:n], d.Logprobs[:n], s.at)
 	}
-	if len(choices) == 0 && (len(d.Logprobs) > 0 || report) {
-		choices = append(choices, s.piece(""))
+	var parts []part // none of half a character, and of the beginning of a stop sequence or of a marker
+	if s.call.Chat {
+		parts = s.parts(s.turn.Read(d.Text, len(d.Tokens)))
+	} else if d.Text = d.Text[s.had.skip(len(d.Text)):]; d.Text != "" {
+		parts = append(parts, s.piece(d.Text))
 	}
-	for i, choice := range choices {
+	if d = s.had.trimTokens(d); len(parts) == 0 && len(d.Tokens) > 0 && (len(d.Logprobs) > 0 || report) {
+		parts = append(parts, s.piece(""))
+	}
+	for i, p := range parts {
+		tokens := 0
+		if i == 0 && (len(d.Logprobs) > 0 || report) {
+			tokens = len(d.Tokens)
+		}
 		if i == 0 && len(d.Logprobs) > 0 {
-			choice.Logprobs = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.at)
+			p.Logprobs = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.at)
 		}
-		c := s.chunk(choice)
-		if i == 0 && report {
-			c.Tandem = &oai.Account{Tokens: oai.OriginTokens(d, s.server.word), Round: oai.NewRound(d.Round, s.server.word)}
-		}
-		if err := s.events.Send("", c); err != nil {
+		err := s.send(p, tokens, func(c *oai.Chunk) {
+			if i == 0 && report {
+				c.Tandem = &oai.Account{Tokens: oai.OriginTokens(d, s.server.word), Round: oai.NewRound(d.Round, s.server.word)}
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -87,39 +111,43 @@ func (s *streamed) Delta(d tandem.Delta) error {
 func (s *streamed) end(x *choice) error {
 	finish := string(x.result.Finish)
 	if s.call.Chat {
-		for _, d := range s.turn.rest() {
-			if err := s.events.Send("", s.chunk(oai.Choice{Delta: &d})); err != nil {
+		for _, p := range s.parts(s.turn.End()) {
+			if err := s.send(p, 0, nil); err != nil {
 				return err
 			}
 		}
 		finish = s.turn.finish(x.result.Finish)
 	}
-	last := oai.Choice{Delta: &oai.Turn{}, Finish: &finish}
+	last := part{oai.Choice{Delta: &oai.Turn{}}, 1}
 	if !s.call.Chat {
 		last = s.piece("")
-		last.Finish = &finish
+		last.units = 1
 	}
-	c := s.chunk(last)
-	c.Timings = new(oai.Timings)
-	c.Timings.Add(x.result, x.first)
-	c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling)}
-	if s.call.Request.Report {
-		c.Tandem.Stats = oai.NewStats(x.result, x.began)
+	if last.Finish = &finish; s.had.skip(1) == 1 {
+		return nil
 	}
-	return s.events.Send("", c)
+	return s.send(last, 0, func(c *oai.Chunk) {
+		c.Timings = new(oai.Timings)
+		c.Timings.Add(x.result, x.first)
+		c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling)}
+		if s.call.Request.Report {
+			c.Tandem.Stats = oai.NewStats(x.result, x.began)
+		}
+	})
 }
 
-// stream runs choices and sends their pieces as they come.
-func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output conversation.Output) error {
-	head := s.head(o, true)
+// stream runs choices and sends their pieces as they come, behind a mark.
+func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice, output conversation.Output, m *mark) error {
+	head := s.head(o, true, m.name(), m.created)
 	var usage json.RawMessage
 	if o.IncludeUsage {
 		usage = oai.Null
 	}
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
+	sent := &progress{mark: m}
 	for _, x := range choices {
-		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, sent: sent, had: had{m.at[x.index]}}
 		if o.Chat {
 			x.turn = output.Turn()
 			sink.turn = turn{x.turn}

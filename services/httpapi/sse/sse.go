@@ -76,10 +76,16 @@ func (e *Writer) Lines() *Writer {
 }
 
 // Send sends v as one event of a kind, "" for the default.
-func (e *Writer) Send(kind string, v any) error {
+func (e *Writer) Send(kind string, v any) error { return e.SendAt(kind, v, nil) }
+
+// SendAt is Send with an id, which is asked for when it is the event's turn: nil for none. It must not use the writer.
+func (e *Writer) SendAt(kind string, v any, id func() string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.buf.Reset()
+	if id != nil {
+		e.buf.WriteString("id: " + id() + "\n")
+	}
 	if kind != "" {
 		e.buf.WriteString("event: " + kind + "\n")
 	}
