@@ -27,12 +27,14 @@ type Client struct {
 	conn *grpc.ClientConn
 	rpc  tandemv1.GenerationServiceClient
 	chat tandemv1.ChatServiceClient
+
+	resume time.Duration
 }
 
 // Dial returns a client of the gateway at "host:port" or "unix:///absolute/path". It does not wait
 // for the gateway: calls answer Unavailable while it is away. The caller must Close it.
 func Dial(addr string, opts ...Option) (*Client, error) {
-	var o options
+	o := options{resume: resumeFor}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -70,14 +72,16 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Message: "address " + addr + ": " + err.Error()}
 	}
-	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn), chat: tandemv1.NewChatServiceClient(conn)}, nil
+	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn), chat: tandemv1.NewChatServiceClient(conn),
+		resume: o.resume}, nil
 }
 
 // Close ends the connection and the calls on it.
 func (c *Client) Close() error { return c.conn.Close() }
 
 // Generate runs one request. The sequence ends after Finished or with an error; events before an error are
-// valid. Leaving the loop, or the end of ctx, cancels the request.
+// valid. Leaving the loop, or the end of ctx, cancels the request. A stream that breaks off once it has begun is taken up again where it
+// was (WithResume): the loop sees no more of that than a pause.
 func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -86,22 +90,14 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 			yield(Event{}, err)
 			return
 		}
-		stream, err := c.rpc.Generate(ctx, r.encode())
-		if err != nil {
-			yield(Event{}, fromStatus(err))
-			return
-		}
-		for next := uint64(0); ; next++ {
-			m, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				err = cut
-			}
-			if err != nil {
-				yield(Event{}, fromStatus(err))
+		g := &generation{c: c, request: r.encode()}
+		for {
+			err := g.stream(ctx, yield)
+			if err == nil {
 				return
 			}
-			e, err := decode(m, next)
-			if !yield(e, err) || err != nil || e.Finished != nil {
+			if err = fromStatus(err); !g.again(ctx, err) {
+				yield(Event{}, err)
 				return
 			}
 		}

@@ -42,10 +42,15 @@ type gateway struct {
 	err    error
 	hang   bool
 	left   chan struct{}
+	next   *gateway // answers further calls of Generate
+	asked  bool
 }
 
 func (g *gateway) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
-	g.got = r
+	if g.asked && g.next != nil {
+		return g.next.Generate(r, st)
+	}
+	g.got, g.asked = r, true
 	for _, e := range g.events {
 		if err := st.Send(e); err != nil {
 			return err
@@ -77,7 +82,7 @@ func (g *gateway) Describe(context.Context, *tandemv1.DescribeRequest) (*tandemv
 	return &tandemv1.DescribeResponse{Model: "gopher"}, g.err
 }
 
-func serve(t testing.TB, g *gateway) *client.Client {
+func serve(t testing.TB, g *gateway, opts ...client.Option) *client.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "g")
 	l, err := net.Listen("unix", path)
@@ -93,7 +98,7 @@ func serve(t testing.TB, g *gateway) *client.Client {
 		_ = s.Serve(l)
 	}()
 	t.Cleanup(func() { s.Stop(); <-done })
-	c, err := client.Dial("unix://" + path)
+	c, err := client.Dial("unix://"+path, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +208,7 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &gateway{events: script()[:2], err: full.Err()}
-	c := serve(t, g)
+	c := serve(t, g, client.WithResume(0))
 	n, err := end(c, client.Request{Prompt: "x"})
 	var e *client.Error
 	if n != 2 || !errors.As(err, &e) || !errors.Is(err, client.Exhausted) || e.RetryAfter != 50*time.Millisecond ||

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -16,6 +17,7 @@ type options struct {
 	cleartext bool
 	tls       *tls.Config
 	dial      []grpc.DialOption
+	resume    time.Duration
 }
 
 // WithToken sends token as bearer token with every call. Dial refuses to send it to another machine in clear
@@ -28,6 +30,10 @@ func WithTLS(cfg *tls.Config) Option { return func(o *options) { o.tls = cfg } }
 
 // WithCleartext allows a token to go to another machine without TLS, in a network that all its users trust.
 func WithCleartext() Option { return func(o *options) { o.cleartext = true } }
+
+// WithResume says for how long Generate tries to take up a stream that broke off, while no gateway answers: 30 s without this option, 0 for
+// never.
+func WithResume(d time.Duration) Option { return func(o *options) { o.resume = d } }
 
 // WithDialOptions adds gRPC dial options after the client's own, which they may override.
 func WithDialOptions(opts ...grpc.DialOption) Option {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/text/calls"
 )
 
@@ -122,6 +123,11 @@ func (m *mark) fits(choices int) error {
 	return nil
 }
 
+// had returns what the client has of a choice.
+func (m *mark) had(choice int) public.Had {
+	return public.Had{Text: m.at[choice].text, Tokens: m.at[choice].tokens}
+}
+
 // name returns the part of the answer's id that is made up: the same for all parts of a stream.
 func (m *mark) name() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d", m.digest, m.created, m.seed))
@@ -159,24 +165,14 @@ func (p *progress) by(identity tandem.Identity) error {
 	return nil
 }
 
-// had is what a client has of a choice, and is left out.
-type had struct{ place }
-
-// skip counts n units of text and returns how many of them are left out.
-func (h *had) skip(n int) int {
-	n = min(n, h.text)
-	h.text -= n
-	return n
-}
-
 // rest returns pieces of a chat's answer without those that the client has, and how many units each is.
-func (h *had) rest(pieces []calls.Piece) (left []calls.Piece, units []int) {
+func rest(h *public.Had, pieces []calls.Piece) (left []calls.Piece, units []int) {
 	for _, p := range pieces {
 		n := len(p.Text)
 		if p.Kind == calls.Begin {
 			n = 1
 		}
-		gone := h.skip(n)
+		gone := h.Skip(n)
 		if gone == n {
 			continue
 		}
@@ -186,13 +182,4 @@ func (h *had) rest(pieces []calls.Piece) (left []calls.Piece, units []int) {
 		left, units = append(left, p), append(units, n-gone)
 	}
 	return left, units
-}
-
-// trimTokens leaves out the tokens that the client has.
-func (h *had) trimTokens(d tandem.Delta) tandem.Delta {
-	n := min(len(d.Tokens), h.tokens)
-	h.tokens -= n
-	d.Tokens, d.Origins = d.Tokens[n:], d.Origins[min(n, len(d.Origins)):]
-	d.Logprobs = d.Logprobs[min(n, len(d.Logprobs)):]
-	return d
 }

@@ -90,7 +90,7 @@ func TestStreamTakenUp(t *testing.T) {
 		name, path, body string
 		first, second    tandem.Generator
 	}{
-		{"calls and thoughts", "/v1/chat/completions", chat, writes(twoCalls, 7, tandem.FinishStop), writes(twoCalls, 3, tandem.FinishStop)},
+		{"small pieces", "/v1/chat/completions", chat, writes(twoCalls, 7, tandem.FinishStop), writes(twoCalls, 3, tandem.FinishStop)},
 		{"large pieces", "/v1/chat/completions", chat, writes(twoCalls, 2, tandem.FinishStop), writes(twoCalls, 60, tandem.FinishStop)},
 		{"three choices", "/v1/completions", plain, script(nil), script(nil)},
 		{"log-probabilities", "/v1/completions", strings.Replace(plain, `"n":3`, `"logprobs":2,"n":2`, 1), script(nil), script(nil)},
@@ -138,7 +138,8 @@ func TestStreamTakenUpRefused(t *testing.T) {
 	} {
 		p := s.refused(t, "POST", tc.path, tc.body, "Last-Event-ID", tc.id)
 		if p.status != tc.status || p.Code != tc.code || !strings.Contains(p.Message, tc.says) {
-			t.Errorf("%s with %.80s: %d %s %q: want %d %s with %q", tc.body, tc.id, p.status, p.Code, p.Message, tc.status, tc.code, tc.says)
+			t.Errorf("%s with %.80s: %d %s %q: want %d %s with %q", tc.body, tc.id, p.status, p.Code, p.Message, tc.status, tc.code,
+				tc.says)
 		}
 	}
 	parts := strings.Split(id, "-")

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/httpapi/sse"
+	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/text/calls"
 )
 
@@ -22,7 +23,7 @@ type streamed struct {
 	at     *oai.Offsets // of its next token; nil in chats
 	turn   turn         // of a chat
 	sent   *progress    // of all choices
-	had    had          // what the client has of this one
+	had    public.Had   // what the client has of this one
 }
 
 // part is a choice of a chunk, and how much of the answer it is, as place.text counts it.
@@ -51,7 +52,7 @@ func (s *streamed) piece(text string) part {
 
 // parts returns pieces of a chat's answer that the client has not.
 func (s *streamed) parts(pieces []calls.Piece) (out []part) {
-	pieces, units := s.had.rest(pieces)
+	pieces, units := rest(&s.had, pieces)
 	for i, d := range s.turn.turns(pieces) {
 		out = append(out, part{oai.Choice{Delta: &d}, units[i]})
 	}
@@ -64,7 +65,7 @@ func (s *streamed) Started(e tandem.Started) error {
 		return err
 	}
 	s.head = s.head.By(string(e.Identity))
-	if !s.call.Chat || s.had.skip(1) == 1 {
+	if !s.call.Chat || s.had.Skip(1) == 1 {
 		return nil
 	}
 	p := s.piece("")
@@ -75,16 +76,16 @@ func (s *streamed) Started(e tandem.Started) error {
 // Delta implements tandem.Sink.
 func (s *streamed) Delta(d tandem.Delta) error {
 	report := s.call.Request.Report
-	if n := min(s.had.tokens, len(d.Logprobs)); n > 0 && s.at != nil { // the places in the text go on behind them
+	if n := min(s.had.Tokens, len(d.Logprobs)); n > 0 && s.at != nil { // the places in the text go on behind them
 		s.server.logprobs(s.call, d.Tokens[:n], d.Logprobs[:n], s.at)
 	}
 	var parts []part // none of half a character, and of the beginning of a stop sequence or of a marker
 	if s.call.Chat {
 		parts = s.parts(s.turn.Read(d.Text, len(d.Tokens)))
-	} else if d.Text = d.Text[s.had.skip(len(d.Text)):]; d.Text != "" {
+	} else if d.Text = d.Text[s.had.Skip(len(d.Text)):]; d.Text != "" {
 		parts = append(parts, s.piece(d.Text))
 	}
-	if d = s.had.trimTokens(d); len(parts) == 0 && len(d.Tokens) > 0 && (len(d.Logprobs) > 0 || report) {
+	if d = s.had.RestOfTokens(d); len(parts) == 0 && len(d.Tokens) > 0 && (len(d.Logprobs) > 0 || report) {
 		parts = append(parts, s.piece(""))
 	}
 	for i, p := range parts {
@@ -123,7 +124,7 @@ func (s *streamed) end(x *choice) error {
 		last = s.piece("")
 		last.units = 1
 	}
-	if last.Finish = &finish; s.had.skip(1) == 1 {
+	if last.Finish = &finish; s.had.Skip(1) == 1 {
 		return nil
 	}
 	return s.send(last, 0, func(c *oai.Chunk) {
@@ -147,7 +148,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	defer e.Close()
 	sent := &progress{mark: m}
 	for _, x := range choices {
-		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, sent: sent, had: had{m.at[x.index]}}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index, sent: sent, had: m.had(x.index)}
 		if o.Chat {
 			x.turn = output.Turn()
 			sink.turn = turn{x.turn}

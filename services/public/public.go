@@ -96,7 +96,7 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	}
 	req.Tenant = tenant
 	return withPath(paced(s.cfg.Stall, func(p *pace) error {
-		sink := &sink{pace: p, model: s.cfg.Model, stream: stream}
+		sink := &sink{pace: p, model: s.cfg.Model, stream: stream, resume: r.GetResume(), had: had(r.GetResume())}
 		result, err := s.cfg.Generator.Generate(stream.Context(), req, sink)
 		if err != nil {
 			return err
@@ -143,6 +143,8 @@ type sink struct {
 	model  string
 	stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]
 	next   uint64
+	resume *tandemv1.Resume // nil: from the beginning
+	had    Had
 }
 
 func (s *sink) send(r *tandemv1.GenerateResponse) error {
@@ -153,10 +155,20 @@ func (s *sink) send(r *tandemv1.GenerateResponse) error {
 
 // Started implements tandem.Sink.
 func (s *sink) Started(e tandem.Started) error {
-	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: fromStarted(e, s.model)}})
+	if r := s.resume; r != nil && r.GetIdentity() != string(e.Identity) {
+		return tandem.Errorf("request", tandem.Invalid, "resume.identity is %.100q: this gateway's verifier is %s; ask without resume, "+
+			"for a new text", r.GetIdentity(), e.Identity)
+	}
+	started := fromStarted(e, s.model)
+	started.Resumed = s.resume != nil
+	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
 }
 
 // Delta implements tandem.Sink.
 func (s *sink) Delta(d tandem.Delta) error {
+	whole := len(d.Tokens)
+	if d = s.had.Rest(d); d.Text == "" && len(d.Tokens) == 0 && whole > 0 {
+		return nil
+	}
 	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Delta{Delta: fromDelta(d)}})
 }

@@ -160,7 +160,10 @@ type GenerateRequest struct {
 	// True has each Delta of a round carry its Round.
 	Report *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
 	// True has control tokens show in the text, by their written form, such as <|im_end|>. They are nothing there otherwise.
-	Written       *bool `protobuf:"varint,10,opt,name=written,proto3,oneof" json:"written,omitempty"`
+	Written *bool `protobuf:"varint,10,opt,name=written,proto3,oneof" json:"written,omitempty"`
+	// Resume takes up a stream that broke off, at this gateway or at another one of the same model: the rest of the request is as it was,
+	// with the seed that Started told.
+	Resume        *Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +279,13 @@ func (x *GenerateRequest) GetWritten() bool {
 	return false
 }
 
+func (x *GenerateRequest) GetResume() *Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
 type isGenerateRequest_Prompt interface {
 	isGenerateRequest_Prompt()
 }
@@ -294,6 +304,70 @@ func (*GenerateRequest_Text) isGenerateRequest_Prompt() {}
 
 func (*GenerateRequest_Tokens) isGenerateRequest_Prompt() {}
 
+// Resume says what a client has of a generation: its stream goes on behind that. The text is made again, because the gateway keeps nothing.
+type Resume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identity that Started told. A gateway whose verifier has another one refuses the request.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Tokens of the deltas that came.
+	Tokens uint32 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Text of the deltas that came, bytes of UTF-8.
+	Text          uint64 `protobuf:"varint,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Resume) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Resume) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Resume) GetText() uint64 {
+	if x != nil {
+		return x.Text
+	}
+	return 0
+}
+
 // TokenList is a sequence of token ids.
 type TokenList struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -305,7 +379,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	mi := &file_tandem_v1_generation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +391,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	mi := &file_tandem_v1_generation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +404,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{1}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *TokenList) GetIds() []uint32 {
@@ -380,7 +454,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	mi := &file_tandem_v1_generation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +466,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	mi := &file_tandem_v1_generation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +479,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{2}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Sampling) GetTemperature() float64 {
@@ -538,7 +612,7 @@ type Speculation struct {
 
 func (x *Speculation) Reset() {
 	*x = Speculation{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[3]
+	mi := &file_tandem_v1_generation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +624,7 @@ func (x *Speculation) String() string {
 func (*Speculation) ProtoMessage() {}
 
 func (x *Speculation) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[3]
+	mi := &file_tandem_v1_generation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +637,7 @@ func (x *Speculation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Speculation.ProtoReflect.Descriptor instead.
 func (*Speculation) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{3}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Speculation) GetEnabled() bool {
@@ -641,7 +715,7 @@ type GenerateResponse struct {
 
 func (x *GenerateResponse) Reset() {
 	*x = GenerateResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[4]
+	mi := &file_tandem_v1_generation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +727,7 @@ func (x *GenerateResponse) String() string {
 func (*GenerateResponse) ProtoMessage() {}
 
 func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[4]
+	mi := &file_tandem_v1_generation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +740,7 @@ func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateResponse.ProtoReflect.Descriptor instead.
 func (*GenerateResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{4}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GenerateResponse) GetSequence() uint64 {
@@ -754,14 +828,16 @@ type Started struct {
 	Speculation *Speculation `protobuf:"bytes,7,opt,name=speculation,proto3" json:"speculation,omitempty"`
 	// Identity of what computes the text: while it stays the same, the same request and seed give the same text. It is the
 	// system_fingerprint of OpenAI's API.
-	Identity      string `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity string `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Resumed is true where the stream goes on behind what the request's resume says.
+	Resumed       bool `protobuf:"varint,9,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[5]
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +849,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[5]
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +862,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{5}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Started) GetSession() string {
@@ -845,6 +921,13 @@ func (x *Started) GetIdentity() string {
 	return ""
 }
 
+func (x *Started) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
 // Delta is a piece of output.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -864,7 +947,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +959,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +972,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delta) GetText() string {
@@ -940,7 +1023,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1035,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1048,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -995,7 +1078,7 @@ type TopLogprob struct {
 
 func (x *TopLogprob) Reset() {
 	*x = TopLogprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1090,7 @@ func (x *TopLogprob) String() string {
 func (*TopLogprob) ProtoMessage() {}
 
 func (x *TopLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1103,7 @@ func (x *TopLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopLogprob.ProtoReflect.Descriptor instead.
 func (*TopLogprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TopLogprob) GetToken() uint32 {
@@ -1060,7 +1143,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1155,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1168,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Round) GetIndex() int32 {
@@ -1156,7 +1239,7 @@ type RoundNode struct {
 
 func (x *RoundNode) Reset() {
 	*x = RoundNode{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1251,7 @@ func (x *RoundNode) String() string {
 func (*RoundNode) ProtoMessage() {}
 
 func (x *RoundNode) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1264,7 @@ func (x *RoundNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundNode.ProtoReflect.Descriptor instead.
 func (*RoundNode) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RoundNode) GetToken() uint32 {
@@ -1236,7 +1319,7 @@ type Lane struct {
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1331,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1344,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Lane) GetStage() string {
@@ -1309,7 +1392,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1404,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1417,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1382,7 +1465,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1477,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1490,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1491,7 +1574,7 @@ type Statistics struct {
 
 func (x *Statistics) Reset() {
 	*x = Statistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1586,7 @@ func (x *Statistics) String() string {
 func (*Statistics) ProtoMessage() {}
 
 func (x *Statistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1599,7 @@ func (x *Statistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Statistics.ProtoReflect.Descriptor instead.
 func (*Statistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Statistics) GetRounds() int32 {
@@ -1692,7 +1775,7 @@ type DrafterStatistics struct {
 
 func (x *DrafterStatistics) Reset() {
 	*x = DrafterStatistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1787,7 @@ func (x *DrafterStatistics) String() string {
 func (*DrafterStatistics) ProtoMessage() {}
 
 func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1800,7 @@ func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterStatistics.ProtoReflect.Descriptor instead.
 func (*DrafterStatistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrafterStatistics) GetName() string {
@@ -1764,7 +1847,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1859,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1872,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
 }
 
 // DescribeResponse says what a gateway is.
@@ -1819,7 +1902,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +1914,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +1927,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeResponse) GetVersion() string {
@@ -1945,7 +2028,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2040,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2053,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Process) GetRole() string {
@@ -2077,7 +2160,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2172,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2185,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -2132,7 +2215,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2227,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2240,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TokenizeResponse) GetTokens() *TokenList {
@@ -2185,7 +2268,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2280,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2293,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DetokenizeRequest) GetTokens() *TokenList {
@@ -2231,7 +2314,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2326,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2339,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -2270,7 +2353,7 @@ var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xcc\x03\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xf7\x03\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -2285,14 +2368,19 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x04stop\x18\b \x03(\tR\x04stop\x12\x1b\n" +
 	"\x06report\x18\t \x01(\bH\x04R\x06report\x88\x01\x01\x12\x1d\n" +
 	"\awritten\x18\n" +
-	" \x01(\bH\x05R\awritten\x88\x01\x01B\b\n" +
+	" \x01(\bH\x05R\awritten\x88\x01\x01\x12)\n" +
+	"\x06resume\x18\v \x01(\v2\x11.tandem.v1.ResumeR\x06resumeB\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
 	"\v_full_traceB\t\n" +
 	"\a_reportB\n" +
 	"\n" +
-	"\b_written\"\x1d\n" +
+	"\b_written\"P\n" +
+	"\x06Resume\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\x04R\x04text\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xd9\x06\n" +
 	"\bSampling\x12%\n" +
@@ -2353,7 +2441,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\astarted\x18\x02 \x01(\v2\x12.tandem.v1.StartedH\x00R\astarted\x12(\n" +
 	"\x05delta\x18\x03 \x01(\v2\x10.tandem.v1.DeltaH\x00R\x05delta\x121\n" +
 	"\bfinished\x18\x04 \x01(\v2\x13.tandem.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xa7\x02\n" +
+	"\x05event\"\xc1\x02\n" +
 	"\aStarted\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\x06prompt\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06prompt\x12\x14\n" +
@@ -2363,7 +2451,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"max_tokens\x18\x05 \x01(\x05R\tmaxTokens\x12/\n" +
 	"\bsampling\x18\x06 \x01(\v2\x13.tandem.v1.SamplingR\bsampling\x128\n" +
 	"\vspeculation\x18\a \x01(\v2\x16.tandem.v1.SpeculationR\vspeculation\x12\x1a\n" +
-	"\bidentity\x18\b \x01(\tR\bidentity\"\xce\x01\n" +
+	"\bidentity\x18\b \x01(\tR\bidentity\x12\x18\n" +
+	"\aresumed\x18\t \x01(\bR\aresumed\"\xce\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12,\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06tokens\x12+\n" +
@@ -2525,83 +2614,85 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_tandem_v1_generation_proto_goTypes = []any{
 	(Origin)(0),                // 0: tandem.v1.Origin
 	(FinishReason)(0),          // 1: tandem.v1.FinishReason
 	(*GenerateRequest)(nil),    // 2: tandem.v1.GenerateRequest
-	(*TokenList)(nil),          // 3: tandem.v1.TokenList
-	(*Sampling)(nil),           // 4: tandem.v1.Sampling
-	(*Speculation)(nil),        // 5: tandem.v1.Speculation
-	(*GenerateResponse)(nil),   // 6: tandem.v1.GenerateResponse
-	(*Started)(nil),            // 7: tandem.v1.Started
-	(*Delta)(nil),              // 8: tandem.v1.Delta
-	(*Logprob)(nil),            // 9: tandem.v1.Logprob
-	(*TopLogprob)(nil),         // 10: tandem.v1.TopLogprob
-	(*Round)(nil),              // 11: tandem.v1.Round
-	(*RoundNode)(nil),          // 12: tandem.v1.RoundNode
-	(*Lane)(nil),               // 13: tandem.v1.Lane
-	(*Finished)(nil),           // 14: tandem.v1.Finished
-	(*Usage)(nil),              // 15: tandem.v1.Usage
-	(*Statistics)(nil),         // 16: tandem.v1.Statistics
-	(*DrafterStatistics)(nil),  // 17: tandem.v1.DrafterStatistics
-	(*DescribeRequest)(nil),    // 18: tandem.v1.DescribeRequest
-	(*DescribeResponse)(nil),   // 19: tandem.v1.DescribeResponse
-	(*Process)(nil),            // 20: tandem.v1.Process
-	(*TokenizeRequest)(nil),    // 21: tandem.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),   // 22: tandem.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),  // 23: tandem.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil), // 24: tandem.v1.DetokenizeResponse
-	nil,                        // 25: tandem.v1.Sampling.LogitBiasEntry
-	nil,                        // 26: tandem.v1.Statistics.ChoicesEntry
-	nil,                        // 27: tandem.v1.Statistics.ReasonsEntry
-	nil,                        // 28: tandem.v1.DescribeResponse.CountersEntry
-	nil,                        // 29: tandem.v1.Process.CountersEntry
+	(*Resume)(nil),             // 3: tandem.v1.Resume
+	(*TokenList)(nil),          // 4: tandem.v1.TokenList
+	(*Sampling)(nil),           // 5: tandem.v1.Sampling
+	(*Speculation)(nil),        // 6: tandem.v1.Speculation
+	(*GenerateResponse)(nil),   // 7: tandem.v1.GenerateResponse
+	(*Started)(nil),            // 8: tandem.v1.Started
+	(*Delta)(nil),              // 9: tandem.v1.Delta
+	(*Logprob)(nil),            // 10: tandem.v1.Logprob
+	(*TopLogprob)(nil),         // 11: tandem.v1.TopLogprob
+	(*Round)(nil),              // 12: tandem.v1.Round
+	(*RoundNode)(nil),          // 13: tandem.v1.RoundNode
+	(*Lane)(nil),               // 14: tandem.v1.Lane
+	(*Finished)(nil),           // 15: tandem.v1.Finished
+	(*Usage)(nil),              // 16: tandem.v1.Usage
+	(*Statistics)(nil),         // 17: tandem.v1.Statistics
+	(*DrafterStatistics)(nil),  // 18: tandem.v1.DrafterStatistics
+	(*DescribeRequest)(nil),    // 19: tandem.v1.DescribeRequest
+	(*DescribeResponse)(nil),   // 20: tandem.v1.DescribeResponse
+	(*Process)(nil),            // 21: tandem.v1.Process
+	(*TokenizeRequest)(nil),    // 22: tandem.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),   // 23: tandem.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),  // 24: tandem.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil), // 25: tandem.v1.DetokenizeResponse
+	nil,                        // 26: tandem.v1.Sampling.LogitBiasEntry
+	nil,                        // 27: tandem.v1.Statistics.ChoicesEntry
+	nil,                        // 28: tandem.v1.Statistics.ReasonsEntry
+	nil,                        // 29: tandem.v1.DescribeResponse.CountersEntry
+	nil,                        // 30: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
-	3,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
-	4,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
-	5,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
-	25, // 3: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
-	7,  // 4: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
-	8,  // 5: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
-	14, // 6: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
-	3,  // 7: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
-	4,  // 8: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
-	5,  // 9: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
-	3,  // 10: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
-	0,  // 11: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
-	9,  // 12: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
-	11, // 13: tandem.v1.Delta.round:type_name -> tandem.v1.Round
-	10, // 14: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
-	12, // 15: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
-	13, // 16: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
-	1,  // 17: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
-	15, // 18: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
-	16, // 19: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
-	17, // 20: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
-	26, // 21: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
-	27, // 22: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
-	4,  // 23: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
-	5,  // 24: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	20, // 25: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	28, // 26: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	29, // 27: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	3,  // 28: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
-	3,  // 29: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
-	2,  // 30: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	18, // 31: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	21, // 32: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
-	23, // 33: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
-	6,  // 34: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	19, // 35: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	22, // 36: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
-	24, // 37: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
-	34, // [34:38] is the sub-list for method output_type
-	30, // [30:34] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	4,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
+	5,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
+	6,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
+	3,  // 3: tandem.v1.GenerateRequest.resume:type_name -> tandem.v1.Resume
+	26, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
+	8,  // 5: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
+	9,  // 6: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
+	15, // 7: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
+	4,  // 8: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
+	5,  // 9: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
+	6,  // 10: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
+	4,  // 11: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
+	0,  // 12: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
+	10, // 13: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
+	12, // 14: tandem.v1.Delta.round:type_name -> tandem.v1.Round
+	11, // 15: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
+	13, // 16: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
+	14, // 17: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
+	1,  // 18: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
+	16, // 19: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
+	17, // 20: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
+	18, // 21: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
+	27, // 22: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	28, // 23: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
+	5,  // 24: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
+	6,  // 25: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
+	21, // 26: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	29, // 27: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	30, // 28: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	4,  // 29: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	4,  // 30: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 31: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	19, // 32: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	22, // 33: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	24, // 34: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	7,  // 35: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	20, // 36: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	23, // 37: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	25, // 38: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	35, // [35:39] is the sub-list for method output_type
+	31, // [31:35] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -2613,21 +2704,21 @@ func file_tandem_v1_generation_proto_init() {
 		(*GenerateRequest_Text)(nil),
 		(*GenerateRequest_Tokens)(nil),
 	}
-	file_tandem_v1_generation_proto_msgTypes[2].OneofWrappers = []any{}
 	file_tandem_v1_generation_proto_msgTypes[3].OneofWrappers = []any{}
-	file_tandem_v1_generation_proto_msgTypes[4].OneofWrappers = []any{
+	file_tandem_v1_generation_proto_msgTypes[4].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[5].OneofWrappers = []any{
 		(*GenerateResponse_Started)(nil),
 		(*GenerateResponse_Delta)(nil),
 		(*GenerateResponse_Finished)(nil),
 	}
-	file_tandem_v1_generation_proto_msgTypes[10].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
