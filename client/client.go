@@ -4,8 +4,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"io"
 	"iter"
 	"net"
 	"path/filepath"
@@ -84,46 +82,26 @@ func (c *Client) Close() error { return c.conn.Close() }
 // was (WithResume): the loop sees no more of that than a pause.
 func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		if err := r.check(); err != nil {
 			yield(Event{}, err)
 			return
 		}
 		g := &generation{c: c, request: r.encode()}
-		for {
-			err := g.stream(ctx, yield)
-			if err == nil {
-				return
-			}
-			if err = fromStatus(err); !g.again(ctx, err) {
-				yield(Event{}, err)
-				return
-			}
+		if err := g.run(ctx, c.resume, func(ctx context.Context) error { return g.stream(ctx, yield) }); err != nil {
+			yield(Event{}, err)
 		}
 	}
 }
 
 // Chat answers one conversation. The sequence ends after the event Finished or with an error; events before an error are valid. Leaving the
-// loop, or the end of ctx, cancels the request. The messages are those of proto/tandem/v1/chat.proto.
+// loop, or the end of ctx, cancels the request. The messages are those of proto/tandem/v1/chat.proto. A stream that breaks off once it has
+// begun is taken up again, as in Generate.
 func (c *Client) Chat(ctx context.Context, r *tandemv1.ChatRequest) iter.Seq2[*tandemv1.ChatResponse, error] {
 	return func(yield func(*tandemv1.ChatResponse, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream, err := c.chat.Chat(ctx, r)
-		for next := uint64(0); err == nil; next++ {
-			var m *tandemv1.ChatResponse
-			switch m, err = stream.Recv(); {
-			case errors.Is(err, io.EOF):
-				err = cut
-			case err != nil:
-			case m.GetSequence() != next:
-				err = gap(m.GetSequence(), next)
-			case !yield(m, nil) || m.GetFinished() != nil:
-				return
-			}
+		a := &answer{c: c, request: own(r)}
+		if err := a.run(ctx, c.resume, func(ctx context.Context) error { return a.stream(ctx, yield) }); err != nil {
+			yield(nil, err)
 		}
-		yield(nil, fromStatus(err))
 	}
 }
 

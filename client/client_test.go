@@ -84,14 +84,22 @@ func (g *gateway) Describe(context.Context, *tandemv1.DescribeRequest) (*tandemv
 
 func serve(t testing.TB, g *gateway, opts ...client.Option) *client.Client {
 	t.Helper()
+	return serveWith(t, func(s *grpc.Server) {
+		tandemv1.RegisterGenerationServiceServer(s, g)
+		tandemv1.RegisterChatServiceServer(s, g)
+	}, opts...)
+}
+
+// serveWith serves what register registers until the test ends.
+func serveWith(t testing.TB, register func(*grpc.Server), opts ...client.Option) *client.Client {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "g")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer(grpc.WaitForHandlers(true))
-	tandemv1.RegisterGenerationServiceServer(s, g)
-	tandemv1.RegisterChatServiceServer(s, g)
+	register(s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // A stream that broke off can be taken up again, at this gateway or at another one of the same model: each event of a chat or completion
@@ -163,23 +162,4 @@ func (p *progress) by(identity tandem.Identity) error {
 	}
 	p.mark.identity = mine
 	return nil
-}
-
-// rest returns pieces of a chat's answer without those that the client has, and how many units each is.
-func rest(h *public.Had, pieces []calls.Piece) (left []calls.Piece, units []int) {
-	for _, p := range pieces {
-		n := len(p.Text)
-		if p.Kind == calls.Begin {
-			n = 1
-		}
-		gone := h.Skip(n)
-		if gone == n {
-			continue
-		}
-		if p.Kind != calls.Begin {
-			p.Text = p.Text[gone:]
-		}
-		left, units = append(left, p), append(units, n-gone)
-	}
-	return left, units
 }

@@ -52,7 +52,7 @@ func (s *streamed) piece(text string) part {
 
 // parts returns pieces of a chat's answer that the client has not.
 func (s *streamed) parts(pieces []calls.Piece) (out []part) {
-	pieces, units := rest(&s.had, pieces)
+	pieces, units := s.had.Pieces(pieces)
 	for i, d := range s.turn.turns(pieces) {
 		out = append(out, part{oai.Choice{Delta: &d}, units[i]})
 	}
@@ -82,7 +82,7 @@ func (s *streamed) Delta(d tandem.Delta) error {
 	var parts []part // none of half a character, and of the beginning of a stop sequence or of a marker
 	if s.call.Chat {
 		parts = s.parts(s.turn.Read(d.Text, len(d.Tokens)))
-	} else if d.Text = d.Text[s.had.Skip(len(d.Text)):]; d.Text != "" {
+	} else if d.Text = s.had.RestOf(d.Text); d.Text != "" {
 		parts = append(parts, s.piece(d.Text))
 	}
 	if d = s.had.RestOfTokens(d); len(parts) == 0 && len(d.Tokens) > 0 && (len(d.Logprobs) > 0 || report) {

@@ -42,7 +42,8 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if sent := metadata.ValueFromIncomingContext(ctx, requestID); len(sent) > 0 {
 		own = sent[0]
 	}
-	sink := &chatSink{model: s.cfg.Model, stream: stream, id: RequestID(own), outputs: r.GetReport() || r.GetSampling().GetLogprobs()}
+	sink := &chatSink{model: s.cfg.Model, stream: stream, id: RequestID(own), outputs: r.GetReport() || r.GetSampling().GetLogprobs(),
+		resume: r.GetResume(), had: had(r.GetResume())}
 	stream.SetTrailer(metadata.Pairs(requestID, sink.id))
 	if err := stream.SetHeader(metadata.Pairs(requestID, sink.id)); err != nil {
 		return err
@@ -71,6 +72,9 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 		}
 	}
 	req.Tenant, req.Tokens, req.Written = tenant, tokens, output.Written
+	if r.GetResume() != nil {
+		req.Sampling.Seed = r.GetResume().GetSeed()
+	}
 	sink.turn, sink.ignored = output.Turn(), ignored
 	return withPath(ofMessages(paced(s.cfg.Stall, func(p *pace) error {
 		sink.pace = p
@@ -93,6 +97,8 @@ type chatSink struct {
 	ignored []string
 	outputs bool // the client wants what the model wrote, too
 	drawn   *tandemv1.Sampling
+	resume  *tandemv1.Resume // nil: from the beginning
+	had     Had
 }
 
 func (s *chatSink) send(r *tandemv1.ChatResponse) error {
@@ -103,7 +109,10 @@ func (s *chatSink) send(r *tandemv1.ChatResponse) error {
 
 // Started implements tandem.Sink.
 func (s *chatSink) Started(e tandem.Started) error {
-	started := fromStarted(e, s.model)
+	started, err := started(e, s.model, s.resume)
+	if err != nil {
+		return err
+	}
 	s.drawn = started.GetSampling()
 	return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Started{
 		Started: &tandemv1.ChatStarted{Started: started, RequestId: s.id, Ignored: s.ignored}}})
@@ -111,8 +120,11 @@ func (s *chatSink) Started(e tandem.Started) error {
 
 // Delta implements tandem.Sink.
 func (s *chatSink) Delta(d tandem.Delta) error {
-	if s.outputs {
-		if err := s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Output{Output: fromDelta(d)}}); err != nil {
+	if out := s.had.RestOfTokens(d); s.outputs && (len(out.Tokens) > 0 || len(d.Tokens) == 0) {
+		if len(out.Tokens) < len(d.Tokens) {
+			out.Text = ""
+		}
+		if err := s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Output{Output: fromDelta(out)}}); err != nil {
 			return err
 		}
 	}
@@ -121,6 +133,7 @@ func (s *chatSink) Delta(d tandem.Delta) error {
 
 // add sends pieces of the answer.
 func (s *chatSink) add(pieces []calls.Piece) error {
+	pieces, _ = s.had.Pieces(pieces)
 	for _, p := range pieces {
 		r := new(tandemv1.ChatResponse)
 		switch p.Kind {

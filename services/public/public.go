@@ -95,6 +95,9 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 		}
 	}
 	req.Tenant = tenant
+	if r.GetResume() != nil {
+		req.Sampling.Seed = r.GetResume().GetSeed()
+	}
 	return withPath(paced(s.cfg.Stall, func(p *pace) error {
 		sink := &sink{pace: p, model: s.cfg.Model, stream: stream, resume: r.GetResume(), had: had(r.GetResume())}
 		result, err := s.cfg.Generator.Generate(stream.Context(), req, sink)
@@ -155,12 +158,10 @@ func (s *sink) send(r *tandemv1.GenerateResponse) error {
 
 // Started implements tandem.Sink.
 func (s *sink) Started(e tandem.Started) error {
-	if r := s.resume; r != nil && r.GetIdentity() != string(e.Identity) {
-		return tandem.Errorf("request", tandem.Invalid, "resume.identity is %.100q: this gateway's verifier is %s; ask without resume, "+
-			"for a new text", r.GetIdentity(), e.Identity)
+	started, err := started(e, s.model, s.resume)
+	if err != nil {
+		return err
 	}
-	started := fromStarted(e, s.model)
-	started.Resumed = s.resume != nil
 	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
 }
 

@@ -56,7 +56,10 @@ type ChatRequest struct {
 	// Stop sequences: what the model writes ends before the first of them that it would hold. At most 64, of 1 to 256 bytes.
 	Stop []string `protobuf:"bytes,14,rep,name=stop,proto3" json:"stop,omitempty"`
 	// True has each output carry its Round.
-	Report        *bool `protobuf:"varint,15,opt,name=report,proto3,oneof" json:"report,omitempty"`
+	Report *bool `protobuf:"varint,15,opt,name=report,proto3,oneof" json:"report,omitempty"`
+	// Resume takes up a stream that broke off, as in GenerateRequest. Its text counts the bytes of texts, thoughts and arguments that came, and
+	// one for each call; its tokens those of outputs. An output whose tokens the client has in part comes without its text.
+	Resume        *Resume `protobuf:"bytes,16,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +197,13 @@ func (x *ChatRequest) GetReport() bool {
 		return *x.Report
 	}
 	return false
+}
+
+func (x *ChatRequest) GetResume() *Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
 }
 
 // ChatMessage is one turn of a conversation.
@@ -938,7 +948,7 @@ var File_tandem_v1_chat_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xdd\x06\n" +
+	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\x88\a\n" +
 	"\vChatRequest\x122\n" +
 	"\bmessages\x18\x01 \x03(\v2\x16.tandem.v1.ChatMessageR\bmessages\x12)\n" +
 	"\x05tools\x18\x02 \x03(\v2\x13.tandem.v1.ChatToolR\x05tools\x12:\n" +
@@ -959,7 +969,8 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\n" +
 	"full_trace\x18\r \x01(\bH\aR\tfullTrace\x88\x01\x01\x12\x12\n" +
 	"\x04stop\x18\x0e \x03(\tR\x04stop\x12\x1b\n" +
-	"\x06report\x18\x0f \x01(\bH\bR\x06report\x88\x01\x01B\x16\n" +
+	"\x06report\x18\x0f \x01(\bH\bR\x06report\x88\x01\x01\x12)\n" +
+	"\x06resume\x18\x10 \x01(\v2\x11.tandem.v1.ResumeR\x06resumeB\x16\n" +
 	"\x14_parallel_tool_callsB\x15\n" +
 	"\x13_template_variablesB\x12\n" +
 	"\x10_enable_thinkingB\x13\n" +
@@ -1053,11 +1064,12 @@ var file_tandem_v1_chat_proto_goTypes = []any{
 	(*ChatFinished)(nil),          // 9: tandem.v1.ChatFinished
 	(*Sampling)(nil),              // 10: tandem.v1.Sampling
 	(*Speculation)(nil),           // 11: tandem.v1.Speculation
-	(*Delta)(nil),                 // 12: tandem.v1.Delta
-	(*Started)(nil),               // 13: tandem.v1.Started
-	(FinishReason)(0),             // 14: tandem.v1.FinishReason
-	(*Usage)(nil),                 // 15: tandem.v1.Usage
-	(*Statistics)(nil),            // 16: tandem.v1.Statistics
+	(*Resume)(nil),                // 12: tandem.v1.Resume
+	(*Delta)(nil),                 // 13: tandem.v1.Delta
+	(*Started)(nil),               // 14: tandem.v1.Started
+	(FinishReason)(0),             // 15: tandem.v1.FinishReason
+	(*Usage)(nil),                 // 16: tandem.v1.Usage
+	(*Statistics)(nil),            // 17: tandem.v1.Statistics
 }
 var file_tandem_v1_chat_proto_depIdxs = []int32{
 	1,  // 0: tandem.v1.ChatRequest.messages:type_name -> tandem.v1.ChatMessage
@@ -1065,24 +1077,25 @@ var file_tandem_v1_chat_proto_depIdxs = []int32{
 	4,  // 2: tandem.v1.ChatRequest.tool_choice:type_name -> tandem.v1.ChatToolChoice
 	10, // 3: tandem.v1.ChatRequest.sampling:type_name -> tandem.v1.Sampling
 	11, // 4: tandem.v1.ChatRequest.speculation:type_name -> tandem.v1.Speculation
-	2,  // 5: tandem.v1.ChatMessage.tool_calls:type_name -> tandem.v1.ChatToolCall
-	6,  // 6: tandem.v1.ChatResponse.started:type_name -> tandem.v1.ChatStarted
-	7,  // 7: tandem.v1.ChatResponse.call:type_name -> tandem.v1.ChatToolCallBegin
-	8,  // 8: tandem.v1.ChatResponse.arguments:type_name -> tandem.v1.ChatToolCallArguments
-	12, // 9: tandem.v1.ChatResponse.output:type_name -> tandem.v1.Delta
-	9,  // 10: tandem.v1.ChatResponse.finished:type_name -> tandem.v1.ChatFinished
-	13, // 11: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
-	14, // 12: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
-	15, // 13: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
-	16, // 14: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
-	10, // 15: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
-	0,  // 16: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
-	5,  // 17: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	12, // 5: tandem.v1.ChatRequest.resume:type_name -> tandem.v1.Resume
+	2,  // 6: tandem.v1.ChatMessage.tool_calls:type_name -> tandem.v1.ChatToolCall
+	6,  // 7: tandem.v1.ChatResponse.started:type_name -> tandem.v1.ChatStarted
+	7,  // 8: tandem.v1.ChatResponse.call:type_name -> tandem.v1.ChatToolCallBegin
+	8,  // 9: tandem.v1.ChatResponse.arguments:type_name -> tandem.v1.ChatToolCallArguments
+	13, // 10: tandem.v1.ChatResponse.output:type_name -> tandem.v1.Delta
+	9,  // 11: tandem.v1.ChatResponse.finished:type_name -> tandem.v1.ChatFinished
+	14, // 12: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
+	15, // 13: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
+	16, // 14: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
+	17, // 15: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
+	10, // 16: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
+	0,  // 17: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
+	5,  // 18: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_chat_proto_init() }

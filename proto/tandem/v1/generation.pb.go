@@ -161,8 +161,7 @@ type GenerateRequest struct {
 	Report *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
 	// True has control tokens show in the text, by their written form, such as <|im_end|>. They are nothing there otherwise.
 	Written *bool `protobuf:"varint,10,opt,name=written,proto3,oneof" json:"written,omitempty"`
-	// Resume takes up a stream that broke off, at this gateway or at another one of the same model: the rest of the request is as it was,
-	// with the seed that Started told.
+	// Resume takes up a stream that broke off, at this gateway or at another one of the same model: the rest of the request is as it was.
 	Resume        *Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -312,7 +311,9 @@ type Resume struct {
 	// Tokens of the deltas that came.
 	Tokens uint32 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Text of the deltas that came, bytes of UTF-8.
-	Text          uint64 `protobuf:"varint,3,opt,name=text,proto3" json:"text,omitempty"`
+	Text uint64 `protobuf:"varint,3,opt,name=text,proto3" json:"text,omitempty"`
+	// Seed that Started told, in place of sampling.seed.
+	Seed          uint64 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,6 +365,13 @@ func (x *Resume) GetTokens() uint32 {
 func (x *Resume) GetText() uint64 {
 	if x != nil {
 		return x.Text
+	}
+	return 0
+}
+
+func (x *Resume) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
 	}
 	return 0
 }
@@ -2376,11 +2384,12 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\v_full_traceB\t\n" +
 	"\a_reportB\n" +
 	"\n" +
-	"\b_written\"P\n" +
+	"\b_written\"d\n" +
 	"\x06Resume\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\x04R\x04text\"\x1d\n" +
+	"\x04text\x18\x03 \x01(\x04R\x04text\x12\x12\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xd9\x06\n" +
 	"\bSampling\x12%\n" +
