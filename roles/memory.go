@@ -49,7 +49,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	_, t.fitted = o.Device.(kernels.Fitter)
 	if spec.Kind.IsDraft() {
 		o.Taps = nil
-		t.Context, err = contextOf(path, string(spec.Kind))
+		t.Context, err = r.contextOf(path, spec.Kind)
 	} else {
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
@@ -91,10 +91,10 @@ func (r *Room) Of(beside bool, places ...int) *Room {
 	return &out
 }
 
-// contextOf returns the context of a draft of architecture arch.
-func contextOf(path, arch string) (int, error) {
-	if side.IsMTPPath(path) {
-		info, err := engine.Inspect(side.FileOf(path))
+// contextOf returns the context of a draft with states. That of mtp is its target's.
+func (r *Room) contextOf(path string, kind side.Kind) (int, error) {
+	if kind == side.MTP {
+		info, err := engine.Inspect(r.Target)
 		if err != nil {
 			return 0, err
 		}
@@ -105,7 +105,7 @@ func contextOf(path, arch string) (int, error) {
 		return 0, err
 	}
 	defer f.Close()
-	return f.Int(arch+".context_length", 1, math.MaxInt32)
+	return f.Int(string(kind)+".context_length", 1, math.MaxInt32)
 }
 
 // sequences returns how many sessions a model holds at once.

@@ -15,11 +15,12 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// entrances lists the kinds of drafts that are side files. That of mtp, whose tensors are in its target's file, is made by NewMTP.
+// entrances lists the kinds of drafts. NewMTP makes those of mtp, which may also be a part of their target's file.
 var entrances = map[side.Kind]func() entrance{
 	side.Dovetail: func() entrance { return &dovetail{} },
 	side.Eagle:    func() entrance { return &eagle{} },
 	side.Eagle3:   func() entrance { return &eagle3{} },
+	side.MTP:      func() entrance { return &mtp{} },
 }
 
 // entrance is what a kind of draft has beside transformer blocks: it makes the residual stream of embeddings and states.
@@ -49,7 +50,7 @@ type Draft struct {
 	Embed    *tensors.Lookup
 	EmbedIn  *gguf.File     // where that is
 	Borrowed []*gguf.Tensor // those of Matrices and Embed that are in the target's file
-	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
+	Uses     []*gguf.Tensor // mtp inside its target's file: its tensors there; nil: all of its own file
 
 	entrance entrance
 	lineage  string // of the target
@@ -96,11 +97,19 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	if c.Err != nil {
 		return nil, c.Err
 	}
-	return d, d.borrow(c, of)
+	return d, d.borrow(c, of, "token_embd.weight", oneOf(of, "output.weight", "token_embd.weight"))
 }
 
-// borrow finds in the target's file what the draft's has not: embedding and output matrix.
-func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
+// oneOf returns the first of these tensors that f has, or else the last.
+func oneOf(f *gguf.File, names ...string) string {
+	if i := slices.IndexFunc(names, func(name string) bool { return f.Tensor(name) != nil }); i >= 0 {
+		return names[i]
+	}
+	return names[len(names)-1]
+}
+
+// borrow finds in the target's file what the draft's has not: embedding and output matrix, which have these names there.
+func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File, embedding, output string) error {
 	w, cfg := &d.Weights, &d.Config
 	t := tensors.New(of)
 	t.Matrices = c.Matrices
@@ -109,20 +118,16 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 			c.File.Path(), cfg.Dim, d.Spec.Dim)
 	}
 	if d.Embed == nil {
-		if x := t.Lookup("token_embd.weight", true, cfg.Vocab, cfg.Dim); x != nil {
+		if x := t.Lookup(embedding, true, cfg.Vocab, cfg.Dim); x != nil {
 			d.embedIn(of, x)
 			d.Borrowed = append(d.Borrowed, x)
 		}
 	}
 	if w.Head == kernels.None {
-		name := "output.weight"
-		if of.Tensor(name) == nil {
-			name = "token_embd.weight"
-		}
 		if cfg.Outputs != nil {
-			t.Gathered(&w.Head, name, cfg.Vocab, cfg.Dim, cfg.Outputs)
+			t.Gathered(&w.Head, output, cfg.Vocab, cfg.Dim, cfg.Outputs)
 		} else {
-			t.Matrix(&w.Head, name, true, cfg.Vocab, cfg.Dim)
+			t.Matrix(&w.Head, output, true, cfg.Vocab, cfg.Dim)
 		}
 	}
 	for _, x := range t.Matrices[len(c.Matrices):] {

@@ -11,16 +11,24 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// mtp is the draft inside a model's own file: a layer behind the last ("multi-token prediction"; DeepSeek-AI, "DeepSeek-V3", 2024) whose
-// tensors are blk.N.nextn.*. It guesses the token after the next from the model's state h and the next token's embedding e. The target's
-// last layer with attention and the output matrix follow:
+// mtp is a layer behind a model's last ("multi-token prediction"; DeepSeek-AI, "DeepSeek-V3", 2024), in the model's own file, where its
+// tensors are blk.N.nextn.*, or in a side file. It guesses the token after the next from the model's state h and the next token's
+// embedding e. A layer like the target's last one with attention, and the output matrix, follow:
 //
 //	x = W [norm(e); norm(h)]
 //
-// Of several such layers the first is used, for every token of a chain.
+// Of several such layers in a file the first is used, for every token of a chain.
 type mtp struct {
 	embd, hidden         kernels.W // the halves of W
 	embdNorm, hiddenNorm []float32
+}
+
+// mtpTap returns which state such a layer of a model of shape c reads.
+func mtpTap(c *blocks.Config) int {
+	if c.NextnBeforeNorm {
+		return c.Layers
+	}
+	return side.LastNorm
 }
 
 // DescribeMTP describes the draft inside the model in f, of that shape and vocabulary. Errors: Invalid if there is none.
@@ -30,31 +38,36 @@ func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, 
 			"%s has no layers that guess further tokens (key %q, tensor %q): want another draft than mtp", f.Path(),
 			c.NextnKey(), name)
 	}
-	tap := side.LastNorm
-	if c.NextnBeforeNorm {
-		tap = c.Layers
-	}
-	return side.Spec{Kind: side.MTP, Name: string(side.MTP), Vocabulary: vocabulary, Dim: c.Dim, Vocab: c.Vocab, Taps: []int{tap},
+	return side.Spec{Kind: side.MTP, Name: string(side.MTP), Vocabulary: vocabulary, Dim: c.Dim, Vocab: c.Vocab, Taps: []int{mtpTap(c)},
 		Blocks: 1, Draft: side.Draft{Width: c.Dim}}, nil
 }
 
-// NewMTP plans the draft inside the file f of its target, which has that shape.
-func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) {
-	k := &mtp{}
-	d := &Draft{Spec: spec, Config: target, entrance: k, taps: []kernels.W{kernels.None},
-		unnormed: spec.Taps[0] != side.LastNorm}
-	c := &d.Config
-	c.Name, c.First, c.Layers, c.Nextn = target.Name+" mtp", target.Layers, 1, 0
-	c.Shapes = []blocks.LayerShape{target.Shapes[target.Layers-1]}
-	for i := target.Layers - 1; c.Shapes[0].Recurrent && i >= 0; i-- {
-		c.Shapes[0] = target.Shapes[i]
+// NewMTP plans the draft inside the file f of its target, which has that shape; or, if spec names a lineage, the one in the side file f for
+// the target in the file of.
+func NewMTP(f *gguf.File, spec side.Spec, of *gguf.File, target blocks.Config) (*Draft, error) {
+	d := &Draft{Spec: spec, Config: target, lineage: spec.Lineage, entrance: entrances[side.MTP](), taps: []kernels.W{kernels.None},
+		unnormed: target.NextnBeforeNorm}
+	c, inside := &d.Config, spec.Lineage == ""
+	if err := d.shapeMTP(of, &target); err != nil {
+		return nil, err
 	}
-	if c.Shapes[0].Source = 0; c.Shapes[0].Recurrent {
-		return nil, tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", f.Path())
-	}
-	c.Delta = kernels.DeltaShape{} // no layer of it is recurrent, so it can be rolled back to any position
 	cat := tensors.New(f)
-	k.collect(cat, d)
+	if c.First = 0; inside {
+		c.First = target.Layers
+	}
+	if d.entrance.collect(cat, d); cat.Err != nil {
+		return nil, cat.Err
+	}
+	embedding := oneOf(of, mtpTensor(target.Layers, "embed_tokens"), "token_embd.weight")
+	output := oneOf(of, mtpTensor(target.Layers, "shared_head_head"), "output.weight", "token_embd.weight")
+	if !inside {
+		if cat.RefuseOthers("mtp of " + c.Arch); cat.Err != nil {
+			return nil, cat.Err
+		}
+		return d, d.borrow(cat, of, embedding, output)
+	}
+	d.embedIn(f, cat.Lookup(embedding, true, c.Vocab, c.Dim))
+	cat.Matrix(&d.Weights.Head, output, true, c.Vocab, c.Dim)
 	d.Matrices = cat.Matrices
 	for i, t := range f.Tensors() {
 		if cat.Uses(t.Name) {
@@ -64,24 +77,38 @@ func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) 
 	return d, cat.Err
 }
 
-// collect finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm
-// before that.
+// shapeMTP makes the draft's shape of its target's, whose file is `of`: one layer like the target's last one with attention.
+func (d *Draft) shapeMTP(of *gguf.File, target *blocks.Config) error {
+	c := &d.Config
+	if want := mtpTap(target); target.Nextn == 0 || d.Spec.Taps[0] != want {
+		return tandem.Errorf("engine", tandem.Invalid,
+			"%s reads the state %d of %s, which has %d layers that guess further tokens (key %q), and they read the state %d: "+
+				"want a target with such layers, and that state", d.Spec.Name, d.Spec.Taps[0], of.Path(), target.Nextn, target.NextnKey(), want)
+	}
+	c.Name, c.Layers, c.Nextn = target.Name+" mtp", 1, 0
+	c.Shapes = []blocks.LayerShape{target.Shapes[target.Layers-1]}
+	for i := target.Layers - 1; c.Shapes[0].Recurrent && i >= 0; i-- {
+		c.Shapes[0] = target.Shapes[i]
+	}
+	if c.Shapes[0].Source = 0; c.Shapes[0].Recurrent {
+		return tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", of.Path())
+	}
+	c.Delta = kernels.DeltaShape{} // no layer of it is recurrent, so it can be rolled back to any position
+	for _, id := range d.Spec.Draft.IDs {
+		c.Outputs = append(c.Outputs, int32(id))
+	}
+	return nil
+}
+
+// collect finds the tensors of the layer. A model's file may lack the norm before the output matrix: then it is the model's own.
 func (k *mtp) collect(cat *tensors.Catalog, d *Draft) {
 	w, cfg := &d.Weights, &d.Config
 	c := blocks.Finder{Catalog: cat, C: cfg, W: w, Bare: true}
 	name := func(s string) string { return mtpTensor(cfg.First, s) }
-	or := func(own, shared string) string {
-		if c.File.Tensor(own) != nil {
-			return own
-		}
-		return shared
-	}
 	c.BesideEachOther(name("eh_proj"), cfg.Dim, &k.embd, &k.hidden, cfg.Dim)
 	k.embdNorm, k.hiddenNorm = c.Vector(name("enorm"), true, cfg.Dim), c.Vector(name("hnorm"), true, cfg.Dim)
-	w.OutputNorm = c.Vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
-	w.Embed = kernels.None
-	d.embedIn(c.File, c.Lookup(or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim))
-	c.Matrix(&w.Head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
+	w.OutputNorm = c.Vector(oneOf(c.File, name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
+	w.Embed, w.Head = kernels.None, kernels.None
 	c.CollectLayers()
 }
 

@@ -112,6 +112,9 @@ func grown(f *gguf.File, was *side.Spec, shape Shape) (*side.Spec, error) {
 	fail := func(format string, args ...any) error {
 		return tandem.Errorf(op, tandem.Invalid, "expanding %s to %s: %w", f.Path(), shape, fmt.Errorf(format, args...))
 	}
+	if was.Kind == side.MTP {
+		return nil, fail("it holds a layer for multi-token prediction, and models with such layers cannot be expanded")
+	}
 	to := *was
 	to.Dim = shape.Dim
 	if shape.Dim < was.Dim || shape.Dim > maxDim {

@@ -9,6 +9,9 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
+// kinds lists what is published by itself: an mtp layer is published inside its target.
+var kinds = slices.DeleteFunc(side.Kinds(), func(k side.Kind) bool { return k == side.MTP })
+
 // take finds out the kind of the checkpoint and takes its tensors.
 func (t *taker) take() error {
 	if err := t.refuseOthers(); err != nil {
@@ -17,10 +20,10 @@ func (t *taker) take() error {
 	kind := t.o.Kind
 	if kind == "" {
 		if kind = t.kind(); kind == "" {
-			return t.fail(tandem.Invalid, "the names of its tensors tell of none of %v: name the kind with --kind", side.Kinds())
+			return t.fail(tandem.Invalid, "the names of its tensors tell of none of %v: name the kind with --kind", kinds)
 		}
 	}
-	if t.o.Taps != nil && !kind.IsDraft() && slices.Contains(side.Kinds(), kind) {
+	if t.o.Taps != nil && !kind.IsDraft() && slices.Contains(kinds, kind) {
 		return t.fail(tandem.Invalid, "taps %d: side files of %s have none to choose: want the checkpoint alone", t.o.Taps, kind)
 	}
 	target := t.o.Target
@@ -42,7 +45,7 @@ func (t *taker) take() error {
 	case side.Eagle3:
 		err = t.eagle3()
 	default:
-		err = t.fail(tandem.Invalid, "kind %q: want one of %v", kind, side.Kinds())
+		err = t.fail(tandem.Invalid, "kind %q: want one of %v", kind, kinds)
 	}
 	if err != nil {
 		return err

@@ -152,9 +152,14 @@ func readDraft(r *reader) {
 	if r.spec.Kind == Eagle3 {
 		d.Norms.read(r)
 	}
-	if r.spec.Kind == Eagle3 || r.file.Has(r.key("d2t")) || r.file.Has(r.key("draft_vocab_size")) {
+	if r.spec.Kind == Eagle3 || r.hasIDs() {
 		readIDs(r)
 	}
+}
+
+// hasIDs reports whether a draft knows some of the target's tokens only.
+func (r *reader) hasIDs() bool {
+	return r.file.Has(r.key("d2t")) || r.file.Has(r.key("draft_vocab_size"))
 }
 
 // readIDs reads which of the target's tokens a draft knows.
@@ -185,9 +190,13 @@ func setDraft(s *Spec, set func(string, any)) {
 		set("draft_length", uint32(d.Width))
 		d.Norms.set(set)
 	}
-	if len(d.IDs) > 0 {
-		set("draft_vocab_size", uint32(len(d.IDs)))
-		set("d2t", int32s(d.IDs))
+	setIDs(s, set)
+}
+
+func setIDs(s *Spec, set func(string, any)) {
+	if ids := s.Draft.IDs; len(ids) > 0 {
+		set("draft_vocab_size", uint32(len(ids)))
+		set("d2t", int32s(ids))
 	}
 }
 

@@ -29,6 +29,7 @@ type layout struct {
 	taps     int // at most, and at least one; 0: it reads no states
 	check    func(s *Spec) error
 	tensors  func(l *slots, s *Spec)
+	others   func(name string) bool                            // tensors whose shapes only the target knows; nil: none
 	complete func(s *Spec, has func(tensor string) bool) error // what optional tensors want of each other; nil: nothing
 	set      func(s *Spec, set func(name string, v any))       // writes the keys that read reads; nil: none
 }
@@ -41,7 +42,7 @@ type number struct {
 }
 
 // layouts lists the kinds. Each has a file of this package.
-var layouts = []*layout{&medusa, &ppd, &dovetail, &eagle, &eagle3, &assistant}
+var layouts = []*layout{&medusa, &ppd, &dovetail, &eagle, &eagle3, &mtp, &assistant}
 
 // layout returns the layout of a kind; nil: there is none.
 func (k Kind) layout() *layout {

@@ -62,7 +62,7 @@ func (s *Spec) checkTensors(f *gguf.File) error {
 	fail := func(k tandem.Kind, format string, args ...any) error {
 		return tandem.Errorf(op, k, "%s: %w", f.Path(), fmt.Errorf(format, args...))
 	}
-	known := map[string]bool{}
+	known, others := map[string]bool{}, s.Kind.layout().others
 	for _, slot := range s.Slots() {
 		known[slot.Name] = true
 		t := f.Tensor(slot.Name)
@@ -78,7 +78,7 @@ func (s *Spec) checkTensors(f *gguf.File) error {
 		return fail(tandem.Corrupt, "%w", err)
 	}
 	for i := range f.Tensors() {
-		if name := f.Tensors()[i].Name; !known[name] {
+		if name := f.Tensors()[i].Name; !known[name] && (others == nil || !others(name)) {
 			return fail(tandem.Unsupported, "tensor %.80q has no place in a side file of %s", name, s.Kind)
 		}
 	}
