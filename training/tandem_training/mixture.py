@@ -14,120 +14,13 @@ import sys
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from . import Refused, corpus, gguf, llama, loop, sides, train
-from .llama import Norm, Rotary, attention, causal
-from .sides import linear
+from . import Refused, corpus, gguf, llama, loop, mtp, train
+from .llama import attention, causal
 from .states import write_json
 
 ARCH = "qwen35moe"
 HEADS = re.compile(r"attn_[qk]_norm")  # as long as a head
-
-
-class Stack(nn.Module):
-    """The same matrix of all experts."""
-
-    def __init__(self, experts, outputs, inputs):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
-
-
-class Block(nn.Module):
-    """One layer: attention with head norms and a gate, then experts and a shared one."""
-
-    def __init__(self, s, a):
-        super().__init__()
-        self.shape, self.used, self.balance = s, a.used, 0.0
-        self.attn_norm, self.post_attention_norm = Norm(s.dim, s.eps), Norm(s.dim, s.eps)
-        self.attn_q = linear(s.dim, 2 * s.heads * s.head_dim)  # of each head its query, then its gate
-        self.attn_k, self.attn_v = linear(s.dim, s.kv_heads * s.head_dim), linear(s.dim, s.kv_heads * s.head_dim)
-        self.attn_q_norm, self.attn_k_norm = Norm(s.head_dim, s.eps), Norm(s.head_dim, s.eps)
-        self.attn_output = linear(s.heads * s.head_dim, s.dim)
-        self.ffn_gate_inp = linear(s.dim, a.experts)
-        self.ffn_gate_exps, self.ffn_up_exps = Stack(a.experts, a.width, s.dim), Stack(a.experts, a.width, s.dim)
-        self.ffn_down_exps = Stack(a.experts, s.dim, a.width)
-        self.ffn_gate_shexp, self.ffn_up_shexp = linear(s.dim, a.shared), linear(s.dim, a.shared)
-        self.ffn_down_shexp = linear(a.shared, s.dim)
-        self.ffn_gate_inp_shexp = nn.ParameterDict({"weight": nn.Parameter(torch.zeros(s.dim))})
-
-    def forward(self, x, rotary, angles, attend):
-        s, n = self.shape, self.attn_norm(x)
-        heads = lambda y, count: y.view(*y.shape[:2], count, -1).transpose(1, 2)
-        q, gate = heads(self.attn_q(n), s.heads).chunk(2, -1)
-        q, k = self.attn_q_norm(q), self.attn_k_norm(heads(self.attn_k(n), s.kv_heads))
-        o = attend(rotary.turn(q, angles), rotary.turn(k, angles), heads(self.attn_v(n), s.kv_heads))
-        x = x + self.attn_output((o * gate.sigmoid()).transpose(1, 2).flatten(2))
-        n = self.post_attention_norm(x)
-        shared = self.ffn_down_shexp(F.silu(self.ffn_gate_shexp(n)) * self.ffn_up_shexp(n))
-        share = (n @ self.ffn_gate_inp_shexp["weight"]).sigmoid()[..., None]
-        return x + shared * share + self.mix(n.flatten(0, 1)).view(x.shape)
-
-    def mix(self, n):
-        """What the chosen experts make of rows n. Leaves in balance what is least, 1, if all are chosen alike (Fedus et al., 2021)."""
-        logits = self.ffn_gate_inp(n)
-        best, chosen = logits.topk(self.used, -1)
-        weights, count = best.softmax(-1), logits.shape[1]
-        order = chosen.flatten().argsort()
-        rows, times = order // self.used, chosen.flatten().bincount(minlength=count)
-        parts = []
-        for e, x in enumerate(n[rows].split(times.tolist())):
-            g, u = x @ self.ffn_gate_exps.weight[e].t(), x @ self.ffn_up_exps.weight[e].t()
-            parts.append((F.silu(g) * u) @ self.ffn_down_exps.weight[e].t())
-        self.times = times
-        self.balance = count * (times / order.numel() * logits.softmax(-1).mean(0)).sum()
-        return torch.zeros_like(n).index_add(0, rows, torch.cat(parts) * weights.flatten()[order, None])
-
-
-class MTP(sides.Draft):
-    """The layer that guesses: see sides.Draft for rows and steps."""
-
-    def __init__(self, s, a):
-        super().__init__()
-        self.shape, self.rotary = s, Rotary(s)
-        self.enorm, self.hnorm, self.shared_head_norm = Norm(s.dim, s.eps), Norm(s.dim, s.eps), Norm(s.dim, s.eps)
-        self.eh_proj = linear(2 * s.dim, s.dim)
-        self.blk = nn.ModuleList([Block(s, a)])
-
-    def enter(self, e, h):
-        return self.eh_proj(torch.cat([self.enorm(e), self.hnorm(h)], -1))
-
-    def leave(self, x):
-        return self.shared_head_norm(x)
-
-
-class Mixture(nn.Module):
-    def __init__(self, s, a):
-        super().__init__()
-        self.shape, self.rotary = s, Rotary(s)
-        self.token_embd = nn.Embedding(s.vocab, s.dim)
-        self.blk = nn.ModuleList(Block(s, a) for _ in range(s.layers))
-        self.output_norm, self.mtp = Norm(s.dim, s.eps), MTP(s, a)
-
-    def forward(self, tokens):
-        x, mask = self.token_embd(tokens), causal(tokens.shape[1], tokens.shape[1])
-        angles = self.rotary.angles(torch.arange(tokens.shape[1]))
-        for block in self.blk:
-            x = block(x, self.rotary, angles, lambda q, k, v: attention(q, k, v, mask))
-        return self.output_norm(x)
-
-    def guesses(self, tokens, h, steps=1):
-        """Outputs of the MTP layer from row 1 on, which stand for the states of those rows: see sides.Draft.steps."""
-        return self.mtp.steps(self.token_embd(tokens[:, 1:]), h[:, :-1], torch.arange(1, tokens.shape[1]), steps)
-
-    def logits(self, h):
-        return h @ self.token_embd.weight.t()
-
-    def tensors(self):
-        """The tensors of a file: the MTP layer is one more block."""
-        out, at = {}, f"blk.{self.shape.layers}."
-        for name, t in self.state_dict().items():
-            if name.startswith("mtp.blk.0."):
-                name = at + name[len("mtp.blk.0."):]
-            elif name.startswith("mtp."):
-                name = at + "nextn." + name[len("mtp."):]
-            out[name] = t.numpy()
-        return out
 
 
 def groups(gates, depth, g):
@@ -171,7 +64,7 @@ def take(block, old, a, g, sizes):
 def begin(target, w, a):
     """A mixture that computes about what the target does."""
     s = llama.replace(target.shape, halves=True, head_norms=True)
-    m, g = Mixture(s, a), torch.Generator().manual_seed(a.seed)
+    m, g = mtp.Model(s, a), torch.Generator().manual_seed(a.seed)
     tokens, sizes = w.batch(range(min(16, len(w.texts))), ()).ids, []
     mask = causal(tokens.shape[1], tokens.shape[1])
 
@@ -182,11 +75,13 @@ def begin(target, w, a):
     for block, old, size in zip(m.blk, target.blk, sizes):
         take(block, old, a, g, size)
     m.token_embd.load_state_dict(target.token_embd.state_dict()), m.output_norm.load_state_dict(target.output_norm.state_dict())
-    m.mtp.blk[0].load_state_dict(m.blk[-1].state_dict()), m.mtp.shared_head_norm.load_state_dict(target.output_norm.state_dict())
-    given = torch.cat([m.mtp.enorm(m.token_embd(tokens[:, 1:])), m.mtp.hnorm(h[:, :-1])], -1).flatten(0, 1)
+    nextn = m.mtp.nextn
+    m.mtp.blk[0].load_state_dict(m.blk[-1].state_dict(), strict=False)
+    nextn["shared_head_norm"].load_state_dict(target.output_norm.state_dict())
+    given = torch.cat([nextn["enorm"](m.token_embd(tokens[:, 1:])), nextn["hnorm"](h[:, :-1])], -1).flatten(0, 1)
     square = given.t() @ given
     square += 1e-2 * square.diagonal().mean() * torch.eye(len(square))
-    m.mtp.eh_proj.weight.copy_(torch.linalg.solve(square, given.t() @ last[:, 1:].flatten(0, 1)).t())
+    nextn["eh_proj"].weight.copy_(torch.linalg.solve(square, given.t() @ last[:, 1:].flatten(0, 1)).t())
     m.token_embd.weight.requires_grad_(False)
     return m
 
@@ -231,15 +126,6 @@ class Trainer:
                 "most": most}
 
 
-def keys_of(s, a):
-    keys = s.keys(ARCH)
-    del keys[f"{ARCH}.feed_forward_length"]
-    own = {"block_count": s.layers + 1, "nextn_predict_layers": 1, "full_attention_interval": 1, "attention.key_length": s.head_dim,
-           "attention.value_length": s.head_dim, "expert_count": a.experts, "expert_used_count": a.used,
-           "expert_feed_forward_length": a.width, "expert_shared_feed_forward_length": a.shared}
-    return {**keys, **{f"{ARCH}.{k}": v for k, v in own.items()}}
-
-
 def check(a, s):
     rest = s.ffn - a.shared
     if s.head_norms or s.bias or s.halves:
@@ -261,8 +147,7 @@ def run(a):
     apart = ("out", "fresh", "bar", "threads", "name", "enlarge")
     done = loop.fit(Trainer(m, a), w, held, a, {k: v for k, v in sorted(vars(a).items()) if k not in apart})
     first, last = done["curve"][0], max(done["curve"], key=loop.order)
-    keys = {"general.architecture": ARCH, "general.name": a.name or os.path.splitext(os.path.basename(a.out))[0],
-            **keys_of(m.shape, a), **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")},
+    keys = {**m.keys(), "general.name": a.name or os.path.splitext(os.path.basename(a.out))[0], **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")},
             "training.data": f"{len(w.texts)} texts, {w.tokens} tokens", "training.seed": a.seed, "training.steps": done["steps"],
             "training.loss": done["loss"]}
     size = gguf.write(a.out, keys, m.tensors(), gguf.TYPE_NAMES[a.type])
