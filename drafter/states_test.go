@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ import (
 
 const sides = "../engine/testdata/sides"
 
-var sideNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
+var sideNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3", "qwen35-mtp"}
 
 // prophet is a FeatureSource that knows the text of every session from its beginning to its end, and so all features. Its functions may
 // be changed between calls.
@@ -111,6 +112,8 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 		m.WithMTP(5)
 		target = m.Write(t, t.TempDir())
 		path = side.MTPPath(target)
+	} else if of, ok := strings.CutSuffix(name, "-mtp"); ok {
+		target = filepath.Join(sides, of+".gguf")
 	}
 	spec, err := engine.SideOf(path)
 	if err != nil {

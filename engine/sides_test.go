@@ -310,8 +310,10 @@ func openDraftFile(t testing.TB, path string, o Options) *Model {
 var draftNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
 
 // targetStates returns the target's features of every position as PyTorch has them, as a draft wants them.
-func targetStates(t *testing.T, m *Model) (states []State) {
-	g := readGolden(t, "target")
+func targetStates(t *testing.T, m *Model) []State { return goldenStates(t, m, "target") }
+
+func goldenStates(t *testing.T, m *Model, target string) (states []State) {
+	g := readGolden(t, target)
 	for row := range g.Tokens {
 		var s State
 		for _, n := range m.draft.Spec.Taps {
@@ -325,43 +327,48 @@ func targetStates(t *testing.T, m *Model) (states []State) {
 // TestDraftGolden: drafts give PyTorch's states and logits, first from the target's states and then from their own.
 func TestDraftGolden(t *testing.T) {
 	for _, name := range draftNames {
-		g := readGolden(t, name)
-		var want [][]float32
-		g.logits(t, &want)
 		m := openDraftTest(t, name, Options{})
-		states := targetStates(t, m)
-		s := newSeq(t, m, 40, 8)
-		out := forward(t, m, 4, Part{Seq: s, Extend: g.Tokens[1 : 1+g.Fed], States: states[:g.Fed], Want: WantAll})
-		var own []float32
-		check := func(row, i int) {
-			what := fmt.Sprint(name, ", row ", row)
-			own = slices.Clone(out.Hidden(0, i))
-			wantClose(t, what, own, g.States[row])
-			logits, top := out.Logits(i), out.Top(i)
-			for k, id := range top.IDs {
-				if logits[id] != top.Logits[k] {
-					t.Fatalf("%s: candidate %d is token %d, whose logit is %v and not %v", what, k, id, logits[id], top.Logits[k])
-				}
+		draftGolden(t, name, m, targetStates(t, m))
+	}
+}
+
+// draftGolden compares a draft with what PyTorch computed with the file of that name.
+func draftGolden(t *testing.T, name string, m *Model, states []State) {
+	t.Helper()
+	g := readGolden(t, name)
+	var want [][]float32
+	g.logits(t, &want)
+	s := newSeq(t, m, 40, 8)
+	out := forward(t, m, 4, Part{Seq: s, Extend: g.Tokens[1 : 1+g.Fed], States: states[:g.Fed], Want: WantAll})
+	var own []float32
+	check := func(row, i int) {
+		what := fmt.Sprint(name, ", row ", row)
+		own = slices.Clone(out.Hidden(0, i))
+		wantClose(t, what, own, g.States[row])
+		logits, top := out.Logits(i), out.Top(i)
+		for k, id := range top.IDs {
+			if logits[id] != top.Logits[k] {
+				t.Fatalf("%s: candidate %d is token %d, whose logit is %v and not %v", what, k, id, logits[id], top.Logits[k])
 			}
-			if ids := m.draft.Spec.Draft.IDs; ids != nil {
-				var drafts []float32
-				for _, id := range ids {
-					drafts = append(drafts, logits[id])
-				}
-				if n := len(logits); n != m.config.Vocab {
-					t.Fatalf("%s: %d logits, want %d", what, n, m.config.Vocab)
-				}
-				logits = drafts
+		}
+		if ids := m.draft.Spec.Draft.IDs; ids != nil {
+			var drafts []float32
+			for _, id := range ids {
+				drafts = append(drafts, logits[id])
 			}
-			wantClose(t, what, logits, want[row])
+			if n := len(logits); n != m.config.Vocab {
+				t.Fatalf("%s: %d logits, want %d", what, n, m.config.Vocab)
+			}
+			logits = drafts
 		}
-		for row := range g.Fed {
-			check(row, row)
-		}
-		for i, row := range []int{g.Fed, g.Fed + 1} {
-			out = forward(t, m, 4, Part{Seq: s, Nodes: g.Tokens[row+1 : row+2], Parents: []int32{int32(i) - 1}, States: []State{{Own: own}},
-				Want: WantTail})
-			check(row, 0)
-		}
+		wantClose(t, what, logits, want[row])
+	}
+	for row := range g.Fed {
+		check(row, row)
+	}
+	for i, row := range []int{g.Fed, g.Fed + 1} {
+		out = forward(t, m, 4, Part{Seq: s, Nodes: g.Tokens[row+1 : row+2], Parents: []int32{int32(i) - 1}, States: []State{{Own: own}},
+			Want: WantTail})
+		check(row, 0)
 	}
 }

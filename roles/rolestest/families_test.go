@@ -41,8 +41,8 @@ func TestFamiliesInAllRoles(t *testing.T) {
 	}
 }
 
-// TestMTPInAllRoles: the layer inside the target's own file drafts, and the text is that of plain decoding. With random weights it is
-// hardly ever right.
+// TestMTPInAllRoles: the layer inside the target's own file, or in a side file, drafts, and the text is that of plain decoding. With random
+// weights it is hardly ever right.
 func TestMTPInAllRoles(t *testing.T) {
 	for _, name := range []string{"qwen35", "deepseek2"} {
 		t.Run(name, func(t *testing.T) {
@@ -58,6 +58,11 @@ func TestMTPInAllRoles(t *testing.T) {
 			familyInAllRoles(t, s, func() []string { return s.drafting(draft) }, 0)
 		})
 	}
+	t.Run("side file", func(t *testing.T) {
+		const sides = "../../engine/testdata/sides/"
+		s := StartTapped(t, sides+"qwen35moe.gguf", []int{side.LastNorm})
+		familyInAllRoles(t, s, func() []string { return s.drafting(sides + "qwen35moe-mtp.gguf") }, 0)
+	})
 }
 
 // TestAssistantInAllRoles: an assistant drafts from the target's keys and values, and the text is that of plain decoding. It was not

@@ -3,13 +3,15 @@ them. They were written once and are committed; writing them anew changes them o
 import json
 import os
 import sys
+from dataclasses import replace
 
 import torch
 
-from . import export, gguf, sides
+from . import export, gguf, mtp, sides
 from .llama import Llama, Shape, attention, causal
 
 TOKENS = [1, 75, 104, 111, 111, 114, 35, 122, 114, 117, 111, 103, 13, 100, 259]
+LAYERS = {"qwen35": None, "qwen35moe": mtp.Experts(8, 2, 16, 24)}  # targets with an MTP layer, by architecture
 SHAPE = Shape(dim=32, layers=3, heads=2, kv_heads=1, head_dim=16, ffn=64, vocab=260, context=64, eps=1e-5, base=10000.0, rope_dim=16)
 
 
@@ -26,7 +28,16 @@ def randomise(module, seed):
     g = torch.Generator().manual_seed(seed)
     for p in module.parameters():
         noise = torch.randn(p.shape, generator=g)
-        p.data = noise * p.shape[1] ** -0.5 if p.dim() == 2 else p.data + 0.2 * noise
+        p.data = noise * p.shape[-1] ** -0.5 if p.dim() > 1 else p.data + 0.2 * noise
+
+
+def tiny_mtp(arch, seed):
+    """A target with an MTP layer, with random weights."""
+    m = mtp.Model(replace(SHAPE, layers=1, context=512, rope_dim=8, halves=True, head_norms=True), LAYERS[arch])
+    randomise(m, seed)
+    for p in m.parameters():
+        p.requires_grad_(False)
+    return m
 
 
 def vocabulary():
@@ -40,6 +51,11 @@ def vocabulary():
 def write_target(path, m):
     keys = {"general.architecture": "llama", "general.name": "tiny", **m.shape.keys("llama"), **vocabulary()}
     gguf.write(path, keys, {k: v.numpy() for k, v in m.state_dict().items()}, gguf.F32)
+
+
+def write_mtp(path, m):
+    keys = {**m.keys(), "general.name": "tiny", **vocabulary()}
+    gguf.write(path, keys, m.tensors(), gguf.F32)
 
 
 def run(target, tokens, taps):
@@ -64,9 +80,9 @@ def of_prompts(side, target, tokens):
     return {"rows": points, "logits": plain(side(target, cells, torch.tensor([points]))[0])}
 
 
-def of_draft(side, target, tokens, own=2):
+def of_draft(side, target, tokens, own=2, taps=None):
     fed, rows = len(tokens) - 1 - own, len(tokens) - 1  # rows with the target's states; all rows, at positions 1 to `rows`
-    taps = run(target, tokens, side.reads)[0][:, :-1]
+    taps = (run(target, tokens, side.reads)[0] if taps is None else taps)[:, :-1]
     e = target.token_embd(torch.tensor([tokens[1:]]))
     steps = side.steps(e, taps, torch.arange(1, rows + 1), own + 1)
     out = torch.cat([steps[0][0, :fed]] + [steps[s][0, fed - 1:fed] for s in range(1, own + 1)])
@@ -104,6 +120,20 @@ def main():
         export.write(os.path.join(folder, name + ".gguf"), side, target, name, lineage, fingerprint, kind=gguf.F32)
         of = {"medusa": of_heads, "ppd": of_prompts}.get(side.arch, of_draft)
         save(folder, name, {"tokens": TOKENS, **of(side, target, TOKENS)})
+    for arch in LAYERS:
+        layers(folder, arch)
+
+
+def layers(folder, arch):
+    """A target with an MTP layer, and a side file with another layer in its place, which knows some tokens only."""
+    target, path = tiny_mtp(arch, 200), os.path.join(folder, arch + ".gguf")
+    write_mtp(path, target)
+    states = target(torch.tensor([TOKENS]))
+    save(folder, arch, {"tokens": TOKENS, "taps": {"-1": plain(states[0])}, **of_draft(target.mtp, target, TOKENS, taps=states)})
+    side = mtp.inside(gguf.File(path), torch.arange(100) * 2 + 60)
+    randomise(side, 201)
+    export.write(f"{path[:-5]}-mtp.gguf", side, target, arch + "-mtp", *export.names(path), kind=gguf.F32)
+    save(folder, arch + "-mtp", {"tokens": TOKENS, **of_draft(side, target, TOKENS, taps=states)})
 
 
 def save(folder, name, what):

@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+// mtpTargets are the tiny targets with an MTP layer, each with a side file of that kind.
+var mtpTargets = []string{"qwen35", "qwen35moe"}
+
+// TestMTPGolden: the layer inside a target's file and the one in a side file, which knows some tokens, give PyTorch's states and logits.
+func TestMTPGolden(t *testing.T) {
+	for _, name := range mtpTargets {
+		o := Options{Device: testdevice.CPU(t, 0), KVPages: PagesFor(2, 64, 64)}
+		inside := openMTP(t, sidePath(name), o)
+		draftGolden(t, name, inside, goldenStates(t, inside, name))
+		m, err := OpenDraft(sidePath(name+"-mtp"), sidePath(name), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		draftGolden(t, name+"-mtp", m, goldenStates(t, m, name))
+		if names := m.Names(); names.Identity == inside.Names().Identity {
+			t.Errorf("%s: another layer, and the same identity %s", name, names.Identity)
+		}
+		o.Device = testdevice.CPU(t, 0)
+		if need, err := MeasureDraft(sidePath(name+"-mtp"), sidePath(name), o); err != nil || need != m.footprint ||
+			need.Weights != m.store.Bytes() || need.Weights >= inside.footprint.Weights {
+			t.Errorf("%s: planned %v, taken %v, the layer with all tokens takes %v: %v", name, need, m.footprint, inside.footprint, err)
+		}
+	}
+}
+
+// TestBadMTPSide: what is wrong with a side file that holds an MTP layer is said by name.
+func TestBadMTPSide(t *testing.T) {
+	set := func(key string, v any) func(w *gguf.Writer) { return func(w *gguf.Writer) { w.Set(key, v) } }
+	tensor := func(name string, shape ...int) func(w *gguf.Writer) {
+		return func(w *gguf.Writer) {
+			n := 4
+			for _, d := range shape {
+				n *= d
+			}
+			w.Tensor(name, 0, shape, make([]byte, n))
+		}
+	}
+	without := func(name string) func(w *gguf.Writer) { return func(w *gguf.Writer) { w.DropTensor(name) } }
+	for want, c := range map[string]struct {
+		change func(w *gguf.Writer)
+		kind   tandem.Kind
+	}{
+		"made for a target of lineage 0123456789abcdef":                         {set(side.LineageKey, strings.Repeat("0123456789abcdef", 2)), tandem.Invalid},
+		`reads the state 1 of testdata`:                                         {set("mtp.taps", []int32{1}), tandem.Invalid},
+		"2 taps [-1 1]: mtp wants 1":                                            {set("mtp.taps", []int32{-1, 1}), tandem.Corrupt},
+		`"mtp.draft_vocab_size" is 9, but`:                                      {set("mtp.draft_vocab_size", uint32(9)), tandem.Corrupt},
+		"want 0 to 259":                                                         {set("mtp.d2t", append([]int32{260}, make([]int32, 99)...)), tandem.Corrupt},
+		"made for 64 tokens, the target has 260":                                {known64, tandem.Invalid},
+		`"blk.0.nextn.eh_proj.weight" has shape [64 31]: the keys want [64 32]`: {tensor("blk.0.nextn.eh_proj.weight", 64, 31), tandem.Corrupt},
+		`"blk.0.nextn.shared_head_norm.weight" is missing`:                      {without("blk.0.nextn.shared_head_norm.weight"), tandem.Corrupt},
+		`"blk.0.attn_k.weight" is missing`:                                      {without("blk.0.attn_k.weight"), tandem.Corrupt},
+		`"blk.0.ffn_up.weight" has shape [32 65]`:                               {tensor("blk.0.ffn_up.weight", 32, 65), tandem.Corrupt},
+		`"blk.0.attn_sinks.weight" has no place in the mtp of qwen35`:           {tensor("blk.0.attn_sinks.weight", 2), tandem.Unsupported},
+		`"blk.1.attn_k.weight" has no place in a side file of mtp`:              {tensor("blk.1.attn_k.weight", 32, 16), tandem.Unsupported},
+		`"blk.0.nextn.embed_tokens.weight" has no place in a side`:              {tensor("blk.0.nextn.embed_tokens.weight", 32, 260), tandem.Unsupported},
+	} {
+		m, err := OpenDraft(editSide(t, "qwen35-mtp", c.change), sidePath("qwen35"), Options{Device: testdevice.CPU(t, 1)})
+		if err == nil {
+			m.Close()
+		}
+		if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v of kind %v: want %q of kind %v", err, tandem.KindOf(err), want, c.kind)
+		}
+	}
+	for _, target := range []string{"target", "qwen35moe"} {
+		if _, err := OpenDraft(sidePath("qwen35-mtp"), sidePath(target), Options{Device: testdevice.CPU(t, 1)}); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("opened with target %s: %v", target, err)
+		}
+	}
+	if _, err := Open(sidePath("qwen35-mtp"), Options{Device: testdevice.CPU(t, 1)}); err == nil || !strings.Contains(err.Error(), "side file") {
+		t.Errorf("opened alone: %v", err)
+	}
+}
+
+// known64 makes a side file one for a target of 64 tokens.
+func known64(w *gguf.Writer) {
+	w.Set("mtp.vocab_size", uint32(64))
+	w.Set("mtp.d2t", []int32{1, 5})
+	w.Set("mtp.draft_vocab_size", uint32(2))
+}
