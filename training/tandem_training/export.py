@@ -9,7 +9,7 @@ import tempfile
 
 import torch
 
-from . import Refused, gguf, sides
+from . import Refused, gguf, mtp, sides
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -86,8 +86,10 @@ def read(path, target):
                     shape=shape_of(f, arch, target), taps=f.key(f"{arch}.taps"), d2t=d2t)
     elif arch == "eagle3":
         side = sides.Eagle3(target, f.key("eagle3.taps"), torch.tensor(f.key("eagle3.d2t")), shape_of(f, arch, target))
+    elif arch == "mtp":
+        side = mtp.MTP(*mtp.sizes(target.file), torch.tensor(f.key("mtp.d2t")) if "mtp.d2t" in f.keys else None)
     else:
-        raise Refused(f"{path} has architecture {arch!r}: want medusa, ppd, dovetail, eagle or eagle3")
+        raise Refused(f"{path} has architecture {arch!r}: want medusa, ppd, dovetail, eagle, eagle3 or mtp")
     state = {name: torch.from_numpy(f.tensor(name)) for name in f.tensors}
     want = side.state_dict()
     for name in sorted(set(want) | set(state)):

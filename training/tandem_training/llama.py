@@ -51,8 +51,9 @@ def read_shape(f, strict=True):
         raise Refused(f"{f.path} has architecture {arch!r}: training knows {', '.join(FAMILY)}")
     get = lambda name, default=None: f.key(f"{arch}.{name}", default)
     halves, norms = FAMILY.get(arch, (False, False))
-    dim, layers = get("embedding_length"), get("block_count")
-    counts = [get("attention.head_count"), get("attention.head_count_kv", get("attention.head_count")), get("feed_forward_length")]
+    dim, layers = get("embedding_length"), get("block_count") - get("nextn_predict_layers", 0)
+    ffn = get("feed_forward_length", 0) or get("expert_feed_forward_length")
+    counts = [get("attention.head_count"), get("attention.head_count_kv", get("attention.head_count")), ffn]
     for i, name in enumerate(["attention.head_count", "attention.head_count_kv", "feed_forward_length"]):
         if isinstance(counts[i], list):
             if strict and len(set(counts[i])) != 1:

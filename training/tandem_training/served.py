@@ -8,10 +8,11 @@ from . import gguf, llama
 
 
 class Served:
-    """Parts of the GGUF file at path, with the tokens that training meets: those of `seen` (counts by token)."""
+    """Parts of the GGUF file at path, with the tokens that training meets: those of `seen` (counts by token). layer: what the names of
+    tensors begin with that come before the model's own, if the file has them: those of its MTP layer."""
 
-    def __init__(self, path, seen, device="cpu"):
-        self.file, self.device = gguf.File(path), device
+    def __init__(self, path, seen, device="cpu", layer=""):
+        self.file, self.device, self.layer = gguf.File(path), device, layer
         self.shape = llama.read_shape(self.file, strict=False)
         arch = self.file.key("general.architecture")
         self.cap = float(self.file.key(f"{arch}.final_logit_softcapping", 0.0))
@@ -19,12 +20,14 @@ class Served:
         ids = torch.nonzero(seen).flatten()
         self.place = torch.full((self.shape.vocab,), -1)
         self.place[ids] = torch.arange(len(ids))
-        self.rows = self.matrix("token_embd.weight", ids)
+        self.rows = self.matrix(("nextn.embed_tokens.weight", "token_embd.weight"), ids)
         self.output_norm = llama.Norm(self.shape.dim, self.shape.eps)
         self.output_norm.weight.data.copy_(torch.from_numpy(self.file.tensor("output_norm.weight")))
 
-    def matrix(self, name, ids):
-        return torch.from_numpy(self.file.rows(name, ids.numpy())).to(self.device)
+    def matrix(self, names, ids):
+        """Rows of the first of these matrices that the file has."""
+        at = [n for own in names for n in (self.layer + own, own) if n in self.file.tensors] or names[-1:]
+        return torch.from_numpy(self.file.rows(at[0], ids.numpy())).to(self.device)
 
     def token_embd(self, ids):
         """Embeddings of ids that were seen."""
@@ -33,7 +36,7 @@ class Served:
     def head(self, ids=None):
         """The output matrix, (vocab, dim), or its rows for some tokens."""
         ids = torch.arange(self.shape.vocab) if ids is None else ids
-        return self.matrix("output.weight" if "output.weight" in self.file.tensors else "token_embd.weight", ids)
+        return self.matrix(("nextn.shared_head_head.weight", "output.weight", "token_embd.weight"), ids)
 
     def bend(self, logits):
         """What the target does to the products of its output matrix."""

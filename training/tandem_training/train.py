@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from . import Refused, corpus, export, gguf, kinds, llama, loop, picture, served, sides
+from . import Refused, corpus, export, gguf, kinds, llama, loop, mtp, picture, served, sides
 from .states import write_json
 
 # the defaults of each kind; those of the papers stand beside them in README.md
@@ -16,10 +16,12 @@ DEFAULTS = {
     "dovetail": {"lr": 5e-4, "epochs": 12, "warm": 50, "fade": 0.8},
     "eagle": {"lr": 5e-4, "epochs": 12, "warm": 50, "fade": 0.8},
     "eagle3": {"lr": 5e-4, "epochs": 12, "warm": 50, "fade": 0.8},
+    "mtp": {"lr": 1e-4, "epochs": 12, "warm": 50, "fade": 0.6},
     "distill": {"lr": 1e-3, "epochs": 12, "warm": 50, "fade": 0.8},
 }
 HELP = {"medusa": "heads on the target's last state", "ppd": "embeddings of prompt tokens", "dovetail": "a draft with gated fusion (DGF)",
         "eagle": "a draft with concatenation (EAGLE-1, EAGLE-2)", "eagle3": "a draft on three states (EAGLE-3)",
+        "mtp": "the layer that guesses further tokens inside the target's file (MTP), as FastMTP does",
         "distill": "a plain draft, from the target's distribution"}
 
 
@@ -64,7 +66,7 @@ def common(c, d, states=True):
 
 
 def own(c, kind):
-    draft = kind in ("dovetail", "eagle", "eagle3")
+    draft, layer = kind in ("dovetail", "eagle", "eagle3"), kind == "mtp"
     if kind == "medusa":
         c.add_argument("--heads", type=int, default=5, help="K")
         c.add_argument("--blocks", type=int, default=1, help="residual blocks of a head")
@@ -76,18 +78,21 @@ def own(c, kind):
         c.add_argument("--labels", choices=["distribution", "greedy"], default="distribution", help="greedy: no distillation")
     if kind in ("dovetail", "eagle"):
         c.add_argument("--blocks", type=int, default=1, help="M")
-    if draft:
-        c.add_argument("--state", type=float, default=0 if kind == "eagle3" else 0.1, help="weight of the loss on states beside KL's 1")
+    if draft or layer:
+        c.add_argument("--state", type=float, default=0.1 if kind in ("dovetail", "eagle") else 0,
+                       help="weight of the loss on states beside KL's 1")
         c.add_argument("--steps", type=int, default=3, help="steps of drafting that are trained at every position")
-        c.add_argument("--alone", type=float, default=0.3, help="share of the training with one step only, which is cheaper")
-        c.add_argument("--noise", type=float, default=0.05, help="noise on the target's states, of their root mean square")
+        c.add_argument("--alone", type=float, default=0.3 if draft else 0,
+                       help="share of the training with one step only, which is cheaper")
+        c.add_argument("--noise", type=float, default=0 if layer else 0.05, help="noise on the target's states, of their root mean square")
         c.add_argument("--blind", type=float, default=0.2, help="share of texts of whose prompt no states are known")
+    if draft:
         c.add_argument("--init", choices=["target", "random"], default="random" if kind == "eagle3" else "target",
                        help="what the block starts from")
         c.add_argument("--taps", type=int, nargs="+", help="layers whose states are read, -1 for the last state; else "
                        + ("a quarter, half and all but one of the layers" if kind == "eagle3" else "-1"))
         c.add_argument("--ffn", type=int, default=4096, help="most feed-forward neurons of a block")
-    if draft or kind in ("medusa", "distill"):
+    if draft or kind in ("medusa", "mtp", "distill"):
         c.add_argument("--draft-vocab", type=int, default=8192, help="tokens that the draft knows, the most used ones; 0: all"
                        + (" (with --from; it keeps the others, untrained)" if kind == "distill" else ""))
     if kind == "eagle":
@@ -128,7 +133,8 @@ def trainer(a, train, held):
         target = llama.load(gguf.File(a.target), a.device) if a.kind == "ppd" else None
         shape = target.shape if target else llama.read_shape(gguf.File(a.target), strict=False)
     else:
-        target = served.Served(a.target, train.seen() + held.seen(), a.device)
+        layer = mtp.start(gguf.File(a.target)) if a.kind == "mtp" else ""
+        target = served.Served(a.target, train.seen() + held.seen(), a.device, layer)
         shape = target.shape
     if a.kind == "distill":
         side = plain(a, shape, train)
@@ -144,6 +150,8 @@ def trainer(a, train, held):
     head = served.Head(target, used if d2t is None else d2t)
     if a.kind == "medusa":
         return kinds.Medusa(target, side or sides.Medusa(target, a.heads, a.blocks, a.own_output), a, head)
+    if a.kind == "mtp":
+        return kinds.Draft(target, side or mtp.inside(target.file, d2t if a.draft_vocab else None), a, head)
     train.need(side.reads if side else taps_of(a, shape))
     return kinds.Draft(target, side or draft(a, target, shape, d2t if a.draft_vocab or a.kind == "eagle3" else None, train), a, head)
 
