@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import torch
 
-from . import Refused, data, export, gguf, golden, llama, loop, mixture, naive, sides, train
+from . import Refused, corpus, data, export, gguf, golden, llama, loop, mixture, mtp, naive, served, sides, train
 
 WORDS = "func return error string byte reader writer buffer value index for range if nil len type struct map slice int".split()
 KINDS = {
@@ -37,6 +37,12 @@ def formulas(target):
                 got, want = torch.tensor(g["states"]), naive.draft(side, target, golden.TOKENS, taps[0], g["fed"])
             far = (got - want).abs().max().item()
             expect(far < 1e-4, f"{name}: differs from the slow computation by {far}")
+        for arch in golden.LAYERS:
+            m = golden.tiny_mtp(arch, 7)
+            states = m(torch.tensor([golden.TOKENS]))
+            g = golden.of_draft(m.mtp, m, golden.TOKENS, taps=states)
+            far = (torch.tensor(g["states"]) - naive.draft(m.mtp, m, golden.TOKENS, states[0], g["fed"])).abs().max().item()
+            expect(far < 1e-4, f"mtp of {arch}: differs from the slow computation by {far}")
 
 
 def against_tandem(logits, path):
@@ -126,15 +132,15 @@ def losses():
     expect(abs(hard - want) < 1e-6, f"kl_top with the likeliest alone is {hard}: want {want}")
 
 
-def states_of(folder, path):
+def states_of(folder, path, name="states", taps="1,2,3,-1"):
     """A folder of the target's states over answers of its own, written by tandem."""
-    out, prompts = os.path.join(folder, "states"), os.path.join(folder, "beginnings.jsonl")
+    out, prompts = os.path.join(folder, name), os.path.join(folder, "beginnings.jsonl")
     with open(prompts, "w") as f:
         for i in range(200):
             json.dump({"prompt": f"{WORDS[i % len(WORDS)]} {WORDS[i * i % len(WORDS)]} {i}"}, f)
             f.write("\n")
     export.tandem(["model", "states", "--model", path, "--out", out, "--prompts", prompts, "--raw", "--ctx", "48", "--answer-tokens", "32",
-                   "--taps", "1,2,3,-1", "--threads", "1"])
+                   f"--taps={taps}", "--threads", "1"])
     return out
 
 
@@ -148,13 +154,59 @@ def kinds(folder, path):
         before, after = m["curve"][0]["loss"], m["curve"][-1]["loss"]
         expect(after < before, f"{kind}: held-out loss {before} -> {after}: want it to fall")
         expect(m["held"]["score"] >= m["curve"][0]["score"], f"{kind}: tokens a round {m['curve']}: want them to grow")
-        f = gguf.File(out)
-        back = llama.load(f) if a.kind == "distill" else export.read(out, llama.load(gguf.File(path)))
-        again = os.path.join(folder, "again.gguf")
-        gguf.write(again, f.keys, {k: v.detach().numpy() for k, v in back.state_dict().items()}, gguf.F32)
-        expect(open(out, "rb").read() == open(again, "rb").read(), f"{kind}: what was written reads back as something else")
+        back = llama.load(gguf.File(out)) if a.kind == "distill" else export.read(out, llama.load(gguf.File(path)))
+        reads_back(folder, out, back)
         if a.kind == "distill":
             against_tandem(lambda tokens: back.logits(back(tokens, torch.arange(tokens.shape[1]))[0]), out)
+
+
+def reads_back(folder, out, side):
+    again = os.path.join(folder, "again.gguf")
+    gguf.write(again, gguf.File(out).keys, {k: v.detach().numpy() for k, v in side.state_dict().items()}, gguf.F32)
+    expect(open(out, "rb").read() == open(again, "rb").read(), f"{out}: what was written reads back as something else")
+
+
+def layers(folder):
+    """The MTP layer of a target learns. tandem computes the same with such a target; the loss and its gradient are those of a slow loop."""
+    for arch in golden.LAYERS:
+        path, out, m = os.path.join(folder, arch + ".gguf"), os.path.join(folder, arch + "-mtp.gguf"), golden.tiny_mtp(arch, 16)
+        golden.write_mtp(path, m)
+        against_tandem(lambda tokens: m.logits(m(tokens)), path)
+        where = states_of(folder, path, arch + "-states", "-1")
+        a = train.parser().parse_args(["mtp", "--target", path, "--out", out, "--states", where, *COMMON, "--draft-vocab", "100", "--lr",
+                                       "1e-3", "--epochs", "2"])
+        done, held = train.run(a), corpus.Corpus([where], True)
+        before, after = done["curve"][0], done["curve"][-1]
+        expect(after["loss"] < before["loss"] and done["held"]["score"] >= before["score"], f"mtp of {arch}: {before} -> {after}")
+        reads_back(folder, out, export.read(out, served.Served(path, held.seen())))
+        unrolled(train.trainer(a, corpus.Corpus([where], False), held), held)
+    refused("no layer that guesses", lambda: mtp.sizes(gguf.File(os.path.join(folder, "target.gguf"))))
+    keys = {"general.architecture": "deepseek2", "deepseek2.block_count": 2, "deepseek2.nextn_predict_layers": 1}
+    gguf.write(os.path.join(folder, "deep.gguf"), keys, {"blk.1.nextn.eh_proj.weight": np.zeros((2, 4))})
+    refused("training knows the MTP layers of qwen35, qwen35moe", lambda: mtp.sizes(gguf.File(os.path.join(folder, "deep.gguf"))))
+
+
+def unrolled(t, texts):
+    """A trainer's loss against its formula: each row of each step by a sequence of its own, whose last rows get the draft's outputs."""
+    t.a.blind = 0
+    b, steps = corpus.Batch([corpus.cut(x, n)._replace(prompt=0) for x, n in zip(texts.texts, (14, 11))], t.taps), []
+    for s in range(t.a.steps):
+        total, rows = 0, 0
+        for ids, states, judged, n, numbers, logs in zip(b.ids, b.states[-1], b.judged, b.lengths, b.top_ids, b.top_logprobs):
+            for p in range(1 + s, n):
+                known = t.head.back[numbers[p]]
+                if not judged[p] or known[0] < 0:
+                    continue
+                mine = t.head(naive.draft(t.side, t.target, ids[:p + 1].tolist(), states, p - s)[-1]).log_softmax(-1)
+                share = logs[p].exp() * (known >= 0)
+                share = share / share.sum()
+                total, rows = total + (share * (share.clamp(min=1e-30).log() - mine[known.clamp(min=0)])).sum(), rows + 1
+        steps.append(total / max(1, rows))
+    want = sum(t.a.fade ** s * x for s, x in enumerate(steps)) / sum(t.a.fade ** s for s in range(t.a.steps))
+    got, p = t.loss(b), t.side.nextn["eh_proj"].weight
+    expect(abs(got.item() - want.item()) < 1e-4, f"the loss of {t.a.steps} steps is {got.item()}: want {want.item()}")
+    mine, theirs = (torch.autograd.grad(x, p)[0] for x in (got, want))
+    expect((mine - theirs).abs().max() < 1e-4 * theirs.abs().max() + 1e-6, "the gradient of the steps' loss is not that of its formula")
 
 
 def mixed(folder, path):
@@ -234,6 +286,7 @@ def main():
         exclusion(folder)
         kinds(folder, path)
         mixed(folder, path)
+        layers(folder)
         resumed(folder, path)
     print(f"training/check: all kinds learn, read back and agree with slow computations; logits within {far:.4f} of tandem's")
 
