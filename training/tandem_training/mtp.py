@@ -92,7 +92,7 @@ class Mixed(Block):
             parts.append((F.silu(g) * u) @ self.ffn_down_exps.weight[e].t())
         self.times = times
         self.balance = count * (times / order.numel() * logits.softmax(-1).mean(0)).sum()
-        return torch.zeros_like(n).index_add(0, rows, torch.cat(parts) * weights.flatten()[order, None])
+        return torch.zeros_like(n).index_add(0, rows, (torch.cat(parts) * weights.flatten()[order, None]).to(n.dtype))
 
 
 def block(s, a):
