@@ -49,23 +49,24 @@ func TestBadMTPSide(t *testing.T) {
 		}
 	}
 	without := func(name string) func(w *gguf.Writer) { return func(w *gguf.Writer) { w.DropTensor(name) } }
+	others, outside := strings.Repeat("0123456789abcdef", 2), append([]int32{260}, make([]int32, 99)...)
 	for want, c := range map[string]struct {
 		change func(w *gguf.Writer)
 		kind   tandem.Kind
 	}{
-		"made for a target of lineage 0123456789abcdef":                         {set(side.LineageKey, strings.Repeat("0123456789abcdef", 2)), tandem.Invalid},
-		`reads the state 1 of testdata`:                                         {set("mtp.taps", []int32{1}), tandem.Invalid},
-		"2 taps [-1 1]: mtp wants 1":                                            {set("mtp.taps", []int32{-1, 1}), tandem.Corrupt},
-		`"mtp.draft_vocab_size" is 9, but`:                                      {set("mtp.draft_vocab_size", uint32(9)), tandem.Corrupt},
-		"want 0 to 259":                                                         {set("mtp.d2t", append([]int32{260}, make([]int32, 99)...)), tandem.Corrupt},
-		"made for 64 tokens, the target has 260":                                {known64, tandem.Invalid},
-		`"blk.0.nextn.eh_proj.weight" has shape [64 31]: the keys want [64 32]`: {tensor("blk.0.nextn.eh_proj.weight", 64, 31), tandem.Corrupt},
-		`"blk.0.nextn.shared_head_norm.weight" is missing`:                      {without("blk.0.nextn.shared_head_norm.weight"), tandem.Corrupt},
-		`"blk.0.attn_k.weight" is missing`:                                      {without("blk.0.attn_k.weight"), tandem.Corrupt},
-		`"blk.0.ffn_up.weight" has shape [32 65]`:                               {tensor("blk.0.ffn_up.weight", 32, 65), tandem.Corrupt},
-		`"blk.0.attn_sinks.weight" has no place in the mtp of qwen35`:           {tensor("blk.0.attn_sinks.weight", 2), tandem.Unsupported},
-		`"blk.1.attn_k.weight" has no place in a side file of mtp`:              {tensor("blk.1.attn_k.weight", 32, 16), tandem.Unsupported},
-		`"blk.0.nextn.embed_tokens.weight" has no place in a side`:              {tensor("blk.0.nextn.embed_tokens.weight", 32, 260), tandem.Unsupported},
+		"made for a target of lineage 0123456789abcdef":            {set(side.LineageKey, others), tandem.Invalid},
+		`reads the state 1 of testdata`:                            {set("mtp.taps", []int32{1}), tandem.Invalid},
+		"2 taps [-1 1]: mtp wants 1":                               {set("mtp.taps", []int32{-1, 1}), tandem.Corrupt},
+		`"mtp.draft_vocab_size" is 9, but`:                         {set("mtp.draft_vocab_size", uint32(9)), tandem.Corrupt},
+		"want 0 to 259":                                            {set("mtp.d2t", outside), tandem.Corrupt},
+		"made for 64 tokens, the target has 260":                   {known64, tandem.Invalid},
+		`eh_proj.weight" has shape [64 31]: the keys want [64 32]`: {tensor("blk.0.nextn.eh_proj.weight", 64, 31), tandem.Corrupt},
+		`shared_head_norm.weight" is missing`:                      {without("blk.0.nextn.shared_head_norm.weight"), tandem.Corrupt},
+		`"blk.0.attn_k.weight" is missing`:                         {without("blk.0.attn_k.weight"), tandem.Corrupt},
+		`"blk.0.ffn_up.weight" has shape [32 65]`:                  {tensor("blk.0.ffn_up.weight", 32, 65), tandem.Corrupt},
+		`sinks.weight" has no place in the mtp of qwen35 arch`:     {tensor("blk.0.attn_sinks.weight", 2), tandem.Unsupported},
+		`"blk.1.attn_k.weight" has no place in a side`:             {tensor("blk.1.attn_k.weight", 32, 16), tandem.Unsupported},
+		`embed_tokens.weight" has no place in a side`:              {tensor("blk.0.nextn.embed_tokens.weight", 32, 260), tandem.Unsupported},
 	} {
 		m, err := OpenDraft(editSide(t, "qwen35-mtp", c.change), sidePath("qwen35"), Options{Device: testdevice.CPU(t, 1)})
 		if err == nil {
@@ -75,12 +76,13 @@ func TestBadMTPSide(t *testing.T) {
 			t.Errorf("%v of kind %v: want %q of kind %v", err, tandem.KindOf(err), want, c.kind)
 		}
 	}
+	o := Options{Device: testdevice.CPU(t, 1)}
 	for _, target := range []string{"target", "qwen35moe"} {
-		if _, err := OpenDraft(sidePath("qwen35-mtp"), sidePath(target), Options{Device: testdevice.CPU(t, 1)}); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := OpenDraft(sidePath("qwen35-mtp"), sidePath(target), o); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("opened with target %s: %v", target, err)
 		}
 	}
-	if _, err := Open(sidePath("qwen35-mtp"), Options{Device: testdevice.CPU(t, 1)}); err == nil || !strings.Contains(err.Error(), "side file") {
+	if _, err := Open(sidePath("qwen35-mtp"), o); err == nil || !strings.Contains(err.Error(), "side file") {
 		t.Errorf("opened alone: %v", err)
 	}
 }

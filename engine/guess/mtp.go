@@ -80,10 +80,13 @@ func NewMTP(f *gguf.File, spec side.Spec, of *gguf.File, target blocks.Config) (
 // shapeMTP makes the draft's shape of its target's, whose file is `of`: one layer like the target's last one with attention.
 func (d *Draft) shapeMTP(of *gguf.File, target *blocks.Config) error {
 	c := &d.Config
-	if want := mtpTap(target); target.Nextn == 0 || d.Spec.Taps[0] != want {
-		return tandem.Errorf("engine", tandem.Invalid,
-			"%s reads the state %d of %s, which has %d layers that guess further tokens (key %q), and they read the state %d: "+
-				"want a target with such layers, and that state", d.Spec.Name, d.Spec.Taps[0], of.Path(), target.Nextn, target.NextnKey(), want)
+	if target.Nextn == 0 {
+		return tandem.Errorf("engine", tandem.Invalid, "%s belongs to a target with layers that guess further tokens: %s has none (key %q)",
+			d.Spec.Name, of.Path(), target.NextnKey())
+	}
+	if want := mtpTap(target); d.Spec.Taps[0] != want {
+		return tandem.Errorf("engine", tandem.Invalid, "%s reads the state %d of %s: want %d, as layers that guess further tokens do there",
+			d.Spec.Name, d.Spec.Taps[0], of.Path(), want)
 	}
 	c.Name, c.Layers, c.Nextn = target.Name+" mtp", 1, 0
 	c.Shapes = []blocks.LayerShape{target.Shapes[target.Layers-1]}

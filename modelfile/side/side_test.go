@@ -13,7 +13,8 @@ import (
 
 const sides = "../../engine/testdata/sides/"
 
-var names = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3", "qwen35-mtp", "qwen35moe-mtp"}
+var names = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3", "qwen35-mtp",
+	"qwen35moe-mtp"}
 
 func load(t testing.TB, name string) *gguf.File {
 	t.Helper()
