@@ -49,6 +49,9 @@ func (b *bench) openDraft(path string) (_ *draft, err error) {
 	}
 	d := &draft{name: name(path), kind: string(side.Kind), blocks: side.Blocks, vocab: b.target.Vocab().Size(),
 		source: &recorded{width: b.target.FeatureWidth()}}
+	if d.kind != "" && side.Lineage == "" { // inside the target's file, whose name is the target's
+		d.name = side.Name
+	}
 	length := b.longest + b.MaxTokens + draftDepth
 	d.model, err = b.Draft(path, engine.Options{MaxRows: 128, KVPages: engine.PagesFor(1, length, drafter.DefaultTreeRows)})
 	if err != nil {

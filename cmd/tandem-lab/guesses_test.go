@@ -27,7 +27,7 @@ func TestGuessesOfMTP(t *testing.T) {
 	c := &guessesCmd{Target: m.Write(t, dir), Draft: []string{"mtp"}, Prompts: prompts, Count: 1, Calibrate: 1, MaxTokens: 24,
 		Temperature: []float64{0}, Seed: 1, Width: []int{2, 4}, Rounds: 1}
 	c.ISA, c.Device = "auto", "cpu"
-	if err := c.Run(a); err != nil || !strings.Contains(out.String(), "mtp of 1 blocks") {
+	if err := c.Run(a); err != nil || !strings.Contains(out.String(), "\n  mtp: mtp of 1 blocks") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 	c.Target = ""
