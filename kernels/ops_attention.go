@@ -49,6 +49,7 @@ type AttentionOpt struct {
 	Scale   float32
 	Window  int     // positions, the query's own included; 0: all
 	SoftCap float32 // 0: none
+	Later   bool    // a row also sees the cells that the pass lists for it behind its own: later rows of its block
 }
 
 // Blocks returns o in two steps that hand over in parts: its blocks, those of a side, and how they are joined.

@@ -7,7 +7,8 @@ import (
 
 // Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
 // then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
-// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions are needed by
+// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Behind the row itself its list of ancestors may go
+// on with later rows of its block, which only attention that is Later sees. Positions are needed by
 // programs with RoPE or a KV cache, the rest of the rows' lists by programs with a KV cache. Neighbouring
 // rows that name the same table share the work of fetching its keys.
 type Pass struct {
@@ -27,6 +28,9 @@ type Pass struct {
 	Wanted         []int32 // rows with logits
 	TopK           int     // values that TopK returns for each of them, at most MaxTop
 }
+
+// Keys returns how many positions row i sees at most: more than its own and those before it if later rows of its block are listed.
+func (a *Pass) Keys(i int) int { return int(a.Prefix[i] + a.AncLen[i]) }
 
 // Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a
 // tree depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the
@@ -182,7 +186,7 @@ func (l *PassLimits) checkKV(a *Pass) error {
 		switch {
 		case a.Store[r] < 0 || int(a.Store[r]) >= cells:
 			return fmt.Errorf("kernels: row %d is stored in cell %d of %d", r, a.Store[r], cells)
-		case prefix < 0 || anc < 0 || int(a.Pos[r]) != prefix+anc-1:
+		case prefix < 0 || anc < 0 || int(a.Pos[r]) > prefix+anc-1 || int(a.Pos[r]) < min(prefix, prefix+anc-1):
 			return fmt.Errorf("kernels: row %d at position %d sees %d positions and %d ancestors", r, a.Pos[r], prefix, anc)
 		case a.Table[r] < 0 || int(a.Table[r])+(prefix+PageRows-1)/PageRows > len(a.Pages):
 			return fmt.Errorf("kernels: row %d's table begins at %d of %d for %d positions", r, a.Table[r], len(a.Pages), prefix)

@@ -22,8 +22,13 @@
 // Limits of a run: queries per KV head, and rows. With at most FEW queries per KV head, reading takes longer than the arithmetic.
 enum { QUERIES = 64, MOSTROWS = 64, FEW = 16 };
 
-static int blocks_of(const tk_pass *a, int row) { return a->pos[row] / TK_SEG + 1; }
 static int clamp(int x) { return imax(0, imin(TK_SEG, x)); }
+
+// How many positions a row sees at most, and how many an attention lets it see; blocks, likewise.
+static int keys_of(const tk_pass *a, int row) { return a->prefix[row] + a->anc_len[row]; }
+static int seen_of(const tk_op *op, const tk_pass *a, int row) { return op->later ? keys_of(a, row) : a->pos[row] + 1; }
+static int blocks_of(const tk_pass *a, int row) { return (keys_of(a, row) - 1) / TK_SEG + 1; }
+static int seen_blocks(const tk_op *op, const tk_pass *a, int row) { return (seen_of(op, a, row) - 1) / TK_SEG + 1; }
 
 static int first_seen(const tk_op *op, int pos) { return op->window ? imax(0, pos - op->window + 1) : 0; }
 
@@ -34,7 +39,7 @@ static int sights(const tk_prog *p, const tk_op *op, const tk_run *u, int block,
     *any = 0;
     for (int i = 0; i < u->rows; i++) {
         int row = u->row + i, prefix = a->prefix[row];
-        tk_sight s = {clamp(first_seen(op, a->pos[row]) - base), clamp(prefix - base), clamp(a->pos[row] + 1 - base), NULL};
+        tk_sight s = {clamp(first_seen(op, a->pos[row]) - base), clamp(prefix - base), clamp(seen_of(op, a, row) - base), NULL};
         if (s.lo >= s.hi) s = (tk_sight){0, 0, 0, NULL};
         s.mid = imax(s.lo, s.mid);
         if (s.lo < s.mid) used = imax(used, s.mid);
@@ -78,7 +83,7 @@ static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, c
     for (int i = 0; i < u->rows; i++, part += u->blocks * one) {
         int row = u->row + i, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
         float *out = p->attn_out + ((size_t)row * op->heads + head * group) * d;
-        p->k->join(part + b * one, blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + head * group : NULL, out);
+        p->k->join(part + b * one, seen_blocks(op, &p->pass, row) - b, group, d, op->vec ? op->vec + head * group : NULL, out);
     }
 }
 
@@ -196,7 +201,7 @@ void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
     int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->value_dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
     float *out = p->attn_out + (size_t)row * op->heads * d;
     for (int h = 0; h < op->heads; h += group)
-        p->k->join(tk_part_at(p, op->parts, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
+        p->k->join(tk_part_at(p, op->parts, row, b, h), seen_blocks(op, &p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
                    out + (size_t)h * d);
     fill(p, op, row);
 }

@@ -164,7 +164,7 @@ func (r *runner) inPlace(c *C.tk_op, b kernels.Buf) {
 
 func (r *runner) attention(c *C.tk_op, opt kernels.AttentionOpt, layer, heads int) {
 	c.layer, c.heads = C.int(layer), C.int(heads)
-	c.scale, c.window, c.softcap = C.float(opt.Scale), C.int(opt.Window), C.float(opt.SoftCap)
+	c.scale, c.window, c.softcap, c.later = C.float(opt.Scale), C.int(opt.Window), C.float(opt.SoftCap), flag(opt.Later)
 }
 
 func (r *runner) product(c *C.tk_op, w kernels.W, in kernels.Act, out kernels.Buf, outputs kernels.Range) {

@@ -312,6 +312,7 @@ typedef struct {
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
+    int later;        // attention: a row sees all that the pass lists for it, later rows of its block too
     int ahead;        // TK_ANGLES: positions added to the row's
     int blank;        // TK_EMBED: a row without a token is 0
     int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has

@@ -397,12 +397,13 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 	attend := func(opt kernels.AttentionOpt, q kernels.Buf, layer, heads int) item {
 		x := l.onCache("attend", attending, layer, q)
 		x.c.in, x.c.heads, x.c.parts = l.buf(q), int32(heads), l.at(l.scratch)
-		x.c.scale, x.c.window, x.c.softCap = opt.Scale, int32(opt.Window), opt.SoftCap
+		x.c.scale, x.c.window, x.c.softCap, x.c.later = opt.Scale, int32(opt.Window), opt.SoftCap, flag(opt.Later)
 		return x
 	}
 	join := func(o kernels.JoinBlocks, heads int) item {
 		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
-		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(o.Out), heads: int32(heads), window: int32(o.Window)}
+		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(o.Out), heads: int32(heads), window: int32(o.Window),
+			later: flag(o.Later)}
 		x.c.valueDim = int32(l.valueDim(o.Layer))
 		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(o.Sinks != nil)
 		if o.Gated {

@@ -18,9 +18,9 @@ func (n *inputs) set(l *placed, a *kernels.Pass) {
 	var pairs []cPair
 	n.first = n.first[:0]
 	if len(l.layers) > 0 {
-		for row, pos := range a.Pos {
+		for row := range a.Rows {
 			n.first = append(n.first, int32(len(pairs)))
-			for b := range int32(pos)/block + 1 {
+			for b := range int32(a.Keys(row)-1)/block + 1 {
 				pairs = append(pairs, cPair{int32(row), b})
 			}
 		}

@@ -144,6 +144,29 @@ func chunkPass(r *rand.Rand, rows, most int) *kernels.Pass {
 	return p
 }
 
+// blockPass is blocks of a block draft: rows of one block list each other, later ones too. The first begins before a block's edge of
+// positions, the last is cut short.
+func blockPass(r *rand.Rand, rows, pages, most int) *kernels.Pass {
+	const size = 6
+	p := &kernels.Pass{Rows: rows, Tokens: make([]int32, rows)}
+	cells := r.Perm(pages / 4 * kernels.PageRows)
+	for first := 0; first < rows; first += size {
+		n := min(size, rows-first)
+		prefix := max(1, most/256*256-r.IntN(size))
+		table, list := int32(len(p.Pages)), int32(len(p.Anc))
+		for g := range (prefix + kernels.PageRows - 1) / kernels.PageRows {
+			p.Pages = append(p.Pages, int32(pages/4+g))
+		}
+		for i := range n {
+			p.Anc = append(p.Anc, kernels.Cell(cells[first+i]))
+			p.Pos, p.Store = append(p.Pos, int32(prefix+i)), append(p.Store, kernels.Cell(cells[first+i]))
+			p.Table, p.Prefix = append(p.Table, table), append(p.Prefix, int32(prefix))
+			p.AncOff, p.AncLen = append(p.AncOff, list), append(p.AncLen, int32(n))
+		}
+	}
+	return p
+}
+
 // alone is the pass with row i only.
 func alone(p *kernels.Pass, i int) *kernels.Pass {
 	one := &kernels.Pass{Rows: 1, Tokens: p.Tokens[i : i+1], Pos: p.Pos[i : i+1], Store: p.Store[i : i+1], Pages: p.Pages,
@@ -165,6 +188,8 @@ type attentionCase struct {
 	kv                        kernels.KVType
 	sinks                     bool
 	gated                     bool // by the queries
+	blocks                    bool // rows are those of block drafts
+	later                     bool // and see all of their block
 }
 
 var attentionCases = []attentionCase{
@@ -184,6 +209,10 @@ var attentionCases = []attentionCase{
 	{heads: 8, kvHeads: 2, dim: 40, most: 600, sinks: true},
 	{heads: 4, kvHeads: 1, dim: 32, most: 500, window: 8, sinks: true, kv: kernels.KVQ8_0},
 	{heads: 1, kvHeads: 1, dim: 160, most: 300, kv: kernels.KVQ8_0, hostile: true},
+	{heads: 4, kvHeads: 2, dim: 32, most: 520, blocks: true, later: true},
+	{heads: 6, kvHeads: 1, dim: 64, most: 300, blocks: true, later: true, window: 9, softCap: 3},
+	{heads: 4, kvHeads: 4, dim: 32, most: 600, blocks: true, later: true, window: 258, kv: kernels.KVQ8_0, sinks: true},
+	{heads: 2, kvHeads: 1, dim: 48, most: 300, blocks: true, window: 7},
 }
 
 // attention: any head size, grouping, position, window, cap, format and place of keys gives the bits of
@@ -205,7 +234,7 @@ type attentionRig struct {
 
 func newAttention(t *testing.T, devices []kernels.Device, s attentionCase, shared int) *attentionRig {
 	n, kv := s.heads*s.dim, s.kvHeads*s.dim
-	opt := kernels.AttentionOpt{Scale: 0.3, Window: s.window, SoftCap: s.softCap}
+	opt := kernels.AttentionOpt{Scale: 0.3, Window: s.window, SoftCap: s.softCap, Later: s.later}
 	p := kernels.NewProgram(attentionRows, 0)
 	p.KV = kernels.UniformKV(2, s.kvHeads, s.dim, s.kv)
 	a := &attentionRig{q: p.Buf(n), k: p.Buf(kv), v: p.Buf(kv), out: p.Buf(n), divided: p.Buf(n)}
@@ -236,6 +265,9 @@ func newAttention(t *testing.T, devices []kernels.Device, s attentionCase, share
 }
 
 func (s attentionCase) pass(r *rand.Rand, round int) *kernels.Pass {
+	if s.blocks {
+		return blockPass(r, attentionRows, attentionPages, s.most)
+	}
 	if round == chunkRound {
 		return chunkPass(r, attentionRows, s.most)
 	}
@@ -294,7 +326,7 @@ func dividedAttention(t *testing.T, devices []kernels.Device) {
 				whole.fill(rng(seed), seenByAny(pass))
 				a.fill(rng(seed), seenByAny(pass))
 				for row := range rows {
-					pass.Cut = append(pass.Cut, int32(r.IntN(int(pass.Pos[row])/kernels.Block+2)))
+					pass.Cut = append(pass.Cut, int32(r.IntN((pass.Keys(row)-1)/kernels.Block+2)))
 				}
 				for _, b := range []struct {
 					buf kernels.Buf
@@ -338,7 +370,7 @@ func handOver(t *testing.T, from, to *machine, pass *kernels.Pass, group, shared
 	stage(to, 1)
 	stage(from, 2)
 	for row := range pass.Rows {
-		for b := int(pass.Cut[row]); b <= int(pass.Pos[row])/kernels.Block; b++ {
+		for b := int(pass.Cut[row]); b <= (pass.Keys(row)-1)/kernels.Block; b++ {
 			for head := range from.p.Parts[0].Heads {
 				if b > int(pass.Cut[row]) || head/group >= shared {
 					copyPart(to.runner.Part(0, row, b, head), from.runner.Part(0, row, b, head))

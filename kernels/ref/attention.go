@@ -5,19 +5,20 @@ import "math"
 // Block is the number of positions whose attention is computed together, aligned to position 0.
 const Block = 256
 
-// AttentionOpt is kernels.AttentionOpt.
+// AttentionOpt is kernels.AttentionOpt, but for Later, which is here the number of keys that come after the query's own.
 type AttentionOpt struct {
 	Scale   float32
 	Window  int
 	SoftCap float32
+	Later   int
 }
 
 // Row is one position's key or value: F16 elements widened, or the codes of Q8_0 as floats with the scales of
 // each 32.
 type Row struct{ X, Scales []float32 }
 
-// Attention writes to out the attention of one query head at the last position over keys and values, which are in order of
-// absolute position from 0.
+// Attention writes to out the attention of one query head at the last position, or Later positions before it, over keys and values, which
+// are in order of absolute position from 0.
 //
 // Per block: scores Scale·q·k, the product by FMA in order of dimension (Q8_0: of each 32 dimensions from 0
 // on, and these enter in order by FMA with their scale), capped; their largest m (NaN is not
@@ -41,15 +42,15 @@ type Part struct {
 // Sink is the part of a score that has no value, for heads of dim elements.
 func Sink(score float32, dim int) Part { return Part{score, 1, make([]float32, dim)} }
 
-// first returns the first position that position n-1 sees.
+// first returns the first of n positions that the query sees.
 func first(n int, opt AttentionOpt) int {
 	if opt.Window > 0 {
-		return max(0, n-opt.Window)
+		return max(0, n-opt.Later-opt.Window)
 	}
 	return 0
 }
 
-// FirstBlock returns the block that holds the first position seen from position n-1.
+// FirstBlock returns the block that holds the first of n positions that the query sees.
 func FirstBlock(n int, opt AttentionOpt) int { return first(n, opt) / Block }
 
 // AttendBlock returns the part of block b in Attention.

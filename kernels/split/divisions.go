@@ -41,8 +41,12 @@ func (d divisions) cut(a *kernels.Pass, last []int32) kernels.Pass {
 	at := d.at(a.Rows, int(context))
 	out.Left = int32(math.Round(at.Columns * kernels.Shares))
 	out.Cut = last[:0]
-	for _, pos := range a.Pos {
-		out.Cut = append(out.Cut, blockCut(int(pos)/kernels.Block+1, at.Blocks))
+	for row, pos := range a.Pos {
+		keys := int(pos) + 1
+		if row < min(len(a.Prefix), len(a.AncLen)) { // else the pass is refused, or has no cache
+			keys = a.Keys(row)
+		}
+		out.Cut = append(out.Cut, blockCut((keys-1)/kernels.Block+1, at.Blocks))
 	}
 	return out
 }

@@ -28,7 +28,7 @@ func (r *exchanger) handOver(from, to int) error {
 	shape, all := r.halves[0].p.Parts[mine.parts], 0
 	r.parts = r.parts[:0]
 	for row := range r.pass.Rows {
-		n := shape.Heads * (int(r.pass.Pos[row])/kernels.Block + 1)
+		n := shape.Heads * ((r.pass.Keys(row)-1)/kernels.Block + 1)
 		left := shape.Heads*int(r.pass.Cut[row]) + shared(mine.kv)*(shape.Heads/mine.kv) // blocks before the cut, and heads of that at it
 		part := kernels.Range{To: min(max(left, 0), n)}
 		if side == kernels.Right {

@@ -43,6 +43,7 @@ struct Op {
     int ld;                     // columns of the buffer in
     int heads, head_dim, turned, halves;
     int kv_heads, kv_q8, value_row, window, side, shared;
+    int later;                  // of attention: kernels.AttentionOpt
     int chunks, most_wanted;    // of TopK
     int used, sigmoid, normed;  // of experts: kernels.RouteShape, RouteOpt
     int biased;                 // vec is there: bias of experts, sinks of attention

@@ -50,8 +50,18 @@ struct Seen {
     int from, to;
 };
 
+// keys_of returns how many positions an attention lets a row see.
+static __device__ __forceinline__ int keys_of(const Op *op, const Pass *pass, int row) {
+    return op->later ? pass->prefix[row] + pass->anc_len[row] : pass->pos[row] + 1;
+}
+
+// first_of returns the first position that a row sees.
+static __device__ __forceinline__ int first_of(const Op *op, const Pass *pass, int row) {
+    return op->window > 0 ? max(0, pass->pos[row] + 1 - op->window) : 0;
+}
+
 static __device__ __forceinline__ Seen seen_of(const Op *op, const Pass *pass, int row, int block) {
-    int n = pass->pos[row] + 1, first = op->window > 0 ? max(0, n - op->window) : 0;
+    int n = keys_of(op, pass, row), first = first_of(op, pass, row);
     Seen s = {max(block * BLOCK, first), min((block + 1) * BLOCK, n)};
     return s;
 }
@@ -182,7 +192,7 @@ KERNEL join(const Op *op, const Pass *pass) {
     if (row >= pass->row_to || k0 >= op->dst.dim) return;
     float y = 0;
     if (k < op->dst.dim) {
-        int n = pass->pos[row] + 1, b = op->window > 0 ? max(0, n - op->window) / BLOCK : 0, blocks = (n + BLOCK - 1) / BLOCK;
+        int b = first_of(op, pass, row) / BLOCK, blocks = (keys_of(op, pass, row) + BLOCK - 1) / BLOCK;
         size_t step = (size_t)op->heads * (dim + 2);
         const float *part = op->parts + (size_t)(pass->first[row] - pass->pair_from) * step + (size_t)(k / dim) * (dim + 2);
         float m = -infinity(), sum = 0;

@@ -90,9 +90,9 @@ func (r *runner) Start(a *kernels.Pass) error {
 	for i, s := range r.Program.Parts {
 		p, n := &r.parts[i], 0
 		p.first = make([]int, a.Rows)
-		for row, pos := range a.Pos {
+		for row := range a.Rows {
 			p.first[row] = n
-			n += (int(pos)/kernels.Block + 1) * s.Heads
+			n += ((a.Keys(row)-1)/kernels.Block + 1) * s.Heads
 		}
 		p.all = make([]ref.Part, n)
 		for j := range p.all {
@@ -274,14 +274,13 @@ func (r *runner) attention(o kernels.Op) {
 	switch o := o.(type) {
 	case kernels.Attention:
 		defer r.gate(o.Gated, o.Gate, o.Out)
-		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
+		r.heads(o.AttentionOpt, o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
 			dim := len(values[0].X)
-			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*dim:][:dim],
-				sink(o.Sinks, head, dim)...)
+			ref.Attention(q, keys, values, r.option(row, o.AttentionOpt), r.act(o.Out, row)[head*dim:][:dim], sink(o.Sinks, head, dim)...)
 		})
 	case kernels.AttendBlocks:
-		r.heads(o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
-			opt := ref.AttentionOpt(o.AttentionOpt)
+		r.heads(o.AttentionOpt, o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
+			opt := r.option(row, o.AttentionOpt)
 			for b := ref.FirstBlock(len(keys), opt); b*kernels.Block < len(keys); b++ {
 				if !r.mine(o, row, b, kvHead) {
 					continue
@@ -296,10 +295,11 @@ func (r *runner) attention(o kernels.Op) {
 		defer r.gate(o.Gated, o.Gate, o.Out)
 		s := r.Program.Parts[o.In]
 		r.rows(false, func(row int) {
-			n := int(r.pass.Pos[row]) + 1
+			opt := r.option(row, o.AttentionOpt)
+			n := int(r.pass.Pos[row]) + 1 + opt.Later
 			for head := range s.Heads {
 				all := sink(o.Sinks, head, s.Dim)
-				for b := ref.FirstBlock(n, ref.AttentionOpt(o.AttentionOpt)); b*kernels.Block < n; b++ {
+				for b := ref.FirstBlock(n, opt); b*kernels.Block < n; b++ {
 					all = append(all, *r.part(o.In, row, b, head))
 				}
 				ref.Join(all, r.act(o.Out, row)[head*s.Dim:][:s.Dim])
@@ -336,15 +336,25 @@ func (r *runner) part(p kernels.Parts, row, block, head int) *ref.Part {
 	return &r.parts[p].all[r.parts[p].first[row]+block*r.Program.Parts[p].Heads+head]
 }
 
+// option returns how an attention weighs what a row sees.
+func (r *runner) option(row int, o kernels.AttentionOpt) ref.AttentionOpt {
+	out := ref.AttentionOpt{Scale: o.Scale, Window: o.Window, SoftCap: o.SoftCap}
+	if o.Later {
+		out.Later = r.pass.Keys(row) - int(r.pass.Pos[row]) - 1
+	}
+	return out
+}
+
 // heads calls f for every row and query head, with the keys and values that it sees in order of position.
-func (r *runner) heads(q kernels.Buf, layer, heads int, f func(row, kvHead, head int, q []float32, keys, values []ref.Row)) {
+func (r *runner) heads(opt kernels.AttentionOpt, q kernels.Buf, layer, heads int,
+	f func(row, kvHead, head int, q []float32, keys, values []ref.Row)) {
 	layer = r.KV.Kept(layer)
 	kvHeads, dim, _ := r.KV.Layers[layer].Seen()
 	group := heads / kvHeads
 	parallel(r.pass.Rows*kvHeads, func(u int) {
 		row, kvHead := u/kvHeads, u%kvHeads
 		var keys, values []ref.Row
-		for _, cell := range r.seen(row) {
+		for _, cell := range r.seen(row)[:int(r.pass.Pos[row])+1+r.option(row, opt).Later] {
 			keys, values = append(keys, r.cache.row(layer, 0, kvHead, cell)), append(values, r.cache.row(layer, 1, kvHead, cell))
 		}
 		for head := kvHead * group; head < (kvHead+1)*group; head++ {
@@ -353,7 +363,7 @@ func (r *runner) heads(q kernels.Buf, layer, heads int, f func(row, kvHead, head
 	})
 }
 
-// seen returns the cells that a row sees, in order of position.
+// seen returns the cells that a row sees at most, in order of position.
 func (r *runner) seen(row int) (cells []kernels.Cell) {
 	p := r.pass
 	for pos := range int(p.Prefix[row]) {
