@@ -30,9 +30,10 @@ type Draft struct {
 	Scaling Scaling // of RoPE
 	Window  int     // positions that its layers attend to; 0: all
 
-	Width int    // of its hidden states; eagle3 alone may differ from the target
+	Width int    // of its hidden states; of eagle3 and dflash it may differ from the target's
 	IDs   []int  // the target's id of each token that it knows; none: it knows all. eagle3 always has them
 	Norms Norms3 // eagle3
+	Block Block  // dflash
 }
 
 // draftOf returns the layout of a kind of draft. complete may be nil: then only what all drafts want is checked.
@@ -68,7 +69,7 @@ var eagle = draftOf(Eagle, completeSum, func(l *slots, s *Spec) {
 // the hidden state side by side.
 var eagle3 = draftOf(Eagle3, completeWidth, func(l *slots, s *Spec) {
 	for i := range s.Taps {
-		l.add(fmt.Sprintf("fc.%d.weight", i), Zeros, s.Dim, s.Draft.Width)
+		l.add(FCMatrix(i), Zeros, s.Dim, s.Draft.Width)
 		if s.Draft.Norms.States != "" {
 			l.add(StateNorm(i), Norm, s.Dim)
 		}
@@ -134,7 +135,7 @@ func draftNumbers(s *Spec) []number {
 func readDraft(r *reader) {
 	d := &r.spec.Draft
 	d.Eps, d.RopeBase = r.number("attention.layer_norm_rms_epsilon"), r.number("rope.freq_base")
-	if d.Width = r.spec.Dim; r.spec.Kind == Eagle3 {
+	if d.Width = r.spec.Dim; r.spec.Kind.ownWidth() {
 		d.Width = r.count("draft_length", maxDim)
 	}
 	if r.err != nil {
@@ -149,8 +150,11 @@ func readDraft(r *reader) {
 	r.keep(err)
 	d.Window = r.countOr("attention.sliding_window", maxContext, 0)
 	d.Scaling.read(r)
-	if r.spec.Kind == Eagle3 {
+	switch r.spec.Kind {
+	case Eagle3:
 		d.Norms.read(r)
+	case DFlash:
+		d.Block.read(r)
 	}
 	if r.spec.Kind == Eagle3 || r.hasIDs() {
 		readIDs(r)
@@ -186,9 +190,14 @@ func setDraft(s *Spec, set func(string, any)) {
 		set("attention.sliding_window", uint32(d.Window))
 	}
 	d.Scaling.set(set)
-	if s.Kind == Eagle3 {
+	if s.Kind.ownWidth() {
 		set("draft_length", uint32(d.Width))
+	}
+	switch s.Kind {
+	case Eagle3:
 		d.Norms.set(set)
+	case DFlash:
+		d.Block.set(set)
 	}
 	setIDs(s, set)
 }
@@ -205,7 +214,7 @@ func checkDraft(s *Spec) error {
 	switch {
 	case s.Blocks < 1 || s.Blocks > MaxBlocks:
 		return fmt.Errorf("%d blocks: want 1 to %d", s.Blocks, MaxBlocks)
-	case d.Width < 1 || d.Width > maxDim || s.Kind != Eagle3 && d.Width != s.Dim:
+	case d.Width < 1 || d.Width > maxDim || !s.Kind.ownWidth() && d.Width != s.Dim:
 		return fmt.Errorf("a draft of width %d for a target of %d: want the same", d.Width, s.Dim)
 	case d.Context < 1 || d.Context > maxContext || d.FFN < 1 || d.FFN > maxDim:
 		return fmt.Errorf("context %d and feed-forward size %d: want 1 to %d and 1 to %d", d.Context, d.FFN, maxContext, maxDim)
@@ -217,6 +226,11 @@ func checkDraft(s *Spec) error {
 		return fmt.Errorf("RoPE over %d elements of a head: want an even number up to %d", d.RopeDim, d.HeadDim)
 	case !(d.Eps > 0) || !(d.Eps < 1) || !(d.RopeBase >= 1) || math.IsInf(d.RopeBase, 0):
 		return fmt.Errorf("norm epsilon %g and RoPE base %g: want numbers between 0 and 1 and of at least 1", d.Eps, d.RopeBase)
+	}
+	if s.Kind == DFlash {
+		if err := d.Block.check(s); err != nil {
+			return err
+		}
 	}
 	if s.Kind != Eagle3 && len(d.IDs) == 0 {
 		return nil
@@ -259,8 +273,8 @@ func (l *slots) block(s *Spec, i int) {
 	d := &s.Draft
 	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
 	name := func(n string) string { return fmt.Sprintf("blk.%d.%s", i, n) }
-	twofold := i == 0 && s.Kind == Eagle3
-	if i == 0 && !twofold {
+	twofold, whole := i == 0 && s.Kind == Eagle3, s.Kind == DFlash
+	if i == 0 && !twofold && !whole {
 		l.maybe(name("attn_norm.weight"), Norm, d.Width)
 	} else {
 		l.add(name("attn_norm.weight"), Norm, d.Width)
@@ -280,8 +294,12 @@ func (l *slots) block(s *Spec, i int) {
 		}
 		l.maybe(name(m.name+".bias"), Zeros, m.rows)
 	}
-	l.maybe(name("attn_q_norm.weight"), Zeros, d.HeadDim)
-	l.maybe(name("attn_k_norm.weight"), Zeros, d.HeadDim)
+	norm := l.maybe
+	if whole {
+		norm = l.add
+	}
+	norm(name("attn_q_norm.weight"), Zeros, d.HeadDim)
+	norm(name("attn_k_norm.weight"), Zeros, d.HeadDim)
 	l.add(name("attn_output.weight"), Zeros, q, d.Width)
 	l.maybe(name("attn_output.bias"), Zeros, d.Width)
 	l.add(name("ffn_norm.weight"), Norm, d.Width)

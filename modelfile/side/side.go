@@ -42,7 +42,7 @@ type number struct {
 }
 
 // layouts lists the kinds. Each has a file of this package.
-var layouts = []*layout{&medusa, &ppd, &dovetail, &eagle, &eagle3, &mtp, &assistant}
+var layouts = []*layout{&medusa, &ppd, &dovetail, &eagle, &eagle3, &dflash, &mtp, &assistant}
 
 // layout returns the layout of a kind; nil: there is none.
 func (k Kind) layout() *layout {
@@ -109,10 +109,10 @@ type Target struct {
 	Dim, Vocab, Layers  int
 }
 
-// Is reports whether f is a side file in tandem's format. A file of architecture eagle3 without taps is another program's.
+// Is reports whether f is a side file in tandem's format. A file of architecture eagle3 or dflash without taps is another program's.
 func Is(f *gguf.File) bool {
 	arch, err := f.StringOr("general.architecture", "")
-	return err == nil && slices.Contains(Kinds(), Kind(arch)) && (Kind(arch) != Eagle3 || f.Has("eagle3.taps"))
+	return err == nil && slices.Contains(Kinds(), Kind(arch)) && (!Kind(arch).ownWidth() || f.Has(arch+".taps"))
 }
 
 // Of describes the side file f, whatever its kind; the zero Spec: it is an ordinary model. Errors: as Read's.
@@ -272,8 +272,13 @@ func (s Spec) SelfDraft() tandem.SelfDraft {
 	return tandem.SelfDraft{Name: s.Kind.layout().selfDraft, Levels: s.Levels, Members: s.Members}
 }
 
-// StateWidth returns how many numbers of the target's states a draft reads for a row, and how many its own state has.
-func (s *Spec) StateWidth() (target, own int) { return len(s.Taps) * s.Dim, s.Draft.Width }
+// StateWidth returns how many numbers of the target's states a draft reads for a row, and how many its own state has; 0: rows have none.
+func (s *Spec) StateWidth() (target, own int) {
+	if s.Draft.Block.Rows > 0 {
+		return len(s.Taps) * s.Dim, 0
+	}
+	return len(s.Taps) * s.Dim, s.Draft.Width
+}
 
 // String describes the file in some words.
 func (s Spec) String() string {
