@@ -152,7 +152,7 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		return nil, err
 	}
 	before := f.waited()
-	if err := m.runner.Run(&p.Pass); err != nil {
+	if err := f.run(batch, out); err != nil {
 		for _, part := range batch {
 			part.Seq.Distrust()
 			part.Seq.broken = m.config.Recurrent()
@@ -164,6 +164,14 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		batch[i].commit()
 	}
 	return out, nil
+}
+
+// run computes the pass that is laid out: of a block draft, two passes.
+func (f running) run(batch []Part, out *Output) error {
+	if f.Block().Rows > 0 {
+		return f.runBlocks(batch, out)
+	}
+	return f.runner.Run(&f.pass.Pass)
 }
 
 // running is a model while a pass is laid out and run: the steps of Forward.
@@ -311,7 +319,7 @@ func (f running) add(part *Part) error {
 	}
 	for i, t := range part.Extend {
 		pos := s.length + i
-		row(t, pos, s.pages.At(pos), pos+1, nil, part.Want == WantAll || part.Want == WantTail && pos == end-1)
+		row(t, pos, s.pages.At(pos), pos+1, nil, f.wantsText(part, pos == end-1))
 	}
 	old := len(s.parents)
 	for i, t := range part.Nodes {
@@ -323,7 +331,10 @@ func (f running) add(part *Part) error {
 				p.anc, n = append(p.anc, s.places[n].cell), s.parents[n]
 			}
 		}
-		row(t, end+len(p.anc)-1, part.places[i].cell, end, p.anc, part.Want != WantNone && t >= 0)
+		row(t, end+len(p.anc)-1, part.places[i].cell, end, p.anc, f.wantsNode(part, i))
+	}
+	if f.Block().Rows > 0 {
+		p.seeBlock(part)
 	}
 	return nil
 }
@@ -362,6 +373,9 @@ func (f running) check(part *Part) error {
 			return tandem.Errorf(op, tandem.Invalid, "tree row %d has token %d below prompt row %d: want it below tokens",
 				len(s.parents)+i, part.Nodes[i], parent)
 		}
+	}
+	if err := f.checkBlock(part); err != nil {
+		return err
 	}
 	prompts := len(f.beside.Prompts()) / f.config.Dim
 	for _, t := range part.Extend {

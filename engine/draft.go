@@ -16,8 +16,8 @@ import (
 // State is the hidden state of the position before a row's: see package guess.
 type State = guess.State
 
-// OpenDraft loads the model in the file at path, which may be a draft with states: a side file of kind dovetail, eagle, eagle3 or mtp, or
-// side.MTPPath of the target. Then the output matrix, unless the file has one, comes from the file of its target: the rows of those tokens
+// OpenDraft loads the model in the file at path, which may be a draft with states: a side file of kind dovetail, eagle, eagle3, dflash or mtp,
+// or side.MTPPath of the target. Then the output matrix, unless the file has one, comes from the file of its target: the rows of those tokens
 // that the draft knows. The embedding matrix is not loaded: passes read rows of it from that file, and fail if somebody has written to it
 // (Corrupt). A plain model opens as by Open, and target is not used. Errors: Open's, and Invalid for a side file of another target or kind.
 //
@@ -121,9 +121,12 @@ func (m opening) sideDraft(f, of *gguf.File, spec side.Spec, target *blocks.Conf
 	return guess.NewDraft(f, spec, of, target, lineage)
 }
 
-// give writes the embeddings and states of a draft's rows in a part, the first of which is row `at` of the pass, to the inputs.
+// give writes the embeddings and states of a draft's rows in a part, the first of which is row `at` of the pass, to the inputs. Those of a
+// block draft are checked alone: runBlocks writes them.
 func (f running) give(part *Part, at int) error {
 	switch d := f.draft; {
+	case f.Block().Rows > 0:
+		return d.CheckContext(part.States, len(part.Extend)+len(part.Nodes))
 	case d != nil:
 		return d.Write(f.runner, at, slices.Concat(part.Extend, part.Nodes), part.States)
 	case part.States != nil:

@@ -135,13 +135,26 @@ func (b *Planner) Attention(i int) {
 	if own {
 		b.StoreKV(k, v, i)
 	}
-	opt := kernels.AttentionOpt{Scale: b.AttnScale, SoftCap: b.AttnCap}
+	opt := kernels.AttentionOpt{Scale: b.AttnScale, SoftCap: b.AttnCap, Later: s.Later}
 	if s.Local {
 		opt.Window = b.Window
 	}
 	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.Heads, Out: out, Sinks: l.Sinks, Gate: gate,
 		Gated: gate != kernels.None})
 	b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+}
+
+// KeysValues lays out the keys and values of layer i for rows that have no queries: they are made of in.
+func (b *Planner) KeysValues(i int, in kernels.Act) {
+	l, s := &b.W.Layers[i], b.Shapes[i]
+	_, width := s.outputs()
+	k, v := b.BufOf("k", width), b.BufOf("v", width)
+	b.MatMul(l.K, in, k, Concurrent)
+	b.MatMul(l.V, in, v, kernels.MatMulOpt{})
+	b.Bias(k, l.KBias)
+	b.Bias(v, l.VBias)
+	b.turn(k, l.KNorm, s, s.KVHeads, b.Rotation(s.Local, b.W.RopeFactors))
+	b.StoreKV(k, v, i)
 }
 
 // enterAttention norms the input of layer i's attention, and returns the second input; nil: none.

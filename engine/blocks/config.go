@@ -60,6 +60,7 @@ type LayerShape struct {
 	Expert              int  // inner size of an expert; 0: no experts
 	Shared              int  // inner size of the expert that every row uses; 0: none
 	Recurrent           bool // is a delta net, without attention
+	Later               bool // its rows see later rows of their block too (block drafts)
 }
 
 // Family is how models of an architecture are read and laid out. Its functions call the blocks of this package.

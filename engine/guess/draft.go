@@ -20,6 +20,7 @@ var entrances = map[side.Kind]func() entrance{
 	side.Dovetail: func() entrance { return &dovetail{} },
 	side.Eagle:    func() entrance { return &eagle{} },
 	side.Eagle3:   func() entrance { return &eagle3{} },
+	side.DFlash:   func() entrance { return &dflash{} },
 	side.MTP:      func() entrance { return &mtp{} },
 }
 
@@ -55,6 +56,7 @@ type Draft struct {
 	entrance entrance
 	lineage  string // of the target
 	wide     bool   // eagle3: the residual stream begins with h
+	block    bool   // dflash: the residual stream begins with the embedding
 	unnormed bool   // its own state is the residual stream, whatever norm comes before the output matrix
 
 	stateNorm []float32 // eagle3: weights of the norm of the target's states, for one after the other; nil: no norm
@@ -70,8 +72,8 @@ type Draft struct {
 // NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
 // unless f has them: of the output matrix only the rows of the tokens that the draft knows. Embeddings stay in their file.
 func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
-	wide := spec.Kind == side.Eagle3
-	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, unnormed: wide}
+	wide, block := spec.Kind == side.Eagle3, spec.Kind == side.DFlash
+	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, block: block, unnormed: wide}
 	var err error
 	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(arch.Draft, spec.Vocab, spec.Draft.Width); err != nil {
 		return nil, err
@@ -81,15 +83,20 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	}
 	c, w, cfg := tensors.New(f), &d.Weights, &d.Config
 	d.entrance.collect(c, d)
-	w.OutputNorm = c.Vector("output_norm.weight", wide, cfg.Dim)
-	find := blocks.Finder{Catalog: c, C: cfg, W: w, Bare: !wide}
+	w.OutputNorm = c.Vector("output_norm.weight", wide || block, cfg.Dim)
+	find := blocks.Finder{Catalog: c, C: cfg, W: w, Bare: !wide && !block}
 	find.CollectLayers()
 	w.Embed, w.Head = kernels.None, kernels.None
-	if wide {
+	if wide || block {
 		d.embedIn(f, c.Lookup("token_embd.weight", false, cfg.Vocab, cfg.Dim))
+	}
+	if block && d.Embed == nil {
+		cfg.EmbedScale = target.EmbedScale
 	}
 	if n := len(cfg.Outputs); n > 0 {
 		c.Matrix(&w.Head, "output.weight", false, n, cfg.Dim)
+	} else if block {
+		c.Matrix(&w.Head, "output.weight", false, cfg.Vocab, cfg.Dim)
 	}
 	if cfg.FinalCap = target.FinalCap; w.Head == kernels.None {
 		cfg.LogitScale = target.LogitScale
@@ -148,7 +155,11 @@ func (d *Draft) embedIn(f *gguf.File, t *gguf.Tensor) {
 
 // Enter lays out what makes the residual stream b.X of embeddings and states.
 func (d *Draft) Enter(b *blocks.Planner) {
-	d.embedded = b.Buf(b.Dim)
+	if d.embedded = b.X; d.block {
+		b.Stage("the context")
+	} else {
+		d.embedded = b.Buf(b.Dim)
+	}
 	d.states, d.h, d.zeros = nil, b.X, make([]float32, max(d.Spec.Dim, b.Dim))
 	if !d.wide {
 		d.h = b.Buf(b.Dim)
@@ -249,6 +260,9 @@ func (d *Draft) WriteShape(w io.Writer) {
 	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.Config.Outputs), d.lineage)
 	if n := d.Spec.Draft.Norms; n != (side.Norms3{}) {
 		fmt.Fprintln(w, "norms 1", n.States, n.Residual, n.Output)
+	}
+	if x := d.Spec.Draft.Block; x.Rows > 0 {
+		fmt.Fprintln(w, "block 1", x.Rows, x.Mask, x.Anchor, x.Causal)
 	}
 	for _, id := range d.Config.Outputs {
 		fmt.Fprintln(w, id)
