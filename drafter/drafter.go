@@ -78,6 +78,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, tandem.Errorf("drafter", tandem.Invalid, "a draft that reads %d values of states, taps %v and a wait of %v for them: "+
 			"want states of equal width, and 0 or more", features, c.Taps, c.FeatureWait)
 	}
+	if b := c.Model.Block(); b.Rows > min(c.TreeRows, c.Model.MaxRows(), c.Model.MaxWanted()) {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "a draft of blocks of %d rows with passes of %d, %d of them with logits, and "+
+			"%d tree rows: want at least %d each", b.Rows, c.Model.MaxRows(), c.Model.MaxWanted(), c.TreeRows, b.Rows)
+	}
 	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 {
 		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, ahead %d, chunk %d, idle %v: want at least 1, 1, 1 and 0",
 			c.TreeRows, c.Ahead, c.Chunk, c.Idle)

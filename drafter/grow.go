@@ -57,7 +57,11 @@ type result struct {
 func (s *session) newGrower(found int) grower {
 	t := tokenGrower{session: s}
 	if width, own := s.d.cfg.Model.StateWidth(); width > 0 {
-		return newStateGrower(t, found, width, own)
+		states := newStateGrower(t, found, width, own)
+		if block := s.d.cfg.Model.Block(); block.Rows > 0 {
+			return &blockGrower{stateGrower: states, block: block}
+		}
+		return states
 	}
 	s.goal = len(s.tokens) - 1
 	if s.d.way.Levels > 0 {

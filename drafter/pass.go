@@ -42,7 +42,8 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 // have been guessed after them, as far as the pass has room for rows with logits: hindsight is not worth waiting for.
 func (s *session) extend(part *engine.Part, tokens []tandem.Token, wanted int) {
 	before := len(s.tokens) - 1 - tandem.MaxHindsight - s.held()
-	if before > 0 {
+	if s.d.cfg.Model.Block().Rows > 0 { // its rows of the text say nothing
+	} else if before > 0 {
 		tokens = tokens[:min(len(tokens), before)]
 	} else if len(tokens) <= wanted && s.recall.Of(len(s.tokens)).Tokens == 0 {
 		part.Want = engine.WantAll

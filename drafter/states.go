@@ -127,6 +127,14 @@ func (f *stateGrower) fresh(held int) bool { return f.sure < held && f.end() > f
 
 // complete implements grower: the states of the Extend rows, of which the first is the sequence's next, and of the Nodes.
 func (f *stateGrower) complete(part *engine.Part, _ int, _ bool) {
+	f.completeText(part)
+	for _, parent := range part.Parents {
+		part.States = append(part.States, engine.State{Own: f.output(int(parent) + 1)})
+	}
+}
+
+// completeText gives a part the states of its Extend rows.
+func (f *stateGrower) completeText(part *engine.Part) {
 	first := f.seq.Len()
 	f.finals = 0
 	f.unpacked = slices.Grow(f.unpacked[:0], len(part.Extend)*f.features)
@@ -150,9 +158,6 @@ func (f *stateGrower) complete(part *engine.Part, _ int, _ bool) {
 		if part.States = append(part.States, state); final && f.finals == i {
 			f.finals++
 		}
-	}
-	for _, parent := range part.Parents {
-		part.States = append(part.States, engine.State{Own: f.output(int(parent) + 1)})
 	}
 }
 

@@ -257,7 +257,7 @@ func TestStatesTreesAreTheDrafts(t *testing.T) {
 // TestStatesTreesDependOnTheTextAlone: whatever happened before, features that came late and rounds drafted without, repeated and wider
 // proposals: as soon as all features are there, a tree is that of a session that was opened with the whole text.
 func TestStatesTreesDependOnTheTextAlone(t *testing.T) {
-	for _, name := range sideNames {
+	for _, name := range append(slices.Clone(sideNames), "dflash") {
 		t.Run(name, func(t *testing.T) {
 			f := newStatesRig(t, name, Config{Chunk: 5, PrefixCache: -1})
 			random := rand.New(rand.NewPCG(3, 4))

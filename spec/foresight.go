@@ -28,6 +28,11 @@ type Trust struct {
 
 type trustCell struct{ seen, real float64 }
 
+// Drew learns from a text in place of the model's own candidates: token is what came where the guesses of a level were.
+func (t *Trust) Drew(level, above int, guesses []Candidate, token tandem.Token) {
+	t.learn(level, above, guesses, []Candidate{{Token: token}})
+}
+
 // at returns the cell of a guess. above is the sum of the ranks of the tokens between, each among its parent's candidates.
 func (t *Trust) at(level, above int, logProb float32) *trustCell {
 	bin := int(min(max(-2*float64(logProb), 0), trustBins-1)) // NaN is not greater than 0

@@ -50,12 +50,16 @@ func tinyText(seed uint64, n int) (text []tandem.Token) {
 	return text
 }
 
-var sideNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
+// sideNames are drafts that read states; those of blockNames never draft ahead.
+var (
+	sideNames  = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
+	blockNames = []string{"dflash"}
+)
 
 // TestFedText: with a draft that reads the target's states, eight sessions at a time write what plain decoding writes, with and without
 // temperature, and the draft gets all features in time.
 func TestFedText(t *testing.T) {
-	for _, side := range sideNames {
+	for _, side := range slices.Concat(sideNames, blockNames) {
 		t.Run(side, func(t *testing.T) {
 			const sessions = 8
 			r, _ := fedRig(t, rigOptions{side: side, sessions: sessions, drafter: drafter.Config{Chunk: 5},

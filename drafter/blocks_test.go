@@ -1,0 +1,115 @@
+package drafter
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
+)
+
+// guessed returns the three best tokens that the draft guesses at each distance behind text, computed in one pass of its own.
+func (f *statesRig) guessed(text []tandem.Token) (levels [][]int32) {
+	f.t.Helper()
+	seq, err := f.model.NewSequence(60, 10)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer seq.Close()
+	b, n := f.model.Block(), len(text)
+	part := engine.Part{Seq: seq, Extend: text[1:], Nodes: text[n-1:], Parents: []int32{-1}, Want: engine.WantTail}
+	part.States = make([]engine.State, n-1+b.Rows)
+	width := f.oracle.target.FeatureWidth() / len(f.oracle.taps)
+	x := make([]float32, f.oracle.target.FeatureWidth())
+	for p := range n - 1 {
+		half.Unpack(x, f.oracle.row(text, p))
+		for _, tap := range f.side.Taps {
+			at := slices.Index(f.oracle.taps, tap) * width
+			part.States[p].Target = append(part.States[p].Target, x[at:at+width]...)
+		}
+	}
+	for i := range b.Rows - 1 {
+		part.Nodes, part.Parents = append(part.Nodes[:i+1:i+1], tandem.Token(b.Mask)), append(part.Parents, int32(i))
+	}
+	out, err := f.model.Forward([]engine.Part{part}, 3)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i := range out.Len() {
+		levels = append(levels, out.Top(i).IDs)
+	}
+	return levels
+}
+
+// TestBlockTrees: a tree is made of what one pass guesses: a chain of the best tokens, or of the best of each level below those of the one
+// before. A tree's pass has the whole block, whatever its bounds.
+func TestBlockTrees(t *testing.T) {
+	f := newStatesRig(t, "dflash", Config{Chunk: 5})
+	text := randomText(rand.New(rand.NewPCG(1, 2)), 30)
+	f.begin(1, "", text, 20)
+	passes := func() int64 { return f.counters.Snapshot()["passes"] }
+	before := passes()
+	chain := f.tree(1, 20, 20, 1)
+	wide := f.tree(1, 20, 20, 3) // costs nothing more
+	if n := passes() - before; n != 2 {
+		t.Errorf("%d passes for two trees at the same place: want 2, of the text's last row and of the block", n)
+	}
+	before = passes()
+	f.tree(1, 24, 20, 3)
+	if n := passes() - before; n != 2 {
+		t.Errorf("%d passes for a tree four tokens on: want 2", n)
+	}
+	if err := f.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	levels := f.guessed(text[:20])
+	if len(levels) != 5 || chain.Len() != 5 {
+		t.Fatalf("%d levels, and a chain of %d nodes: want 5 and 5, the root and a depth of 4", len(levels), chain.Len())
+	}
+	for i, token := range chain.Tokens[1:] {
+		if token != tandem.Token(levels[i][0]) || chain.Parents[i+1] != int32(i) {
+			t.Errorf("node %d of the chain is %d below %d: want %d", i+1, token, chain.Parents[i+1], levels[i][0])
+		}
+	}
+	depths, deepest := wide.Depths()
+	if wide.Len() != 12 || deepest < 2 {
+		t.Errorf("tree of %d nodes, %d deep: want 12, at least 2", wide.Len(), deepest)
+	}
+	for i, token := range wide.Tokens[1:] {
+		if level := levels[depths[i+1]-1]; !slices.Contains(level, int32(token)) {
+			t.Errorf("node %d at depth %d is %d: want one of %d", i+1, depths[i+1], token, level)
+		}
+	}
+}
+
+// TestBlocksLearn: a level whose guesses are always wrong is believed less, so that trees stop there.
+func TestBlocksLearn(t *testing.T) {
+	f := newStatesRig(t, "dflash", Config{Chunk: 8})
+	text := randomText(rand.New(rand.NewPCG(3, 4)), 62)
+	f.begin(1, "", text, 5)
+	var first, last float32
+	for n := 5; n+2 < 60; n += 2 {
+		tree := f.tree(1, n, max(n-2, 5), 1)
+		text[n] = tree.Tokens[1] // the first guess is right, the second wrong
+		if last = tree.LogProbs[2]; first == 0 {
+			first = last
+		}
+		if text[n+1] == tree.Tokens[2] {
+			text[n+1]++
+		}
+	}
+	if !(last < first-1) {
+		t.Errorf("log probability of a second guess: %.2f at first, %.2f at last: want it at least 1 less", first, last)
+	}
+}
+
+// TestBlocksNeedRoom: a drafter whose passes are smaller than a block is refused.
+func TestBlocksNeedRoom(t *testing.T) {
+	f := newStatesRig(t, "dflash", Config{})
+	_, err := New(Config{Model: f.model, Pool: f.pool, Counters: f.counters, Taps: f.side.Taps, TreeRows: 5})
+	if tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("5 tree rows for blocks of 6: %v", err)
+	}
+}
