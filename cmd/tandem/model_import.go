@@ -13,10 +13,10 @@ import (
 )
 
 type modelImportCmd struct {
-	In     string `arg:"" name:"in" help:"Folder with *.safetensors and config.json, one such file, or a GGUF file of architecture eagle3."`
+	In     string `arg:"" name:"in" help:"Folder with *.safetensors and config.json, one such file, or a GGUF file of architecture eagle3 or dflash."`
 	Out    string `arg:"" name:"out" help:"Side file to make (GGUF)."`
 	Target string `help:"GGUF file of the target that the checkpoint was trained for." required:"" placeholder:"FILE" setting:"-"`
-	Kind   string `help:"auto, medusa, ppd, dovetail, eagle or eagle3." default:"auto" setting:"-"`
+	Kind   string `help:"auto, medusa, ppd, dovetail, eagle, eagle3 or dflash." default:"auto" setting:"-"`
 	Type   string `help:"Type of the matrices, as for quantize." default:"f16" placeholder:"TYPE" setting:"-"`
 	Taps   string `help:"Hidden states that a draft reads, as numbers of layers: 2,16,29; -1 is the state after the final norm (default: what the checkpoint says)." placeholder:"LAYERS" setting:"-"`
 	convertFlags

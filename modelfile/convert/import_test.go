@@ -366,8 +366,7 @@ func TestImportRefuses(t *testing.T) {
 			c.Config["fc_norm"], c.Config["norm_before_fc"] = true, true
 		}, tandem.Invalid, "norm_before_fc and fc_norm are both true"},
 		"no norm of states": {"eagle3", set("fc_norm", true), tandem.Invalid, `"fc_norm.0.weight" is missing`},
-		"DFlash": {"eagle", set("dflash_config", map[string]any{"mask_token_id": 9}), tandem.Unsupported,
-			`"dflash" is DFlash, a block draft`},
+		"DSpark":            {"eagle", set("architectures", []string{"Qwen3DSparkModel"}), tandem.Unsupported, `"Qwen3DSparkModel" is DSpark`},
 		"P-EAGLE": {"eagle3", set("architectures", []string{"PEagleDraftModel"}), tandem.Unsupported,
 			`"PEagleDraftModel" is P-EAGLE`},
 		"gelu":  {"eagle", set("hidden_act", "gelu"), tandem.Unsupported, `hidden_act "gelu"`},

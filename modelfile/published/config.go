@@ -40,6 +40,7 @@ type config struct {
 	Architectures []string        `json:"architectures"`
 	Speculator    string          `json:"speculators_model_type"`
 	DFlash        json.RawMessage `json:"dflash_config"`
+	block
 
 	DraftVocab   int `json:"draft_vocab_size"`
 	Vocab        int `json:"vocab_size"`

@@ -44,6 +44,8 @@ func (t *taker) take() error {
 		err = t.eagle()
 	case side.Eagle3:
 		err = t.eagle3()
+	case side.DFlash:
+		err = t.dflash()
 	default:
 		err = t.fail(tandem.Invalid, "kind %q: want one of %v", kind, kinds)
 	}
@@ -57,6 +59,9 @@ func (t *taker) take() error {
 func (t *taker) kind() side.Kind {
 	if t.config.MaskToken != nil {
 		return side.PPD
+	}
+	if t.config.isDFlash() {
+		return side.DFlash
 	}
 	for _, k := range []struct {
 		kind  side.Kind
@@ -253,8 +258,10 @@ func (t *taker) shape(layer string) error {
 	if t.ropeFactors, err = k.setRope(d); err != nil {
 		return t.fail(tandem.Unsupported, "%w", err)
 	}
-	if d.Window, err = k.window(); err != nil {
-		return t.fail(tandem.Unsupported, "%w", err)
+	if s.Kind != side.DFlash { // which has windows in some layers
+		if d.Window, err = k.window(); err != nil {
+			return t.fail(tandem.Unsupported, "%w", err)
+		}
 	}
 	s.Blocks = 1
 	gate := strings.ReplaceAll(layer, "%d", "0") + "mlp.gate_proj.weight"

@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// openGGUF takes a draft of EAGLE-3 out of a GGUF file of llama.cpp (conversion/llama.py and src/models/eagle3.cpp of ggml-org/llama.cpp):
-// fc.weight on the three states, attn_norm and attn_norm_2 for embedding and hidden state, queries and keys already in pairs, d2t with ids
-// of the target, and extract_layers, which counts layers before the state.
+// openGGUF takes a draft of EAGLE-3 or DFlash out of a GGUF file of llama.cpp. EAGLE-3 (conversion/llama.py and src/models/eagle3.cpp of
+// ggml-org/llama.cpp): fc.weight on the three states, attn_norm and attn_norm_2 for embedding and hidden state, queries and keys already in
+// pairs, d2t with ids of the target, and extract_layers, which counts layers before the state. DFlash: see llamaBlocks.
 func (c *Checkpoint) openGGUF(path string, o Options) error {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -25,18 +25,25 @@ func (c *Checkpoint) openGGUF(path string, o Options) error {
 		return err
 	case side.Is(f):
 		return tandem.Errorf(op, tandem.Invalid, "%s is a side file already", c.path)
-	case arch != string(side.Eagle3):
-		return tandem.Errorf(op, tandem.Invalid, "%s: architecture %q: want safetensors, or a GGUF file of architecture eagle3", c.path,
-			arch)
-	case o.Kind != "" && o.Kind != side.Eagle3:
-		return tandem.Errorf(op, tandem.Invalid, "%s is an eagle3 draft: want kind auto or eagle3, not %s", c.path, o.Kind)
+	case arch != string(side.Eagle3) && arch != string(side.DFlash):
+		return tandem.Errorf(op, tandem.Invalid, "%s: architecture %q: want safetensors, or a GGUF file of architecture eagle3 or dflash",
+			c.path, arch)
+	case o.Kind != "" && string(o.Kind) != arch:
+		return tandem.Errorf(op, tandem.Invalid, "%s is a draft of %s: want kind auto or %s, not %s", c.path, arch, arch, o.Kind)
 	}
 	t := &taker{c: c, o: o, config: &config{}, from: map[string]Source{}, named: map[string]string{}, used: map[string]bool{}}
 	for i := range f.Tensors() {
 		x := &f.Tensors()[i]
 		t.from[x.Name], t.named[x.Name] = Source{GGUF: x}, x.Name
 	}
-	if err := t.llamaKeys(f); err != nil {
+	if err := t.refuseOthers(); err != nil {
+		return err
+	}
+	where, mostBlocks := t.llamaOrigin, 1
+	if arch == string(side.DFlash) {
+		where, mostBlocks = t.llamaBlockOrigin, side.MaxBlocks
+	}
+	if err := t.llamaKeys(f, side.Kind(arch), mostBlocks); err != nil {
 		return err
 	}
 	if err := t.llamaIDs(f); err != nil {
@@ -51,7 +58,7 @@ func (c *Checkpoint) openGGUF(path string, o Options) error {
 			return err
 		}
 	}
-	if err := t.fill(t.llamaOrigin); err != nil {
+	if err := t.fill(where); err != nil {
 		return err
 	}
 	return t.rest()
@@ -86,13 +93,16 @@ func (t *taker) llamaOrigin(slot string) origin {
 // keys reads llama.cpp's keys; the first error sticks.
 type keys struct {
 	*gguf.File
-	err error
+	arch string // the prefix of keys
+	err  error
 }
 
+func (k *keys) name(key string) string { return k.arch + "." + key }
+
 func (k *keys) int(name string, lo, hi, def int) int {
-	n, err := k.IntOr("eagle3."+name, lo, hi, def)
+	n, err := k.IntOr(k.name(name), lo, hi, def)
 	if def == 0 {
-		n, err = k.Int("eagle3."+name, lo, hi)
+		n, err = k.Int(k.name(name), lo, hi)
 	}
 	if k.err == nil {
 		k.err = err
@@ -101,9 +111,9 @@ func (k *keys) int(name string, lo, hi, def int) int {
 }
 
 func (k *keys) float(name string, def float64) float64 {
-	v, err := k.FloatOr("eagle3."+name, def)
+	v, err := k.FloatOr(k.name(name), def)
 	if def == 0 {
-		v, err = k.Float("eagle3." + name)
+		v, err = k.Float(k.name(name))
 	}
 	if k.err == nil {
 		k.err = err
@@ -111,13 +121,14 @@ func (k *keys) float(name string, def float64) float64 {
 	return v
 }
 
-func (t *taker) llamaKeys(f *gguf.File) error {
+// llamaKeys reads the keys of a draft of so many blocks at most.
+func (t *taker) llamaKeys(f *gguf.File, kind side.Kind, mostBlocks int) error {
 	const most = 1 << 28
-	k, target := &keys{File: f}, t.o.Target
-	s := &side.Spec{Kind: side.Eagle3, Lineage: target.Lineage, Vocabulary: target.Vocabulary, Dim: target.Dim, Vocab: target.Vocab}
+	k, target := &keys{File: f, arch: string(kind)}, t.o.Target
+	s := &side.Spec{Kind: kind, Lineage: target.Lineage, Vocabulary: target.Vocabulary, Dim: target.Dim, Vocab: target.Vocab}
 	t.c.Spec = s
 	d := &s.Draft
-	s.Blocks = k.int("block_count", 1, 1, 0)
+	s.Blocks = k.int("block_count", 1, mostBlocks, 0)
 	d.Width = k.int("embedding_length", 1, most, 0)
 	d.Context = k.int("context_length", 1, most, 0)
 	d.FFN = k.int("feed_forward_length", 1, most, 0)
@@ -128,7 +139,7 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	d.RopeDim = k.int("rope.dimension_count", 2, most, d.HeadDim)
 	d.Eps, d.RopeBase = k.float("attention.layer_norm_rms_epsilon", 0), k.float("rope.freq_base", 10000)
 	if n := k.int("target_hidden_size", 1, most, s.Dim); k.err == nil && n != s.Dim {
-		return t.fail(tandem.Invalid, "key \"eagle3.target_hidden_size\" is %d: the target has %d", n, s.Dim)
+		return t.fail(tandem.Invalid, "key %q is %d: the target has %d", k.name("target_hidden_size"), n, s.Dim)
 	}
 	if k.err != nil {
 		return k.err
@@ -136,7 +147,14 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	if values != d.HeadDim {
 		return t.fail(tandem.Unsupported, "heads of %d keys and %d values: want equal sizes", d.HeadDim, values)
 	}
-	if err := t.llamaNorms(f); err != nil {
+	var err error
+	layers := "extract_layers"
+	if kind == side.DFlash {
+		layers, err = "target_layers", t.llamaBlocks(k)
+	} else {
+		err = t.llamaNorms(f)
+	}
+	if err != nil {
 		return err
 	}
 	if err := k.scaling(&d.Scaling); err != nil {
@@ -148,11 +166,10 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	if s.Taps = t.o.Taps; s.Taps != nil {
 		return nil
 	}
-	var err error
-	if s.Taps, err = f.Ints("eagle3.extract_layers", 1, most); err != nil {
+	if s.Taps, err = f.Ints(k.name(layers), 1, most); err != nil {
 		return err
 	}
-	t.note("taps %d: eagle3.extract_layers", s.Taps)
+	t.note("taps %d: %s", s.Taps, k.name(layers))
 	return nil
 }
 
@@ -173,11 +190,11 @@ func (t *taker) llamaNorms(f *gguf.File) (err error) {
 
 // scaling reads RoPE's scaling, whose keys are those of side files.
 func (k *keys) scaling(s *side.Scaling) (err error) {
-	if s.Kind, err = k.StringOr("eagle3.rope.scaling.type", "none"); err != nil {
+	if s.Kind, err = k.StringOr(k.name("rope.scaling.type"), "none"); err != nil {
 		return err
 	}
 	for _, key := range []string{"yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"} {
-		if name := "eagle3.rope.scaling." + key; k.Has(name) {
+		if name := k.name("rope.scaling." + key); k.Has(name) {
 			return fmt.Errorf("key %q is %s: side files have no such number", name, k.Describe(name))
 		}
 	}
@@ -187,19 +204,19 @@ func (k *keys) scaling(s *side.Scaling) (err error) {
 		return nil
 	case "linear", "yarn":
 	default:
-		return fmt.Errorf("key \"eagle3.rope.scaling.type\" is %.40q: side files have none, linear and yarn", s.Kind)
+		return fmt.Errorf("key %q is %.40q: side files have none, linear and yarn", k.name("rope.scaling.type"), s.Kind)
 	}
 	for name, at := range map[string]*float64{"factor": &s.Factor, "attn_factor": &s.Magnitude, "yarn_beta_fast": &s.BetaFast,
 		"yarn_beta_slow": &s.BetaSlow} {
-		if *at, err = k.FloatOr("eagle3.rope.scaling."+name, 0); err != nil {
+		if *at, err = k.FloatOr(k.name("rope.scaling."+name), 0); err != nil {
 			return err
 		}
 	}
-	s.Original, err = k.IntOr("eagle3.rope.scaling.original_context_length", 1, 1<<28, 0)
+	s.Original, err = k.IntOr(k.name("rope.scaling.original_context_length"), 1, 1<<28, 0)
 	return err
 }
 
-// llamaIDs reads d2t, whose elements are ids of the target, i64 or i32.
+// llamaIDs reads d2t, whose elements are ids of the target, i64 or i32. A draft of DFlash without it knows all tokens.
 func (t *taker) llamaIDs(f *gguf.File) error {
 	s := t.c.Spec
 	n, err := t.draftTokens("output.weight")
@@ -211,6 +228,9 @@ func (t *taker) llamaIDs(f *gguf.File) error {
 		name = "d2t.weight" // as forks have it
 	}
 	x := f.Tensor(name)
+	if x == nil && n == s.Vocab && s.Kind == side.DFlash {
+		return nil
+	}
 	if x == nil && n == s.Vocab {
 		s.Draft.IDs = make([]int, n)
 		for i := range s.Draft.IDs {

@@ -10,26 +10,39 @@ import (
 // others are drafts that tandem does not run, by a part of their architecture's name in lower case. What each would need is written in
 // docs/published.md.
 var others = []struct{ part, what string }{
-	{"dflash", "DFlash, a block draft: all tokens of a block from one pass that sees in both directions"},
+	{"dflash2", "DFlash2, a block draft with a dynamic convolution and a selector"},
 	{"dspark", "DSpark, a block draft"},
 	{"domino", "Domino, a block draft"},
+	{"dfly", "DFly, a block draft"},
+	{"xpress", "XPress, a block draft"},
 	{"peagle", "P-EAGLE, whose states of guessed positions are learned"},
 	{"eagle3deepseek", "an EAGLE-3 draft with latent attention (MLA)"},
+}
+
+// otherParts are tensors that only drafts have which tandem does not run.
+var otherParts = []struct{ tensor, what string }{
+	{"selector_hidden.weight", "DFlash2's selector"},
+	{"blk.0.attn_conv_proj.weight", "DFlash2's dynamic convolution"},
+	{"markov_w1.weight", "DSpark's Markov head"},
+	{"markov_head.markov_w1.weight", "DSpark's Markov head"},
+	{"layer_fusion", "DFly's fusion"},
 }
 
 // refuseOthers refuses by name the drafts that tandem does not run.
 func (t *taker) refuseOthers() error {
 	k := t.config
 	names := append(slices.Clone(k.Architectures), k.Speculator)
-	if len(k.DFlash) > 0 {
-		names = append(names, "dflash")
-	}
 	for _, name := range names {
 		for _, o := range others {
 			if strings.Contains(strings.ToLower(name), o.part) {
-				return t.fail(tandem.Unsupported, "%.60q is %s: tandem imports Medusa, PPD, PARD, EAGLE-1 to EAGLE-3.1 and Dovetail", name,
-					o.what)
+				return t.fail(tandem.Unsupported, "%.60q is %s: tandem imports Medusa, PPD, PARD, EAGLE-1 to EAGLE-3.1, DFlash and "+
+					"Dovetail", name, o.what)
 			}
+		}
+	}
+	for _, o := range otherParts {
+		if t.has(o.tensor) {
+			return t.fail(tandem.Unsupported, "tensor %.80q is of %s: tandem runs DFlash without it", t.named[o.tensor], o.what)
 		}
 	}
 	return nil

@@ -440,6 +440,8 @@ def write_gguf(path, keys, tensors):
             return struct.pack("<II", 4, v)
         if isinstance(v, float):
             return struct.pack("<If", 6, v)
+        if isinstance(v, list) and isinstance(v[0], bool):
+            return struct.pack(f"<IIQ{len(v)}?", 9, 7, len(v), *v)
         if isinstance(v, list):
             return struct.pack(f"<IIQ{len(v)}i", 9, 5, len(v), *v)
         return struct.pack("<I", 8) + text(v)

@@ -1,0 +1,186 @@
+package convert
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+// A block draft of each published layout, imported and run by the engine, gives the logits of its publisher's code for all rows of a block.
+func TestPublishedBlocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		file   string // in the folder; "": the folder itself
+		levels int
+		notes  string
+	}{
+		"dflash":             {"", 5, "layers [0] do not see later rows"},
+		"dflash-speculators": {"", 5, "as Speculators reads it"},
+		"dflash-llamacpp":    {"draft.gguf", 3, "taps [2 3]: dflash.target_layers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, notes, err := imported(t, filepath.Join(publishedDir, name, c.file), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := strings.Join(notes, "; "); !strings.Contains(all, c.notes) {
+				t.Errorf("notes %q: want %q", all, c.notes)
+			}
+			if _, s := readSide(t, path); s.Kind != side.DFlash || s.Draft.Block.Levels() != c.levels {
+				t.Errorf("%s: want %d levels", s, c.levels)
+			}
+			for device, o := range map[string]engine.Options{"cpu": {Device: testdevice.CPU(t, 0)}, "ref": {Device: testdevice.Ref()}} {
+				for _, piece := range []int{1, 4, 11} {
+					if a := blockApart(t, path, name, piece, o); !(a <= publishedTolerance) {
+						t.Errorf("%s, text in pieces of %d: logits differ by up to %.4f", device, piece, a)
+					} else {
+						t.Logf("%s: up to %.4f apart", device, a)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The golden files tell each setting from its opposite.
+func TestPublishedBlockSettings(t *testing.T) {
+	zlab := func(more map[string]any) map[string]any {
+		all := map[string]any{"mask_token_id": 7, "target_layer_ids": []int{0, 1, 2}}
+		for k, v := range more {
+			all[k] = v
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name, key string
+		value     any
+	}{
+		{"dflash", "layer_types", nil}, {"dflash", "layer_types", []string{"full_attention", "sliding_attention"}},
+		{"dflash", "sliding_window", 4}, {"dflash", "rope_theta", 500.0},
+		{"dflash", "dflash_config", zlab(map[string]any{"causal": true})},
+		{"dflash", "dflash_config", zlab(map[string]any{"causal": false})},
+		{"dflash", "dflash_config", zlab(map[string]any{"mask_token_id": 8})},
+		{"dflash", "dflash_config", zlab(map[string]any{"target_layer_ids": []int{0, 2, 1}})},
+		{"dflash", "dflash_config", zlab(map[string]any{"swa_window_size": 3})},
+		{"dflash-speculators", "sliding_window_non_causal", false}, {"dflash-speculators", "rope_parameters", nil},
+		{"dflash-speculators", "mask_token_id", 10}, {"dflash-speculators", "aux_hidden_state_layer_ids", []int{3, 1}},
+		{"dflash-speculators", "layer_types", nil},
+	} {
+		path, _, err := imported(t, changedConfig(t, c.name, c.key, c.value), nil)
+		if err != nil {
+			t.Errorf("%s with %s %v: %v", c.name, c.key, c.value, err)
+		} else if a := blockApart(t, path, c.name, 11, engine.Options{Device: testdevice.CPU(t, 0)}); a < 10*publishedTolerance {
+			t.Errorf("%s with %s %v: only %.4f apart", c.name, c.key, c.value, a)
+		}
+	}
+	path, _, err := imported(t, changedConfig(t, "dflash", "block_size", 5), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := blockApart(t, path, "dflash", 11, engine.Options{Device: testdevice.CPU(t, 0)}); a < 10*publishedTolerance {
+		t.Errorf("blocks of 5 rows give logits only %.4f apart", a)
+	}
+}
+
+// What of a block draft is not carried out is refused by name.
+func TestPublishedBlocksRefused(t *testing.T) {
+	zlab := func(key string, value any) map[string]any {
+		return map[string]any{"mask_token_id": 7, "target_layer_ids": []int{0, 1, 2}, key: value}
+	}
+	for _, c := range []struct {
+		key   string
+		value any
+		kind  tandem.Kind
+		says  string
+	}{
+		{"dflash_config", zlab("attention_sink_bias", true), tandem.Unsupported, `dflash_config has "attention_sink_bias" true`},
+		{"dflash_config", zlab("projector_type", "domino"), tandem.Unsupported, `dflash_config has "projector_type" "domino"`},
+		{"dflash_config", zlab("conv_kernel_size", 2), tandem.Unsupported, `dflash_config has "conv_kernel_size" 2`},
+		{"dflash_config", zlab("mask_token_id", 260), tandem.Invalid, "mask token 260: want one of the target's, 0 to 259"},
+		{"dflash_config", zlab("target_layer_ids", []int{0, 0, 1}), tandem.Invalid, "taps [1 1 2]: 1 is there twice"},
+		{"dflash_config", zlab("target_layer_ids", []int{0, 1}), tandem.Invalid, `tensor "fc.weight" has shape [32 96]: want [32 64]`},
+		{"dflash_config", zlab("target_layer_ids", []int{0, 1, 9}), tandem.Invalid, "it reads the state after layer 10"},
+		{"dflash_config", []int{1}, tandem.Corrupt, "dflash_config in"},
+		{"dflash_config", map[string]any{"target_layer_ids": []int{0, 1, 2}}, tandem.Invalid, "has no mask_token_id"},
+		{"block_size", 1, tandem.Invalid, "blocks of 1 rows: want 2 to 32"},
+		{"block_size", 64, tandem.Invalid, "blocks of 64 rows"},
+		{"layer_types", []string{"full_attention"}, tandem.Invalid, "layer_types has 1 entries: want one for each of 2 layers"},
+		{"layer_types", []string{"full_attention", "linear_attention"}, tandem.Unsupported, `layer_types has "linear_attention"`},
+		{"sliding_window", 0, tandem.Invalid, "want a window of at least 1"},
+		{"target_hidden_size", 64, tandem.Invalid, "target_hidden_size 64: the target has 32"},
+		{"conv_kernel_size", 2, tandem.Unsupported, `has conv_kernel_size`},
+		{"architectures", []string{"DFlash2DraftModel"}, tandem.Unsupported, "is DFlash2"},
+		{"architectures", []string{"Qwen3DSparkModel"}, tandem.Unsupported, "is DSpark"},
+	} {
+		_, _, err := imported(t, changedConfig(t, "dflash", c.key, c.value), nil)
+		refused(t, err, "", c.kind, c.says)
+	}
+}
+
+// blockApart returns how far the logits of the block draft at path are from the golden file of that name. The text comes in pieces.
+func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (apart float64) {
+	t.Helper()
+	var g struct {
+		Text   int
+		Logits [][]float64
+	}
+	var of struct {
+		Tokens []tandem.Token
+		Taps   map[string][][]float32
+	}
+	readJSON(t, publishedDir+name+"/golden.json", &g)
+	readJSON(t, sides+"target.json", &of)
+	_, s := readSide(t, path)
+	o.KVPages = engine.PagesFor(1, 64, 16)
+	m, err := engine.OpenDraft(path, sides+"target.gguf", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	seq, err := m.NewSequence(64, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	forward := func(part engine.Part) *engine.Output {
+		part.Seq = seq
+		out, err := m.Forward([]engine.Part{part}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for seq.Len() < g.Text-1 {
+		var part engine.Part
+		for i := seq.Len(); i < min(seq.Len()+piece, g.Text-1); i++ {
+			part.Extend = append(part.Extend, of.Tokens[i+1])
+			part.States = append(part.States, engine.State{Target: tapsOf(s, of.Taps, i)})
+		}
+		forward(part)
+	}
+	b := m.Block()
+	part := engine.Part{States: make([]engine.State, b.Rows), Want: engine.WantTail}
+	for i := range b.Rows {
+		part.Nodes, part.Parents = append(part.Nodes, tandem.Token(b.Mask)), append(part.Parents, int32(i-1))
+	}
+	part.Nodes[0] = of.Tokens[g.Text-1]
+	out := forward(part)
+	if out.Len() != b.Levels() {
+		t.Fatalf("%d rows have logits: want %d", out.Len(), b.Levels())
+	}
+	for i := range out.Len() {
+		logits := out.Logits(i)
+		if len(s.Draft.IDs) > 0 {
+			logits = nil
+			for _, id := range s.Draft.IDs {
+				logits = append(logits, out.Logits(i)[id])
+			}
+		}
+		apart = max(apart, relative(logits, g.Logits[i+b.Rows-b.Levels()]))
+	}
+	return apart
+}
