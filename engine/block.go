@@ -120,20 +120,3 @@ func (f running) runBlocks(batch []Part, out *Output) error {
 	p := f.pass.of(blocks)
 	return f.runner.Run(&p)
 }
-
-// refuseDivided refuses a device made of others for a block draft, whose stages do not all run in a pass.
-func (m opening) refuseDivided(path string) error {
-	if m.Block().Rows == 0 {
-		return nil
-	}
-	var what string
-	switch m.device.(type) {
-	case kernels.Fitter:
-		what = "layers on a GPU and the others on the CPU"
-	case kernels.Divider:
-		what = "a pair of devices"
-	default:
-		return nil
-	}
-	return tandem.Errorf("engine", tandem.Unsupported, "%s: a block draft on %s: want one device, cpu or a GPU", path, what)
-}

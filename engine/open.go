@@ -129,9 +129,6 @@ func (m opening) layOut(path string) (*kernels.Program, error) {
 	if m.device = m.options.Device; m.device == nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: no device to run on", path)
 	}
-	if err := m.refuseDivided(path); err != nil {
-		return nil, err
-	}
 	p := m.program(m.device.Layout)
 	if err := p.Check(); err != nil {
 		return nil, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)

@@ -19,6 +19,7 @@ const (
 // last row alone has logits. It runs one pass of each, and more for about 300 ms; the first pass of all finds everything cold and does not
 // count. It returns the shortest times: disturbances, such as other processes that start at the same time, only make passes longer. A
 // model whose context or passes have no room for 64 rows is measured with as many as fit. alive, if not nil, is called before each pass.
+// Of a block draft the first is the pass of a whole block, and one that reads a prompt may cost less.
 // The model's cache must have free pages for 193 positions, or its context. Errors: the model's, and ctx's once it has ended.
 func Draft(ctx context.Context, m *engine.Model, alive func()) ([]tandem.Cost, error) {
 	room := m.Config().Context - 1
@@ -28,7 +29,7 @@ func Draft(ctx context.Context, m *engine.Model, alive func()) ([]tandem.Cost, e
 		rounds = min(draftRounds, room/rows)
 		capacity += rounds * rows
 	}
-	s, err := m.NewSequence(capacity, 1)
+	s, err := m.NewSequence(capacity, max(1, m.Block().Rows))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func Draft(ctx context.Context, m *engine.Model, alive func()) ([]tandem.Cost, e
 			k.take(took, r.used)
 		}
 	}
-	return draftCosts(kinds), nil
+	return draftCosts(kinds, m.Block().Rows > 0), nil
 }
 
 // draftPass runs a pass that extends s, or a tree that is dropped again.
@@ -66,12 +67,12 @@ func (r *rig) draftPass(s *engine.Sequence, p Point) (time.Duration, error) {
 	return r.tree(s, p)
 }
 
-// draftCosts returns the shortest times of passes; none takes longer than a wider one.
-func draftCosts(timings []Timing) (costs []tandem.Cost) {
+// draftCosts returns the shortest times of passes; none takes longer than a wider one, but for a block's.
+func draftCosts(timings []Timing, block bool) (costs []tandem.Cost) {
 	for _, t := range timings {
 		costs = append(costs, tandem.Cost{Rows: t.Rows, Context: t.Context, Time: slices.Min(t.Times), Experts: t.Experts})
 	}
-	for i := len(costs) - 2; i >= 0; i-- {
+	for i := len(costs) - 2; i >= 0 && !block; i-- {
 		costs[i].Time = min(costs[i].Time, costs[i+1].Time)
 	}
 	return costs

@@ -43,6 +43,15 @@ func TestDraft(t *testing.T) {
 		}
 		m.Close()
 	}
+	const sides = "../testdata/sides/"
+	block, err := engine.OpenDraft(sides+"dflash.gguf", sides+"target.gguf", engine.Options{Device: testdevice.CPU(t, 1), KVPages: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer block.Close()
+	if costs, err := Draft(t.Context(), block, nil); err != nil || len(costs) != 2 || costs[0].Rows != 1 || costs[1].Rows != 64 {
+		t.Errorf("a block draft: %+v, %v: want a block, called one row, and 64 rows of a prompt", costs, err)
+	}
 	full, err := engine.Open(draftPath, engine.Options{Device: testdevice.CPU(t, 1), KVPages: 1})
 	if err != nil {
 		t.Fatal(err)

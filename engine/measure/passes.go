@@ -163,7 +163,7 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 	s := r.bases[p.Context]
 	if s == nil {
 		var err error
-		if s, err = r.model.NewSequence(p.Context, widest(r.points)); err != nil {
+		if s, err = r.model.NewSequence(p.Context, max(widest(r.points), r.model.Block().Rows)); err != nil {
 			return 0, err
 		}
 		r.bases[p.Context] = s
@@ -174,10 +174,13 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 	return r.tree(s, p)
 }
 
-// tree runs a pass over a binary tree below s, or over rows that are all the same, and drops it again. Where experts are streamed each pass
+// tree runs a pass over a binary tree below s, over rows that are all the same, or over a block of a block draft, and drops it again. Where experts are streamed each pass
 // has new tokens: the same ones would find their experts in memory.
 func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
-	at := s.Len()
+	at, block := s.Len(), r.model.Block()
+	if block.Rows > 0 {
+		p = Point{Rows: block.Rows, Context: p.Context}
+	}
 	nodes, parents := r.rows(at, p.Rows), make([]int32, p.Rows)
 	if d, ok := r.model.Passes().Streamer(); ok && d.StreamStats().AllExperts > 0 {
 		r.turn += p.Rows
@@ -185,7 +188,10 @@ func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 	}
 	for i := range parents {
 		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
-		if p.Alike {
+		switch {
+		case block.Rows > 0:
+			parents[i] = int32(i) - 1 // a chain
+		case p.Alike:
 			nodes[i], parents[i] = nodes[0], -1
 		}
 	}
