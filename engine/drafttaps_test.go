@@ -27,6 +27,12 @@ var draftShapes = []family.DraftShape{
 	{Kind: "eagle3", Taps: []int{3, -1, 1, 2}, Tokens: 50, Output: true},
 }
 
+// blockShapes are of block drafts.
+var blockShapes = []family.DraftShape{
+	{Kind: "dflash", Taps: []int{3, -1, 1, 2}},
+	{Kind: "dflash", Taps: []int{2}, Tokens: 50, Output: true},
+}
+
 // draftFiles returns drafts for the tiny target by what they are: those of testdata, and one of each shape.
 func draftFiles(t testing.TB) map[string]string {
 	t.Helper()
@@ -34,11 +40,17 @@ func draftFiles(t testing.TB) map[string]string {
 	for _, name := range draftNames {
 		files[name] = sidePath(name)
 	}
+	makeDrafts(t, draftShapes, files)
+	return files
+}
+
+// makeDrafts adds random drafts of these shapes to files.
+func makeDrafts(t testing.TB, shapes []family.DraftShape, files map[string]string) {
+	t.Helper()
 	dir, target := t.TempDir(), family.Read(t, sidePath("target"))
-	for i, s := range draftShapes {
+	for i, s := range shapes {
 		files[s.String()] = family.Draft(s, target, "dd9a29545807bb2b924edc09679dc0eb", "934910ae626e7b3f", uint64(i)).Write(t, dir)
 	}
-	return files
 }
 
 // TestDraftMemory: a draft takes memory for its own matrices and for the rows of the target's output matrix that it knows, and none for
@@ -50,7 +62,9 @@ func TestDraftMemory(t *testing.T) {
 	if head == nil {
 		head = target.Tensor("token_embd.weight")
 	}
-	for name, path := range draftFiles(t) {
+	files := draftFiles(t)
+	makeDrafts(t, blockShapes, files)
+	for name, path := range files {
 		m := openDraftFile(t, path, o)
 		var want int64
 		packed := func(x *family.Tensor, rows int) {

@@ -168,7 +168,7 @@ func TestBadSideFiles(t *testing.T) {
 
 // TestTruncatedSideFiles: a file that ends early, at every 4 KiB and in the header, is refused.
 func TestTruncatedSideFiles(t *testing.T) {
-	for _, name := range append([]string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4"}, draftNames...) {
+	for _, name := range append([]string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dflash"}, draftNames...) {
 		whole, err := os.ReadFile(sidePath(name))
 		if err != nil {
 			t.Fatal(err)
@@ -267,7 +267,7 @@ func TestSideMemory(t *testing.T) {
 	if _, err := Measure(sidePath("target"), o, sidePath("eagle")); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a draft as a side file of the target: %v", err)
 	}
-	for _, name := range draftNames {
+	for _, name := range append([]string{"dflash"}, draftNames...) {
 		d, err := OpenDraft(sidePath(name), sidePath("target"), o)
 		if err != nil {
 			t.Fatal(err)
@@ -282,11 +282,11 @@ func TestSideMemory(t *testing.T) {
 
 // FuzzSideHeader sets keys of side files to any value: the file is refused, or opens and runs.
 func FuzzSideHeader(f *testing.F) {
-	names := append([]string{"medusa-shared", "ppd-4"}, draftNames...)
+	names := append([]string{"medusa-shared", "ppd-4"}, append(draftNames[:len(draftNames):len(draftNames)], "dflash")...)
 	keys := []string{"embedding_length", "vocab_size", "taps", "head_count", "block_count", "token_count", "ensemble_count",
 		"context_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
 		"attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count", "draft_length", "draft_vocab_size", "d2t",
-		"attention.key_length"}
+		"attention.key_length", "block_size", "mask_token_id", "attention.sliding_window", "attention.causal_layers"}
 	for i := range names {
 		for j := range keys {
 			f.Add(uint8(i), uint8(j), uint8(j%5), uint64(i+j*31))
@@ -299,7 +299,7 @@ func FuzzSideHeader(f *testing.F) {
 		name := names[int(file)%len(names)]
 		arch, _, _ := strings.Cut(name, "-")
 		path := editSide(t, name, func(w *gguf.Writer) { w.Set(arch+"."+keys[int(key)%len(keys)], values[int(kind)%len(values)]) })
-		o := Options{Device: testdevice.Ref(), KVPages: 1, Context: 64, MaxRows: 4}
+		o := Options{Device: testdevice.Ref(), KVPages: 2, Context: 64, MaxRows: 4}
 		s, err := SideOf(path)
 		if err != nil || !s.Kind.IsDraft() {
 			openSideFile(t, path, o)
@@ -312,8 +312,17 @@ func FuzzSideHeader(f *testing.F) {
 		defer m.Close()
 		seq := newSeq(t, m, 4, 0)
 		features, own := m.StateWidth()
-		out := forward(t, m, 2, Part{Seq: seq, Extend: []tandem.Token{1, 2, 3}, Want: WantAll,
-			States: []State{{}, {Target: make([]float32, features)}, {Own: make([]float32, own)}}})
+		text := Part{Seq: seq, Extend: []tandem.Token{1, 2, 3}, Want: WantAll,
+			States: []State{{}, {Target: make([]float32, features)}, {Own: make([]float32, own)}}}
+		if b := m.Block(); b.Rows > 0 {
+			forward(t, m, 2, text)
+			seq.Close()
+			block := newSeq(t, m, 4, 1)
+			forward(t, m, 2, Part{Seq: block, Extend: text.Extend[:1], States: text.States[:1]})
+			forward(t, m, 2, Part{Seq: block, Nodes: []tandem.Token{1}, Parents: []int32{-1}, States: text.States[:1], Want: WantTail})
+			return
+		}
+		out := forward(t, m, 2, text)
 		if len(out.Hidden(0, 2)) != own || len(out.Logits(2)) != 260 {
 			t.Errorf("%s: %d hidden, %d logits", name, len(out.Hidden(0, 2)), len(out.Logits(2)))
 		}

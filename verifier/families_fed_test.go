@@ -20,7 +20,7 @@ import (
 func TestFamiliesFeedDrafts(t *testing.T) {
 	dir := t.TempDir()
 	for i, f := range family.All(3) {
-		for _, kind := range []string{"eagle3", []string{"eagle", "dovetail"}[i%2]} {
+		for _, kind := range []string{"eagle3", []string{"eagle", "dovetail", "dflash"}[i%3]} {
 			t.Run(f.Name+", "+kind, func(t *testing.T) { feedDraft(t, f, kind, i, dir) })
 		}
 	}

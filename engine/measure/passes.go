@@ -174,8 +174,8 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 	return r.tree(s, p)
 }
 
-// tree runs a pass over a binary tree below s, over rows that are all the same, or over a block of a block draft, and drops it again. Where experts are streamed each pass
-// has new tokens: the same ones would find their experts in memory.
+// tree runs a pass over a binary tree below s, over rows that are all the same, or over a block of a block draft, and drops it again.
+// Where experts are streamed each pass has new tokens: the same ones would find their experts in memory.
 func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 	at, block := s.Len(), r.model.Block()
 	if block.Rows > 0 {

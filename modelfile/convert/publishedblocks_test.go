@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
@@ -121,22 +124,96 @@ func TestPublishedBlocksRefused(t *testing.T) {
 	}
 }
 
+// What of llama.cpp's block drafts is not carried out is refused by the name of its key or tensor.
+func TestLlamaBlocksRefused(t *testing.T) {
+	for _, c := range []struct {
+		change func(w *gguf.Writer)
+		kind   tandem.Kind
+		says   string
+	}{
+		{func(w *gguf.Writer) { w.Set("dflash.conv_kernel_size", uint32(2)) }, tandem.Unsupported, `"dflash.conv_kernel_size" is 2`},
+		{func(w *gguf.Writer) { w.Set("dflash.selector_rank", uint32(256)) }, tandem.Unsupported, "DFlash2's selector"},
+		{func(w *gguf.Writer) { w.Set("dflash.sample_from_anchor", true) }, tandem.Unsupported, `"dflash.sample_from_anchor" is true`},
+		{func(w *gguf.Writer) { w.DropKey("dflash.block_size") }, tandem.Corrupt, "dflash.block_size"},
+		{func(w *gguf.Writer) { w.DropKey("tokenizer.ggml.mask_token_id") }, tandem.Corrupt, "tokenizer.ggml.mask_token_id"},
+		{func(w *gguf.Writer) { w.DropKey("dflash.target_layers") }, tandem.Corrupt, "dflash.target_layers"},
+		{func(w *gguf.Writer) { w.Set("dflash.rope.scaling.type", "longrope") }, tandem.Unsupported, "longrope"},
+		{func(w *gguf.Writer) { w.Set("dflash.attention.sliding_window_pattern", []bool{true}) }, tandem.Invalid, "windows of 4 positions"},
+		{func(w *gguf.Writer) { w.Tensor("markov_w1.weight", gguf.F32, []int{4, 4}, make([]byte, 64)) }, tandem.Unsupported,
+			"DSpark's Markov head"},
+		{func(w *gguf.Writer) { w.Tensor("blk.0.attn_sinks.weight", gguf.F32, []int{2}, make([]byte, 8)) }, tandem.Unsupported,
+			`"blk.0.attn_sinks.weight" has no place`},
+		{func(w *gguf.Writer) { w.DropTensor("enc.output_norm.weight") }, tandem.Invalid, `"enc.output_norm.weight" is missing`},
+	} {
+		f, err := gguf.Open(publishedDir + "dflash-llamacpp/draft.gguf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := gguf.CopyOf(f)
+		c.change(w)
+		var b bytes.Buffer
+		if _, err := w.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		path := filepath.Join(t.TempDir(), "draft.gguf")
+		sttest.Put(t, path, b.Bytes())
+		_, _, err = imported(t, path, nil)
+		refused(t, err, "", c.kind, c.says)
+	}
+}
+
+// TestExpandBlocks: a block draft for an expanded target guesses what it did.
+func TestExpandBlocks(t *testing.T) {
+	dir, shape := t.TempDir(), Shape{5, 128, 0, 0, 256, 0}
+	target := filepath.Join(dir, "target.gguf")
+	if _, err := Expand(t.Context(), sides+"target.gguf", target, shape, "f32", Options{}); err != nil {
+		t.Fatal(err)
+	}
+	o := engine.Options{Device: testdevice.CPU(t, 0)}
+	for _, name := range []string{"dflash", "dflash-speculators"} {
+		small, _, err := imported(t, publishedDir+name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		big := filepath.Join(dir, name+".gguf")
+		if _, err := Expand(t.Context(), small, big, shape, "", Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if a := apart(blockLogits(t, sides+"target.gguf", small, 11, o), blockLogits(t, target, big, 11, o)); a > 1e-3 {
+			t.Errorf("%s: logits differ by up to %g", name, a)
+		}
+	}
+}
+
 // blockApart returns how far the logits of the block draft at path are from the golden file of that name. The text comes in pieces.
 func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (apart float64) {
 	t.Helper()
-	var g struct {
-		Text   int
-		Logits [][]float64
+	var g struct{ Logits [][]float64 }
+	readJSON(t, publishedDir+name+"/golden.json", &g)
+	_, s := readSide(t, path)
+	for i, logits := range blockLogits(t, sides+"target.gguf", path, piece, o) {
+		var got []float32
+		for _, v := range logits {
+			got = append(got, float32(v))
+		}
+		apart = max(apart, relative(got, g.Logits[i+s.Draft.Block.Rows-s.Draft.Block.Levels()]))
 	}
+	return apart
+}
+
+// blockLogits returns the logits of a block, of the tokens that the draft knows, behind 12 tokens of the tiny target, which come in pieces.
+func blockLogits(t *testing.T, target, path string, piece int, o engine.Options) (all [][]float64) {
+	t.Helper()
+	const text = 12
 	var of struct {
 		Tokens []tandem.Token
 		Taps   map[string][][]float32
 	}
-	readJSON(t, publishedDir+name+"/golden.json", &g)
 	readJSON(t, sides+"target.json", &of)
 	_, s := readSide(t, path)
 	o.KVPages = engine.PagesFor(1, 64, 16)
-	m, err := engine.OpenDraft(path, sides+"target.gguf", o)
+	m, err := engine.OpenDraft(path, target, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,11 +231,11 @@ func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (a
 		}
 		return out
 	}
-	for seq.Len() < g.Text-1 {
+	for seq.Len() < text-1 {
 		var part engine.Part
-		for i := seq.Len(); i < min(seq.Len()+piece, g.Text-1); i++ {
+		for i := seq.Len(); i < min(seq.Len()+piece, text-1); i++ {
 			part.Extend = append(part.Extend, of.Tokens[i+1])
-			part.States = append(part.States, engine.State{Target: tapsOf(s, of.Taps, i)})
+			part.States = append(part.States, engine.State{Target: padded(tapsOf(s, of.Taps, i), len(s.Taps), s.Dim)})
 		}
 		forward(part)
 	}
@@ -167,20 +244,32 @@ func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (a
 	for i := range b.Rows {
 		part.Nodes, part.Parents = append(part.Nodes, tandem.Token(b.Mask)), append(part.Parents, int32(i-1))
 	}
-	part.Nodes[0] = of.Tokens[g.Text-1]
+	part.Nodes[0] = of.Tokens[text-1]
 	out := forward(part)
 	if out.Len() != b.Levels() {
 		t.Fatalf("%d rows have logits: want %d", out.Len(), b.Levels())
 	}
 	for i := range out.Len() {
+		var row []float64
 		logits := out.Logits(i)
-		if len(s.Draft.IDs) > 0 {
-			logits = nil
-			for _, id := range s.Draft.IDs {
-				logits = append(logits, out.Logits(i)[id])
+		for _, id := range s.Draft.IDs {
+			row = append(row, float64(logits[id]))
+		}
+		for id := range logits {
+			if len(s.Draft.IDs) == 0 {
+				row = append(row, float64(logits[id]))
 			}
 		}
-		apart = max(apart, relative(logits, g.Logits[i+b.Rows-b.Levels()]))
+		all = append(all, row)
 	}
-	return apart
+	return all
+}
+
+// padded returns n states with zeros after each, as an expanded target has them.
+func padded(states []float32, n, width int) (all []float32) {
+	for i := range n {
+		part := states[i*len(states)/n : (i+1)*len(states)/n]
+		all = append(append(all, part...), make([]float32, width-len(part))...)
+	}
+	return all
 }

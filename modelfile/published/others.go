@@ -22,7 +22,9 @@ var others = []struct{ part, what string }{
 // otherParts are tensors that only drafts have which tandem does not run.
 var otherParts = []struct{ tensor, what string }{
 	{"selector_hidden.weight", "DFlash2's selector"},
+	{"candidate_selector.hidden_projection.weight", "DFlash2's selector"},
 	{"blk.0.attn_conv_proj.weight", "DFlash2's dynamic convolution"},
+	{"layers.0.attention_conv.kernel_projection.weight", "DFlash2's dynamic convolution"},
 	{"markov_w1.weight", "DSpark's Markov head"},
 	{"markov_head.markov_w1.weight", "DSpark's Markov head"},
 	{"layer_fusion", "DFly's fusion"},

@@ -13,8 +13,8 @@ import (
 
 const sides = "../../engine/testdata/sides/"
 
-var names = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3", "qwen35-mtp",
-	"qwen35moe-mtp"}
+var names = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3", "dflash",
+	"qwen35-mtp", "qwen35moe-mtp"}
 
 func load(t testing.TB, name string) *gguf.File {
 	t.Helper()
@@ -141,6 +141,18 @@ func TestRefuses(t *testing.T) {
 		{"eagle3", set("eagle3.taps", []int32{1, 2, 3, 1, 2, 3, 1, 2, 3}), tandem.Corrupt,
 			"9 taps [1 2 3 1 2 3 1 2 3]: eagle3 wants 1 to 8"},
 		{"eagle3", set("eagle3.attention.sliding_window", uint32(0)), tandem.Corrupt, "eagle3.attention.sliding_window"},
+		{"dflash", set("dflash.block_size", uint32(1)), tandem.Corrupt, "blocks of 1 rows: want 2 to 32, or 1 if the last token's row"},
+		{"dflash", set("dflash.block_size", uint32(33)), tandem.Corrupt, `"dflash.block_size" is 33`},
+		{"dflash", set("dflash.mask_token_id", uint32(260)), tandem.Corrupt, "mask token 260: want one of the target's, 0 to 259"},
+		{"dflash", func(w *gguf.Writer) { w.DropKey("dflash.mask_token_id") }, tandem.Corrupt, "dflash.mask_token_id"},
+		{"dflash", set("dflash.attention.causal_layers", []bool{true}), tandem.Corrupt,
+			"causal layers [true]: want true or false for each of 2"},
+		{"dflash", set("dflash.attention.sliding_window_pattern", []bool{false, false}), tandem.Corrupt,
+			"windows of 5 positions in layers"},
+		{"dflash", set("dflash.sample_from_anchor", uint32(1)), tandem.Corrupt, "dflash.sample_from_anchor"},
+		{"dflash", drop("hidden_norm.weight"), tandem.Corrupt, `"hidden_norm.weight" is missing`},
+		{"dflash", drop("blk.1.attn_k_norm.weight"), tandem.Corrupt, `"blk.1.attn_k_norm.weight" is missing`},
+		{"dflash", drop("blk.0.attn_norm.weight"), tandem.Corrupt, `"blk.0.attn_norm.weight" is missing`},
 	} {
 		f, err := gguf.Parse(changed(t, c.of, c.change))
 		if err != nil {

@@ -19,8 +19,8 @@ func fed(n int, temperature float64, plain bool) client.Request {
 		Strategy: "fixed", Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 3}}
 }
 
-// TestDraftsThatReadStates: two drafts with different taps in a process of their own ask the verifier for the target's states, and the
-// text stays that of plain decoding: with both, while several requests run, with a prompt that the verifier has in memory, after a
+// TestDraftsThatReadStates: drafts with different taps in a process of their own ask the verifier for the target's states, and the
+// text stays that of plain decoding: with all, while several requests run, with a prompt that the verifier has in memory, after a
 // restart of the verifier, and with a drafter that comes late.
 func TestDraftsThatReadStates(t *testing.T) {
 	s := StartTapped(t, filepath.Join(sides, "target.gguf"), []int{-1, 3, 1, 2})
@@ -66,7 +66,8 @@ func TestDraftsThatReadStates(t *testing.T) {
 	up := func(p *tandemv1.Process) bool {
 		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
 	}
-	end := s.Drafter("drafter", filepath.Join(sides, "dovetail.gguf"), filepath.Join(sides, "eagle3.gguf"))
+	end := s.Drafter("drafter", filepath.Join(sides, "dovetail.gguf"), filepath.Join(sides, "eagle3.gguf"),
+		filepath.Join(sides, "dflash.gguf"))
 	s.Await("the drafter", up)
 	check("with drafts")
 	s.await("features", func() bool {

@@ -8,7 +8,7 @@ import (
 
 // DraftShape says what a random draft that reads the target's hidden states is like (docs/sidefiles.md).
 type DraftShape struct {
-	Kind   string // eagle3, eagle or dovetail
+	Kind   string // eagle3, eagle, dovetail or dflash
 	Taps   []int
 	Bare   int  // eagle and dovetail: the entry of Taps that has no matrix; −1: all have one
 	Tokens int  // that it knows; 0: all
@@ -46,8 +46,12 @@ func Draft(s DraftShape, target *Model, lineage, vocabulary string, seed uint64)
 		taps[i] = int32(n)
 	}
 	b.key("taps", taps)
-	if s.Kind == "eagle3" {
+	switch s.Kind {
+	case "eagle3":
 		b.eagle3(len(taps))
+		return b.m
+	case "dflash":
+		b.dflash(len(taps))
 		return b.m
 	}
 	for i := range taps {
@@ -63,6 +67,27 @@ func Draft(s DraftShape, target *Model, lineage, vocabulary string, seed uint64)
 		b.matrix(name+".weight", dim, dim)
 	}
 	return b.m
+}
+
+// dflash makes what only a block draft has; its width is the target's.
+func (b *builder) dflash(taps int) {
+	b.key("draft_length", u(b.Dim))
+	b.key("block_size", u(7))
+	b.key("mask_token_id", u(1))
+	b.fusion(taps)
+	b.vector("hidden_norm.weight", b.Dim, 1, 0.2)
+	b.matrix(b.at("attn_q.weight"), b.Heads*b.HeadDim, b.Dim)
+	b.matrix(b.at("attn_k.weight"), b.KV*b.HeadDim, b.Dim)
+	b.matrix(b.at("attn_v.weight"), b.KV*b.HeadDim, b.Dim)
+	b.vector(b.at("attn_q_norm.weight"), b.HeadDim, 1, 0.2)
+	b.vector(b.at("attn_k_norm.weight"), b.HeadDim, 1, 0.2)
+}
+
+// fusion makes the matrices of taps.
+func (b *builder) fusion(taps int) {
+	for i := range taps {
+		b.matrix(fmt.Sprintf("fc.%d.weight", i), b.Dim, b.Dim)
+	}
 }
 
 // draftTokens makes the table of the tokens that a draft knows, in no order, and its output matrix.
@@ -84,9 +109,7 @@ func (b *builder) draftTokens(s DraftShape, vocab int) {
 // eagle3 makes what only a draft of EAGLE-3 has; its width is the target's.
 func (b *builder) eagle3(taps int) {
 	b.key("draft_length", u(b.Dim))
-	for i := range taps {
-		b.matrix(fmt.Sprintf("fc.%d.weight", i), b.Dim, b.Dim)
-	}
+	b.fusion(taps)
 	b.vector(b.at("hidden_norm.weight"), b.Dim, 1, 0.2)
 	for _, half := range []string{"hidden", "embd"} {
 		b.matrix(b.at("attn_q."+half+".weight"), b.Heads*b.HeadDim, b.Dim)
