@@ -136,7 +136,8 @@ func TestBlocksOnDevices(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	near := testdevice.CPU(t, 1)
 	devices := map[string]kernels.Device{"gpu": gpu, "two threads": testdevice.CPU(t, 2),
-		"divided": halves(t, testdevice.CPU(t, 1), near, nil), "layers": fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)}}
+		"divided": halves(t, testdevice.CPU(t, 1), near, nil),
+		"layers":  fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)}}
 	for _, isa := range cpu.Supported() {
 		devices[isa.String()] = testdevice.ISA(t, 1, isa)
 	}
