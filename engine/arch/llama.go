@@ -27,8 +27,8 @@ var llama = blocks.Family{
 	},
 }
 
-// Draft is the family of drafts that read their target's hidden states (dovetail, eagle, eagle3), whose keys begin with the kind of the
-// draft: layers as llama's, which may have norms of queries' and keys' heads (published EAGLE-3 drafts of Qwen 3's shape).
+// Draft is the family of drafts that read their target's hidden states (dovetail, eagle, eagle3, dflash). Their keys begin with the kind of
+// the draft: layers as llama's, which may have norms of queries' and keys' heads (published drafts of Qwen 3's shape).
 var Draft = blocks.Family{
 	Read: func(r *blocks.Reader, c *blocks.Config) {
 		r.Layers(c)

@@ -2,7 +2,8 @@
 // over the plan of its passes to the guess.
 //
 // There are two sorts. A Guesser is opened beside the target and answers what follows a row of the target's pass (medusa, ppd, assistant):
-// the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3, mtp).
+// the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3,
+// dflash, mtp).
 package guess
 
 import (
