@@ -259,7 +259,7 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 		p.await(ready[i])
 	}
 	var err error
-	if c.client, err = client.Dial(c.gatewayAddr); err != nil {
+	if c.client, err = client.Dial(c.gatewayAddr, client.WithResume(0)); err != nil { // tests see what breaks off
 		t.Fatal(err)
 	}
 	return c
