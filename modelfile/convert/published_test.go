@@ -208,28 +208,36 @@ func changedConfig(t *testing.T, name, key string, value any) string {
 	return dir
 }
 
+// tinyText is the text of the tiny target's golden file, with the states of its positions by taps.
+type tinyText struct {
+	Tokens []tandem.Token
+	Taps   map[string][][]float32
+}
+
+// openedDraft opens the draft at path for a target, with a sequence of at most 64 positions; both are closed when the test ends.
+func openedDraft(t *testing.T, target, path string, o engine.Options) (of tinyText, s *side.Spec, m *engine.Model, seq *engine.Sequence) {
+	t.Helper()
+	readJSON(t, sides+"target.json", &of)
+	_, s = readSide(t, path)
+	o.KVPages = engine.PagesFor(1, 64, 16)
+	m, err := engine.OpenDraft(path, target, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	if seq, err = m.NewSequence(64, 16); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { seq.Close() })
+	return of, s, m, seq
+}
+
 // publishedApart returns how far the draft at path is from the golden file of that name.
 func publishedApart(t *testing.T, path, name string, o engine.Options) (apart float64) {
 	t.Helper()
 	var g struct{ States, Logits [][]float64 }
-	var of struct {
-		Tokens []tandem.Token
-		Taps   map[string][][]float32
-	}
 	readJSON(t, publishedDir+name+"/golden.json", &g)
-	readJSON(t, sides+"target.json", &of)
-	_, s := readSide(t, path)
-	o.KVPages = engine.PagesFor(1, 64, 16)
-	m, err := engine.OpenDraft(path, sides+"target.gguf", o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	seq, err := m.NewSequence(64, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer seq.Close()
+	of, s, m, seq := openedDraft(t, sides+"target.gguf", path, o)
 	var own []float32
 	for i, token := range of.Tokens[1:] {
 		state := engine.State{Own: own}

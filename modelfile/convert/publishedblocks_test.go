@@ -206,23 +206,7 @@ func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (a
 func blockLogits(t *testing.T, target, path string, piece int, o engine.Options) (all [][]float64) {
 	t.Helper()
 	const text = 12
-	var of struct {
-		Tokens []tandem.Token
-		Taps   map[string][][]float32
-	}
-	readJSON(t, sides+"target.json", &of)
-	_, s := readSide(t, path)
-	o.KVPages = engine.PagesFor(1, 64, 16)
-	m, err := engine.OpenDraft(path, target, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	seq, err := m.NewSequence(64, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer seq.Close()
+	of, s, m, seq := openedDraft(t, target, path, o)
 	forward := func(part engine.Part) *engine.Output {
 		part.Seq = seq
 		out, err := m.Forward([]engine.Part{part}, 0)
