@@ -98,14 +98,25 @@ func TestStreamsOutliveGateway(t *testing.T) {
 	var taken atomic.Int64
 	resumed := 0
 	for n := 0; n < kills && !t.Failed(); {
-		var streams sync.WaitGroup
-		for i := range 3 {
+		var requests [3]client.Request
+		var wants [3]string // over gRPC
+		var calm [3]taker   // over HTTP, whose defaults differ
+		for i := range requests {
 			r := client.Request{Prompt: fmt.Sprintf("// Function %d returns", i), MaxTokens: new(tokens), IgnoreEOS: true,
 				Temperature: new(0.8), Seed: new(uint64(n*7 + i))}
-			want := g.run(t, r).text
+			requests[i], wants[i] = r, g.run(t, r).text
+			body, _ := json.Marshal(map[string]any{"prompt": r.Prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0.8,
+				"seed": *r.Seed, "stream": true})
+			calm[i] = taker{url: g.http, body: string(body)}
+			if err := calm[i].all(t, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var streams sync.WaitGroup
+		for i := range requests {
 			streams.Go(func() {
 				got := ""
-				for e, err := range c.Generate(t.Context(), r) {
+				for e, err := range c.Generate(t.Context(), requests[i]) {
 					if err != nil {
 						t.Errorf("gRPC, stream %d: %v", i, err)
 						return
@@ -115,22 +126,16 @@ func TestStreamsOutliveGateway(t *testing.T) {
 						came.Add(1)
 					}
 				}
-				if got != want {
-					t.Errorf("gRPC, stream %d: %q\nwant %q", i, got, want)
+				if got != wants[i] {
+					t.Errorf("gRPC, stream %d: %q\nwant %q", i, got, wants[i])
 				}
 			})
-			body, _ := json.Marshal(map[string]any{"prompt": r.Prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0.8,
-				"seed": *r.Seed, "stream": true})
-			calm := &taker{url: g.http, body: string(body)}
-			if err := calm.all(t, func() {}); err != nil {
-				t.Fatal(err)
-			}
 			streams.Go(func() {
-				s := &taker{url: g.http, body: string(body)}
+				s := &taker{url: g.http, body: calm[i].body}
 				if err := s.all(t, func() { came.Add(1) }); err != nil {
 					t.Errorf("HTTP, stream %d: %v", i, err)
-				} else if s.text != calm.text || calm.text == "" {
-					t.Errorf("HTTP, stream %d: %q\nwant %q", i, s.text, calm.text)
+				} else if s.text != calm[i].text || s.text == "" {
+					t.Errorf("HTTP, stream %d: %q\nwant %q", i, s.text, calm[i].text)
 				}
 				taken.Add(int64(s.begun - 1))
 			})
@@ -139,7 +144,7 @@ func TestStreamsOutliveGateway(t *testing.T) {
 		go func() { streams.Wait(); close(over) }()
 		for ended := false; !ended && n < kills; {
 			at := came.Load()
-			for came.Load() < at+20 && !ended { // all have a little more
+			for came.Load() < at+60 && !ended { // all have a little more
 				select {
 				case <-over:
 					ended = true
