@@ -96,7 +96,6 @@ func TestStreamsOutliveGateway(t *testing.T) {
 	defer c.Close()
 	var came atomic.Int64
 	var taken atomic.Int64
-	resumed := 0
 	for n := 0; n < kills && !t.Failed(); {
 		var requests [3]client.Request
 		var wants [3]string // over gRPC
@@ -159,9 +158,8 @@ func TestStreamsOutliveGateway(t *testing.T) {
 			}
 		}
 		<-over
-		resumed += int(taken.Load())
 	}
-	if t.Logf("%d kills; %d streams of HTTP were taken up again", kills, taken.Load()); resumed == 0 {
+	if t.Logf("%d kills; %d streams of HTTP were taken up again", kills, taken.Load()); taken.Load() == 0 {
 		t.Error("no stream broke off: want some, to see them taken up")
 	}
 }
