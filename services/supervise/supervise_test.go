@@ -400,6 +400,61 @@ func TestRunDir(t *testing.T) {
 	}
 }
 
+// TestRunDirOfKilledMakers: directories whose makers were killed before the lock was written, or while they removed it, go with the next
+// start; what only looks like one stays.
+func TestRunDirOfKilledMakers(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	for _, name := range []string{"tandem-1", "tandem-22", "tandem-mine"} {
+		if err := os.Mkdir(filepath.Join(base, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, size := range map[string]int{"tandem-22/lock": 0, "tandem-mine/lock": 0} {
+		if err := os.WriteFile(filepath.Join(base, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := NewRunDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(base); err != nil || len(left) != 1 || left[0].Name() != "tandem-mine" {
+		t.Errorf("left behind: %v, %v: want tandem-mine alone", left, err)
+	}
+}
+
+// TestRunDirsAtOnce: owners that start at once sweep each other's directories at their making, and each gets one for itself.
+func TestRunDirsAtOnce(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				d, err := NewRunDir(base)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if st, err := os.Stat(d.File(lockName)); err != nil || st.Size() != lockBytes {
+					t.Errorf("a directory in use has a lock file %v, %v: want %d bytes", st, err, lockBytes)
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if left, _ := os.ReadDir(base); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 func TestRunDirThatCannotBe(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "no")
