@@ -20,6 +20,11 @@ func q8(p *Program, rows, cols int) W {
 	return p.Weight(Weight{Name: "w", Type: Q8_0, Rows: rows, Cols: cols, Layout: Groups16})
 }
 
+// conv returns a convolution of rows of 32 columns with so many numbers.
+func conv(p *Program, numbers, group, from int) BlockConv {
+	return BlockConv{In: p.Buf(32), Base: make([]float32, numbers), Weights: p.Buf(8), From: from, Group: group, Out: p.Buf(32)}
+}
+
 // compressed is a shape whose layer 1 keeps a latent vector, and layer 2 shares the keys and values of layer 0.
 func compressed() KVShape {
 	return KVShape{Layers: []KVLayer{{Heads: 2, Dim: 16, Window: 100}, {Latent: 64, Rotated: 16}, {Shared: true}, {}}}
@@ -80,6 +85,10 @@ func TestCheck(t *testing.T) {
 		"8 elements from 0 of a head of 16 to 17 of a head of 24": func(p *Program) {
 			p.Add(CopyHeads{In: p.Buf(32), Out: p.Buf(48), Heads: 2, To: 17, Dim: 8})
 		},
+		"63 numbers for rows of 32 columns, want 1 to 32": func(p *Program) { p.Add(conv(p, 63, 16, 0)) },
+		"groups of 5 columns in rows of 32":               func(p *Program) { p.Add(conv(p, 64, 5, 0)) },
+		"block convolution: 4 numbers from column 5 of 8": func(p *Program) { p.Add(conv(p, 64, 16, 5)) },
+		"block convolution: buffer 0 is input and output": func(p *Program) { b := p.Buf(8); p.Add(BlockConv{In: b, Out: b}) },
 		"route 0 of 8 experts is fixed, but its rows use 2": func(p *Program) {
 			p.Routes = []RouteShape{{Experts: 8, Used: 2, Fixed: true}}
 			p.Scale(p.Buf(1), 1)

@@ -92,6 +92,18 @@ type (
 		Heads         int
 		From, To, Dim int
 	}
+	// BlockConv fills Out with a convolution over the rows of each block of a block draft (DFlash2): row t gets
+	// Σ_k (Base_k + w_k(t)) ∘ x_{t-k}, x being In, and k counting back from the row itself. Rows before the block's first have no part
+	// in it. Blocks are told by the pass: row t of a block is at position Prefix+t, and the rows before it stand right before it. A row
+	// that is in no block is the only one of its own.
+	BlockConv struct {
+		In      Buf
+		Base    []float32 // (taps, In's columns)
+		Weights Buf       // of each row, from column From on: w, (taps, In's columns/Group)
+		From    int
+		Group   int // neighbouring columns of In that share a number of w
+		Out     Buf
+	}
 	// Gather copies the wanted rows of In to Out, a WantedBuf.
 	Gather struct{ In, Out Buf }
 	// TopK finds the best Pass.TopK values of each wanted row and the softmax sum over all; see Runner.Top.
@@ -146,6 +158,7 @@ func (o AddSiLU) uses(*Program) Uses       { return touches(o.Out, o.In, o.Out) 
 func (o Blend) uses(*Program) Uses         { return touches(o.Out, o.Gate, o.In, o.Out) }
 func (o SigmoidScale) uses(*Program) Uses  { return touches(o.Buf, o.Gate, o.Buf) }
 func (o CopyHeads) uses(*Program) Uses     { return touches(o.Out, o.In, o.Out) }
+func (o BlockConv) uses(*Program) Uses     { return touches(o.Out, o.In, o.Weights) }
 func (o Gather) uses(*Program) Uses        { return touches(o.Out, o.In) }
 func (o TopK) uses(*Program) Uses          { return touches(None, o.Logits) }
 
@@ -154,6 +167,7 @@ func (o NormAdd) numbers() []float32       { return o.Weight }
 func (o HeadNorm) numbers() []float32      { return o.Weight }
 func (o PositionScale) numbers() []float32 { return o.Factors }
 func (o AddBias) numbers() []float32       { return o.Bias }
+func (o BlockConv) numbers() []float32     { return o.Base }
 
 func (o Embed) check(c *checker) {
 	c.name = "embed"
@@ -292,6 +306,37 @@ func (o CopyHeads) check(c *checker) {
 	}
 	if o.Dim < 1 || o.From < 0 || o.To < 0 || o.From+o.Dim > in.Dim/o.Heads || o.To+o.Dim > out.Dim/o.Heads {
 		c.fail("%d elements from %d of a head of %d to %d of a head of %d", o.Dim, o.From, in.Dim/o.Heads, o.To, out.Dim/o.Heads)
+	}
+}
+
+// MostTaps bounds the taps of a BlockConv.
+const MostTaps = 32
+
+// Taps returns how many rows the convolution goes over, for rows of so many columns.
+func (o BlockConv) Taps(columns int) int { return len(o.Base) / columns }
+
+func (o BlockConv) check(c *checker) {
+	c.name = "block convolution"
+	c.alike(o.In, o.Out)
+	in, w := c.buf(o.In), c.buf(o.Weights)
+	c.sameRows(in.Wanted || w.Wanted, false)
+	if o.Weights == o.Out {
+		c.fail("buffer %d is input and output", int(o.Weights))
+	}
+	if c.err != nil {
+		return
+	}
+	taps := o.Taps(in.Dim)
+	if taps < 1 || taps > MostTaps || len(o.Base) != taps*in.Dim {
+		c.fail("%d numbers for rows of %d columns, want 1 to %d for each", len(o.Base), in.Dim, MostTaps)
+		return
+	}
+	if o.Group < 1 || in.Dim%o.Group != 0 {
+		c.fail("groups of %d columns in rows of %d, want a number that divides it", o.Group, in.Dim)
+		return
+	}
+	if n := taps * in.Dim / o.Group; o.From < 0 || n > w.Dim || o.From > w.Dim-n {
+		c.fail("%d numbers from column %d of %d", n, o.From, w.Dim)
 	}
 }
 

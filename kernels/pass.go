@@ -9,8 +9,8 @@ import (
 // then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
 // prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Behind the row itself its list of ancestors may go
 // on with later rows of its block, which only attention that is Later sees. Positions are needed by
-// programs with RoPE or a KV cache, the rest of the rows' lists by programs with a KV cache. Neighbouring
-// rows that name the same table share the work of fetching its keys.
+// programs with RoPE or a KV cache, prefixes by programs that convolve blocks, and the rest of the rows' lists too by
+// programs with a KV cache. Neighbouring rows that name the same table share the work of fetching its keys.
 type Pass struct {
 	Rows           int
 	Tokens         []int32   // what Embed looks up; -1-i for row i of Given
@@ -65,6 +65,7 @@ type PassLimits struct {
 	rows, wanted     int
 	embedRows, embed int // rows of the smallest matrix that tokens index, and columns of given embeddings; 0 without
 	positions, cut   bool
+	blocks           bool       // rows of a block read those before them
 	pages            int        // 0: no KV cache
 	walks            *walkMarks // nil: no recurrent states
 }
@@ -87,6 +88,8 @@ func (p *Program) PassLimits(pages int) PassLimits {
 			}
 		case RoPE:
 			l.positions = true
+		case BlockConv:
+			l.positions, l.blocks = true, true
 		case AttendBlocks:
 			l.cut = l.cut || o.Side != Whole
 		}
@@ -129,6 +132,11 @@ func (l *PassLimits) Check(a *Pass) error {
 	if l.cut && len(a.Cut) != a.Rows {
 		return fmt.Errorf("kernels: %d cuts of attention for %d rows", len(a.Cut), a.Rows)
 	}
+	if l.blocks {
+		if err := checkBlocks(a); err != nil {
+			return err
+		}
+	}
 	if l.walks != nil {
 		if err := l.checkWalks(a); err != nil {
 			return err
@@ -155,6 +163,20 @@ func (l *PassLimits) checkTokens(a *Pass) error {
 		if int(t) < -given || int(t) >= l.embedRows {
 			return fmt.Errorf("kernels: token %d of row %d, want 0 to %d, or -1 to -%d for one of %d given embeddings",
 				t, i, l.embedRows-1, given, given)
+		}
+	}
+	return nil
+}
+
+// checkBlocks refuses blocks whose rows do not stand side by side, in order.
+func checkBlocks(a *Pass) error {
+	if len(a.Prefix) != a.Rows {
+		return fmt.Errorf("kernels: %d prefixes for %d rows", len(a.Prefix), a.Rows)
+	}
+	for r, begin := range a.Prefix {
+		if pos := a.Pos[r]; pos > begin && (r == 0 || a.Pos[r-1] != pos-1 || a.Prefix[r-1] != begin) {
+			return fmt.Errorf("kernels: row %d is at position %d of a block that begins at %d: want the row of position %d right before it",
+				r, pos, begin, pos-1)
 		}
 	}
 	return nil

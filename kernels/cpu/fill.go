@@ -86,7 +86,7 @@ func (r *runner) fillOp(c *C.tk_op, i int) {
 	}
 }
 
-// fillLayered does what fillOp does for products, attention, experts and recurrent layers.
+// fillLayered does what fillOp does for products, attention, experts, recurrent layers and blocks.
 func (r *runner) fillLayered(c *C.tk_op, i int) {
 	l, x := r.program, &r.program.list[i]
 	switch o := x.Op.(type) {
@@ -135,6 +135,11 @@ func (r *runner) fillLayered(c *C.tk_op, i int) {
 		if c.kind = C.TK_DELTA; x.inputs {
 			c.kind = C.TK_DELTA_IN
 		}
+		r.fromTo(c, o.In, o.Out)
+	case kernels.BlockConv:
+		n, w := l.Buffers[o.In].Dim, l.Buffers[o.Weights].Dim
+		c.kind, c.in2, c.from = C.TK_BLOCK_CONV, r.floats(o.Weights), C.int(o.From)
+		c.taps, c.group, c.ld2 = C.int(o.Taps(n)), C.int(o.Group), C.int(w)
 		r.fromTo(c, o.In, o.Out)
 	case kernels.Meet:
 		c.kind = C.TK_MEET

@@ -129,6 +129,21 @@ static void copy_heads(const tk_op *op, int row) {
     for (int h = 0; h < op->heads; h++) memcpy(out + (size_t)h * to, in + (size_t)h * from, sizeof(float) * op->head_dim);
 }
 
+// It reads other rows of in, so all of them must be there: no chain of row operations has it.
+static void block_conv(const tk_prog *p, const tk_op *op, int row) {
+    int n = op->dim, groups = n / op->group, taps = imin(op->taps, imax(p->pass.pos[row] - p->pass.prefix[row], 0) + 1);
+    const float *base = op->vec, *w = op->in2 + (size_t)row * op->ld2 + op->from;
+    float *y = op->out + (size_t)row * n;
+    for (int k = 0; k < taps; k++, base += n, w += groups) {
+        const float *x = op->in + (size_t)(row - k) * n;
+        for (int g = 0; g < groups; g++)
+            for (int i = g * op->group; i < (g + 1) * op->group; i++) {
+                float v = (base[i] + w[g]) * x[i];
+                y[i] = k ? y[i] + v : v;
+            }
+    }
+}
+
 static void head_norm(const tk_prog *p, const tk_op *op, int row) {
     float *x = op->out + (size_t)row * op->dim;
     for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
@@ -223,7 +238,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_PROBE_INT: p->k->int_macs(op->dim); break;
     case TK_PROBE_FLOAT: p->k->float_macs(op->dim); break;
     case TK_MATMUL: case TK_EXPERTS: case TK_ATTEND: case TK_ATTEND_BLOCKS: case TK_SILU: case TK_GELU: case TK_CLAMPED: case TK_MEET:
-    case TK_DELTA_IN: case TK_DELTA: case TK_NKINDS: break;  // not by row: tk_run_units
+    case TK_DELTA_IN: case TK_DELTA: case TK_BLOCK_CONV: case TK_NKINDS: break;  // not by row: tk_run_units
     }
 }
 
@@ -237,6 +252,7 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
         else if (op->kind == TK_ATTEND_BLOCKS) tk_attend_blocks(p, op, u);
         else if (op->kind == TK_DELTA_IN) tk_delta_in(p, op, u, scratch);
         else if (op->kind == TK_DELTA) tk_delta_walk(p, op, u, scratch);
+        else if (op->kind == TK_BLOCK_CONV) block_conv(p, op, u);
         else if (gated(op)) gate(p, op, u, scratch);
         else for (int i = 0; i <= op->chain; i++) row_op(p, op + i, u, scratch);
     }

@@ -283,6 +283,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
     KIND(ADD_SILU, 1, "add silu") KIND(ADD_SCALED, 1, "add scaled") KIND(BLEND, 1, "blend")                                     \
     KIND(SIGMOID_SCALE, 1, "sigmoid scale") KIND(CHOOSE, 1, "choose experts") KIND(EXPERTS, 0, "experts")                       \
     KIND(JOIN_EXPERTS, 1, "join experts") KIND(MEET, 0, "meet") KIND(DELTA_IN, 0, "delta inputs") KIND(DELTA, 0, "delta net")   \
+    KIND(BLOCK_CONV, 0, "block convolution")                                                                                    \
     KIND(PROBE_READ, 1, "probe") KIND(PROBE_INT, 1, "probe") KIND(PROBE_FLOAT, 1, "probe")
 typedef enum {
 #define TK_ENUM(kind, by_row, name) TK_##kind,
@@ -317,6 +318,7 @@ typedef struct {
     int blank;        // TK_EMBED: a row without a token is 0
     int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has
     int from, to;     // TK_COPY_HEADS: the first of head_dim elements in a head of in and of out
+    int taps, group, ld2;  // TK_BLOCK_CONV: kernels.BlockConv, whose weights are columns of in2, `from` on; elements in a row of in2
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt

@@ -25,7 +25,7 @@ type cOp struct {
 	wanted, dim, cols, outputs, from, to, add, ld      int32
 	heads, headDim, turned, halves                     int32
 	kvHeads, kvQ8, valueRow, window, side, shared      int32
-	later                                              int32
+	later, taps, group                                 int32
 	chunks, mostWanted, used, sigmoid, normed, biased  int32
 	ahead, blank, each, every, steps, valueDim, latent int32
 	eps, scale, softCap, magnitude                     float32

@@ -342,12 +342,24 @@ func (l *lowering) lower(i int) []item {
 		return []item{l.matmul(o, i)}
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
 		return []item{l.experts(o, i)}
-	case kernels.DeltaNet:
-		return l.deltaNet(o, i)
+	case kernels.DeltaNet, kernels.BlockConv:
+		return l.acrossRows(o, i)
 	case kernels.TopK:
 		return l.top(o, i)
 	}
 	return l.attention(l.Ops[i], i)
+}
+
+// acrossRows lowers operations that take something from row to row.
+func (l *lowering) acrossRows(o kernels.Op, i int) []item {
+	if o, ok := o.(kernels.DeltaNet); ok {
+		return l.deltaNet(o, i)
+	}
+	conv := o.(kernels.BlockConv)
+	x := l.elementwise("block_conv", i, conv.Out, conv.In, conv.Weights)
+	x.c.cols, x.c.from = int32(l.Buffers[conv.Weights].Dim), int32(conv.From)
+	x.c.taps, x.c.group = int32(conv.Taps(int(x.c.dim))), int32(conv.Group)
+	return []item{x}
 }
 
 func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {

@@ -26,7 +26,7 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 	}{
 		{"MatMul", matMul}, {"MatMulExtremes", matMulExtremes}, {"WidePasses", widePasses}, {"Embed", embed},
 		{"RMSNorm", rmsNorm}, {"Norms", norms}, {"SoftCap", softCap}, {"Gates", gates}, {"Residuals", residuals},
-		{"CopiedHeads", copiedHeads},
+		{"CopiedHeads", copiedHeads}, {"BlockConv", blockConv},
 		{"RoPE", rope}, {"Positions", positions}, {"TopK", topK}, {"Taps", taps},
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
 		{"DifferentLayers", differentLayers},

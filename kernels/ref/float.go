@@ -117,6 +117,23 @@ func AddSiLU(g, y []float32) {
 	}
 }
 
+// BlockConv writes Σ_k (base_k + w_k) ∘ rows_k to y, in order from tap 0, with every sum and product rounded. rows are the row itself and
+// those before it in its block, nearest first: as many as there are, and at most as many as base has taps. base is (taps, len(y)); w is
+// (taps, len(y)/group), a number for each group of columns.
+func BlockConv(rows [][]float32, base, w []float32, group int, y []float32) {
+	n := len(y)
+	for i := range y {
+		for k, x := range rows {
+			p := float32((base[k*n+i] + w[k*(n/group)+i/group]) * x[i])
+			if k == 0 {
+				y[i] = p
+			} else {
+				y[i] += p
+			}
+		}
+	}
+}
+
 // Blend moves y towards x by the share s = 1 / (1 + e^-g): y = fma(s, x - y, y).
 func Blend(g, x, y []float32) {
 	for i := range g {

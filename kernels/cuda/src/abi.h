@@ -44,6 +44,7 @@ struct Op {
     int heads, head_dim, turned, halves;
     int kv_heads, kv_q8, value_row, window, side, shared;
     int later;                  // of attention: kernels.AttentionOpt
+    int taps, group;            // kernels.BlockConv, whose weights are columns of in2, `from` on, which has cols
     int chunks, most_wanted;    // of TopK
     int used, sigmoid, normed;  // of experts: kernels.RouteShape, RouteOpt
     int biased;                 // vec is there: bias of experts, sinks of attention

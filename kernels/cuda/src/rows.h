@@ -98,6 +98,16 @@ KERNEL copy_heads(const Op *op, const Pass *pass) {
     op->out[at] = op->in[(size_t)row * op->ld + k / wide * (op->ld / op->heads) + op->from + j];
 }
 
+KERNEL block_conv(const Op *op, const Pass *pass) {
+    FOR_COLUMN(row, k);
+    int before = max(pass->pos[row] - pass->prefix[row], 0), groups = op->dim / op->group;
+    const float *w = op->in2 + (size_t)row * op->cols + op->from + k / op->group;
+    float y = (op->vec[k] + w[0]) * op->in[at];
+    for (int i = 1; i < op->taps && i <= before; i++)
+        y += (op->vec[(size_t)i * op->dim + k] + w[i * groups]) * op->in[at - (size_t)i * op->dim];
+    op->out[at] = y;
+}
+
 KERNEL gather_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] = op->in[(size_t)pass->wanted[row] * op->dim + k];

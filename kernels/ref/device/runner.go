@@ -211,8 +211,8 @@ func (r *runner) run(o kernels.Op, data [][][]byte) {
 		r.matmul(o, data[o.W][0])
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
 		r.experts(o, data)
-	case kernels.DeltaNet:
-		r.deltaNet(o)
+	case kernels.DeltaNet, kernels.BlockConv:
+		r.acrossRows(o)
 	case kernels.Gather:
 		r.each(o.Out, func(i int, out []float32) { copy(out, r.row(o.In, int(r.pass.Wanted[i]))) })
 	case kernels.TopK:
@@ -230,6 +230,22 @@ func (r *runner) run(o kernels.Op, data [][][]byte) {
 	default:
 		r.attention(o)
 	}
+}
+
+// acrossRows runs operations that take something from row to row.
+func (r *runner) acrossRows(o kernels.Op) {
+	if o, ok := o.(kernels.DeltaNet); ok {
+		r.deltaNet(o)
+		return
+	}
+	conv := o.(kernels.BlockConv)
+	r.each(conv.Out, func(i int, out []float32) {
+		var rows [][]float32
+		for k := range min(conv.Taps(len(out)), max(int(r.pass.Pos[i]-r.pass.Prefix[i]), 0)+1) {
+			rows = append(rows, r.row(conv.In, i-k))
+		}
+		ref.BlockConv(rows, conv.Base, r.row(conv.Weights, i)[conv.From:], conv.Group, out)
+	})
 }
 
 func (r *runner) values(b kernels.Buf, f func(j int, x float32) float32) {
