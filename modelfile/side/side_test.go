@@ -84,6 +84,9 @@ func wantError(t *testing.T, err error, kind tandem.Kind, says string) {
 
 func TestRefuses(t *testing.T) {
 	set := func(key string, v any) func(*gguf.Writer) { return func(w *gguf.Writer) { w.Set(key, v) } }
+	sets := func(a string, x uint32, b string, y uint32) func(*gguf.Writer) {
+		return func(w *gguf.Writer) { w.Set(a, x); w.Set(b, y) }
+	}
 	drop := func(name string) func(*gguf.Writer) { return func(w *gguf.Writer) { w.DropTensor(name) } }
 	give := func(name string, typ gguf.Type, bytes int, shape ...int) func(*gguf.Writer) {
 		return func(w *gguf.Writer) { w.Tensor(name, typ, shape, make([]byte, bytes)) }
@@ -150,6 +153,14 @@ func TestRefuses(t *testing.T) {
 		{"dflash", set("dflash.attention.sliding_window_pattern", []bool{false, false}), tandem.Corrupt,
 			"windows of 5 positions in layers"},
 		{"dflash", set("dflash.sample_from_anchor", uint32(1)), tandem.Corrupt, "dflash.sample_from_anchor"},
+		{"dflash", set("dflash.conv_kernel_size", uint32(2)), tandem.Corrupt, "convolutions of 2 taps in groups of 0 columns"},
+		{"dflash", sets("dflash.conv_kernel_size", 7, "dflash.conv_group_size", 8), tandem.Corrupt,
+			"convolutions over 7 rows in blocks of 6: want 1 to 6"},
+		{"dflash", sets("dflash.conv_kernel_size", 2, "dflash.conv_group_size", 5), tandem.Corrupt,
+			"groups of 5 columns: want a number that divides the draft's width 32"},
+		{"dflash", sets("dflash.conv_kernel_size", 2, "dflash.conv_group_size", 8), tandem.Corrupt, `"blk.0.attn_conv_base" is missing`},
+		{"dflash", sets("dflash.selector_rank", 8, "dflash.selector_top_k", 65), tandem.Corrupt, "a selector of rank 8 for 65 candidates"},
+		{"dflash", sets("dflash.selector_rank", 8, "dflash.selector_top_k", 4), tandem.Corrupt, `"selector_hidden.weight" is missing`},
 		{"dflash", drop("hidden_norm.weight"), tandem.Corrupt, `"hidden_norm.weight" is missing`},
 		{"dflash", drop("blk.1.attn_k_norm.weight"), tandem.Corrupt, `"blk.1.attn_k_norm.weight" is missing`},
 		{"dflash", drop("blk.0.attn_norm.weight"), tandem.Corrupt, `"blk.0.attn_norm.weight" is missing`},
