@@ -120,3 +120,13 @@ func (f running) runBlocks(batch []Part, out *Output) error {
 	p := f.pass.of(blocks)
 	return f.runner.Run(&p)
 }
+
+// Steps returns what the selector of a block draft adds to the logits of candidates of wanted row i: of each token before, in order, a
+// number for each token after it. nil: the model has no selector (Block.Rank). Errors: Corrupt for a file that was written to since it was
+// opened.
+func (o *Output) Steps(i int, before, after []tandem.Token) ([][]float32, error) {
+	if o.model.draft == nil {
+		return nil, nil
+	}
+	return o.model.draft.Steps(o.model.runner, i, before, after)
+}

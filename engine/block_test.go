@@ -3,9 +3,11 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
@@ -13,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // blockRig is a block draft with random states for each position of two texts.
@@ -23,10 +26,10 @@ type blockRig struct {
 	texts [2][]State // of positions
 }
 
-func newBlockRig(t *testing.T, d kernels.Device) *blockRig {
+func newBlockRig(t *testing.T, path string, d kernels.Device) *blockRig {
 	t.Helper()
 	o := Options{Device: d, MaxRows: 320, KVPages: PagesFor(2, 400, 32)}
-	m, err := OpenDraft(sidePath("dflash"), sidePath("target"), o)
+	m, err := OpenDraft(path, sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +69,8 @@ func (r *blockRig) block(i int, last tandem.Token) Part {
 	return p
 }
 
-// run runs a pass and returns the logits of all rows that have some, one after the other; blocks leave the cache.
+// run runs a pass and returns the logits of all rows that have some, one after the other, each with what a selector says of steps to some
+// tokens; blocks leave the cache.
 func (r *blockRig) run(parts ...Part) (logits []float32) {
 	r.t.Helper()
 	out, err := r.m.Forward(parts, 3)
@@ -75,6 +79,11 @@ func (r *blockRig) run(parts ...Part) (logits []float32) {
 	}
 	for i := range out.Len() {
 		logits = append(logits, out.Logits(i)...)
+		steps, err := out.Steps(i, []tandem.Token{70, 5}, []tandem.Token{1, 259, 5})
+		if err != nil || len(steps) != 2*min(r.m.Block().Rank, 1) {
+			r.t.Fatalf("%d lists of steps, %v", len(steps), err)
+		}
+		logits = append(logits, slices.Concat(steps...)...)
 	}
 	for _, p := range parts {
 		if err := p.Seq.Reroot(nil, nil); err != nil {
@@ -130,9 +139,18 @@ func (r *blockRig) dialogue() []float32 {
 	return slices.Concat(first, both, mixed, other)
 }
 
-// TestBlocksOnDevices: a block draft's logits have the same bits on every device.
+// TestBlocksOnDevices: a block draft's logits have the same bits on every device, with convolutions and without.
 func TestBlocksOnDevices(t *testing.T) {
-	want := newBlockRig(t, testdevice.Ref()).dialogue()
+	two := family.DraftShape{Kind: "dflash", Taps: []int{2, 3}, Two: true}
+	files := map[string]string{"dflash": sidePath("dflash")}
+	makeDrafts(t, []family.DraftShape{two}, files)
+	for name, path := range files {
+		t.Run(name, func(t *testing.T) { blocksOnDevices(t, path) })
+	}
+}
+
+func blocksOnDevices(t *testing.T, path string) {
+	want := newBlockRig(t, path, testdevice.Ref()).dialogue()
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	near := testdevice.CPU(t, 1)
 	devices := map[string]kernels.Device{"gpu": gpu, "two threads": testdevice.CPU(t, 2),
@@ -143,7 +161,7 @@ func TestBlocksOnDevices(t *testing.T) {
 	}
 	for name, d := range devices {
 		t.Run(name, func(t *testing.T) {
-			if err := sameBits(newBlockRig(t, d).dialogue(), want); err != nil {
+			if err := sameBits(newBlockRig(t, path, d).dialogue(), want); err != nil {
 				t.Error(err)
 			}
 		})
@@ -152,7 +170,7 @@ func TestBlocksOnDevices(t *testing.T) {
 
 // TestBadBlocks: what is no block is refused, and changes nothing.
 func TestBadBlocks(t *testing.T) {
-	r := newBlockRig(t, testdevice.Ref())
+	r := newBlockRig(t, sidePath("dflash"), testdevice.Ref())
 	r.run(r.text(0, 9))
 	want := r.run(r.block(0, 70))
 	for says, change := range map[string]func(p *Part){
@@ -174,5 +192,26 @@ func TestBadBlocks(t *testing.T) {
 	}
 	if err := sameBits(r.run(r.block(0, 70)), want); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSelectorFileChanged: steps are read from the draft's file, which must stay as it is.
+func TestSelectorFileChanged(t *testing.T) {
+	files := map[string]string{}
+	makeDrafts(t, []family.DraftShape{{Kind: "dflash", Taps: []int{2, 3}, Two: true}}, files)
+	for _, path := range files {
+		r := newBlockRig(t, path, testdevice.CPU(t, 1))
+		r.run(r.text(0, 9))
+		out, err := r.m.Forward([]Part{r.block(0, 70)}, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = out.Steps(0, []tandem.Token{70}, []tandem.Token{1})
+		if tandem.KindOf(err) != tandem.Corrupt || !strings.Contains(fmt.Sprint(err), path) {
+			t.Errorf("a file that was written to: %v", err)
+		}
 	}
 }

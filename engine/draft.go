@@ -29,7 +29,13 @@ func OpenDraft(path, target string, o Options) (*Model, error) {
 	err := withFiles(path, target, func(f, of *gguf.File) error {
 		err := opening{m}.load(f, of, o)
 		if d := m.draft; err == nil && d != nil {
-			m.file = d.EmbedIn.Keep(d.Embed.Tensor())
+			own := d.SelectorTables()
+			if d.EmbedIn == f {
+				own = append(own, d.Embed.Tensor())
+			} else {
+				m.files = append(m.files, of.Keep(d.Embed.Tensor()))
+			}
+			m.files = append(m.files, f.Keep(own...))
 		}
 		return err
 	})

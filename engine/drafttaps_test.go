@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 
@@ -31,6 +32,7 @@ var draftShapes = []family.DraftShape{
 var blockShapes = []family.DraftShape{
 	{Kind: "dflash", Taps: []int{3, -1, 1, 2}},
 	{Kind: "dflash", Taps: []int{2}, Tokens: 50, Output: true},
+	{Kind: "dflash", Taps: []int{2, 3}, Two: true},
 }
 
 // draftFiles returns drafts for the tiny target by what they are: those of testdata, and one of each shape.
@@ -72,7 +74,7 @@ func TestDraftMemory(t *testing.T) {
 		}
 		own := family.Read(t, path)
 		for i := range own.Tensors {
-			if x := &own.Tensors[i]; len(x.Shape) > 1 {
+			if x := &own.Tensors[i]; len(x.Shape) > 1 && x.Name != side.SelectorBefore && x.Name != side.SelectorAfter {
 				packed(x, x.Shape[1])
 			}
 		}

@@ -119,7 +119,7 @@ func TestIdentityOfShape(t *testing.T) {
 	apart := []string{"Arch", "Name", "Context", "Family", // names and bounds, and how a file is read
 		"Heads", "KVHeads", "FFN", // follow from layers
 		"RopeDim", "LocalRopeDim", "Rope", // are in the rope part
-		"Later",                                                        // is in a block draft's part: guess.Draft.WriteShape
+		"Later", "BlockConv", // are in a block draft's part: guess.Draft.WriteShape
 		"First", "Nextn", "NextnBeforeNorm", "Together", "StatedScale"} // say how a file is read or described
 	m := openTest(t, draftPath, Options{KVPages: 2})
 	digest := func(c *blocks.Config) string {

@@ -76,7 +76,7 @@ type Model struct {
 	device    kernels.Device
 	footprint Footprint
 	store     kernels.Store
-	file      *gguf.File    // that passes read; nil: none
+	files     []*gguf.File  // that passes read
 	memory    kernels.Cache // of cache
 	cache     *kv.Cache
 	records   *records
@@ -105,7 +105,7 @@ func Open(path string, o Options) (*Model, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	if s, ok := m.store.(kernels.FileStore); ok && s.Keeps() {
-		m.file = f
+		m.files = append(m.files, f)
 		return m, nil
 	}
 	f.Close()
@@ -124,8 +124,8 @@ func (m *Model) Close() {
 	if m.store != nil {
 		m.store.Close()
 	}
-	if m.file != nil {
-		m.file.Close()
+	for _, f := range m.files {
+		f.Close()
 	}
 	*m = Model{}
 }

@@ -43,6 +43,9 @@ func (m opening) program(layout func(kernels.Type) kernels.Layout) *kernels.Prog
 	b.Norm(last, b.W.OutputNorm, lastNorm)
 	b.Stage("the output")
 	b.MatMul(b.W.Head, lastNorm, m.logits, kernels.MatMulOpt{})
+	if m.draft != nil {
+		m.draft.Leave(b, lastNorm)
+	}
 	c.Finish(b.Program, m.logits)
 	b.TopK(m.logits)
 	return b.Program
@@ -65,7 +68,7 @@ func (m opening) fill(f, of *gguf.File, progress func(done, total int64)) error 
 	}
 	to.Add, to.Forget = digests.add, m.options.Forget || streamed
 	if m.draft != nil {
-		to.Lookup = m.draft.Embed.Tensor()
+		to.Lookup = append(m.draft.SelectorTables(), m.draft.Embed.Tensor())
 	}
 	if err := tensors.Fill(m.matrices, to, progress); err != nil {
 		return err

@@ -28,7 +28,8 @@ var llama = blocks.Family{
 }
 
 // Draft is the family of drafts that read their target's hidden states (dovetail, eagle, eagle3, dflash). Their keys begin with the kind of
-// the draft: layers as llama's, which may have norms of queries' and keys' heads (published drafts of Qwen 3's shape).
+// the draft: layers as llama's, which may have norms of queries' and keys' heads (published drafts of Qwen 3's shape), and convolutions
+// over the rows of a block (DFlash2).
 var Draft = blocks.Family{
 	Read: func(r *blocks.Reader, c *blocks.Config) {
 		r.Layers(c)
@@ -40,6 +41,7 @@ var Draft = blocks.Family{
 	Layer: func(t *blocks.Tensors) {
 		llama.Layer(t)
 		t.QNorm, t.KNorm = t.VecIf("attn_q_norm.weight", t.Shape.HeadDim), t.VecIf("attn_k_norm.weight", t.Shape.HeadDim)
+		t.BlockConvs()
 	},
 	Pass: llama.Pass,
 }

@@ -102,7 +102,6 @@ func (b *Planner) Attention(i int) {
 		k, v = b.BufOf("k", kvWidth), b.BufOf("v", kvWidth)
 	}
 	second := b.enterAttention(i)
-	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{Concurrent: own})
 	gate := b.gate(l, width)
 	turn := b.Rotation(s.Local, b.W.RopeFactors)
@@ -141,7 +140,11 @@ func (b *Planner) Attention(i int) {
 	}
 	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.Heads, Out: out, Sinks: l.Sinks, Gate: gate,
 		Gated: gate != kernels.None})
-	b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+	if l.AttnConv == nil {
+		b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+	} else {
+		b.convolveOut(l.AttnConv, l.O, out, l.OBias)
+	}
 }
 
 // KeysValues lays out the keys and values of layer i for rows that have no queries: they are made of in.
@@ -157,18 +160,25 @@ func (b *Planner) KeysValues(i int, in kernels.Act) {
 	b.StoreKV(k, v, i)
 }
 
-// enterAttention norms the input of layer i's attention, and returns the second input; nil: none.
+// enterAttention norms the input of layer i's attention, begins the layer's stage, and returns the second input; nil: none.
 func (b *Planner) enterAttention(i int) *Second {
-	second := b.W.Second
+	l, second := &b.W.Layers[i], b.W.Second
+	if i > 0 {
+		second = nil
+	}
 	switch {
-	case i > 0 || second == nil:
-		b.Norm(b.X, b.W.Layers[i].AttnNorm, b.Normed)
-		return nil
+	case l.AttnConv != nil:
+	case second == nil:
+		b.Norm(b.X, l.AttnNorm, b.Normed)
 	case second.Stays:
 		b.HeadNorm(b.X, 1, second.Norm, b.NormEps)
 		b.Feed(b.X, b.Normed)
 	default:
 		b.Norm(b.X, second.Norm, b.Normed)
+	}
+	b.Stage(fmt.Sprintf("layer %d", i))
+	if l.AttnConv != nil {
+		b.convolveIn(l.AttnConv, l.AttnNorm)
 	}
 	return second
 }

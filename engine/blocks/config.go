@@ -34,6 +34,7 @@ type Config struct {
 	Experts      Experts
 	Latent       Latent
 	Delta        kernels.DeltaShape // of recurrent layers; the zero value: there are none
+	BlockConv    BlockConvShape     // of a block draft; the zero value: its layers have no convolutions
 
 	Shapes []LayerShape // of its layers
 

@@ -38,14 +38,23 @@ func (t *Tensors) FusedFeedForward() {
 //	n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
 func (b *Planner) FeedForward(i int) {
 	l := &b.W.Layers[i]
-	b.AddBranch(l.Down, b.Inner(i), l.DownBias, l.FFNPost)
+	inner := b.Inner(i)
+	if l.FFNConv != nil {
+		b.convolveOut(l.FFNConv, l.Down, inner, l.DownBias)
+		return
+	}
+	b.AddBranch(l.Down, inner, l.DownBias, l.FFNPost)
 }
 
 // Inner lays out a feed-forward block up to its last product, whose input it returns.
 func (b *Planner) Inner(i int) kernels.Act {
 	l, n := &b.W.Layers[i], b.Shapes[i].FFN
 	gate, up, out := b.BufOf("gate", n), b.BufOf("up", n), b.ActOf("activated", n)
-	b.RMSNorm(b.X, l.FFNNorm, b.NormEps, b.Normed)
+	if l.FFNConv != nil {
+		b.convolveIn(l.FFNConv, l.FFNNorm)
+	} else {
+		b.RMSNorm(b.X, l.FFNNorm, b.NormEps, b.Normed)
+	}
 	b.MatMul(l.Gate, b.Normed, gate, Concurrent)
 	b.MatMul(l.Up, b.Normed, up, kernels.MatMulOpt{})
 	b.Bias(gate, l.GateBias)

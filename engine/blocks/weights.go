@@ -25,6 +25,7 @@ type Layer struct {
 	AttnGate                   kernels.W  // of attention's output; None: it has no gate
 	Delta                      DeltaNet   // in place of attention, if the layer is recurrent
 	Compressed                 Compressed // of a model with latent attention
+	AttnConv, FFNConv          *BlockConv // around attention and feed-forward of a block draft; nil: none
 }
 
 // LayerInputs are what each layer gets of the token beside the residual stream: from a table of its own, and from the embedding.

@@ -19,8 +19,11 @@ import (
 //
 // So a pass of rows of the text ends after stage Context. A pass of blocks runs that as well, since devices prepare in the first stage what
 // later ones need; the keys and values that it leaves in a block's cells are overwritten before a layer reads them.
+//
+// DFlash2 has convolutions over the rows of a block as well (blocks.BlockConv), and a selector.
 type dflash struct {
-	norm []float32 // of Σ fc_i tap_i
+	norm     []float32 // of Σ fc_i tap_i
+	selector *selector // nil: none
 }
 
 // Context is the stage of a block draft's program that makes keys and values of the text.
@@ -29,6 +32,10 @@ const Context = 0
 func (k *dflash) collect(c *tensors.Catalog, d *Draft) {
 	d.collectTaps(c, true, side.FCMatrix)
 	k.norm = c.Vector("hidden_norm.weight", true, d.Config.Dim)
+	b := d.Spec.Draft.Block
+	if d.Config.BlockConv = (blocks.BlockConvShape{Taps: b.ConvTaps, Group: b.ConvGroup}); b.Rank > 0 {
+		k.selector = collectSelector(c, &d.Spec)
+	}
 	for i := range d.Config.Shapes {
 		causal := d.Spec.Draft.Block.Causal
 		d.Config.Shapes[i].Later = len(causal) == 0 || !causal[i]

@@ -101,6 +101,9 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	if cfg.FinalCap = target.FinalCap; w.Head == kernels.None {
 		cfg.LogitScale = target.LogitScale
 	}
+	if b := &spec.Draft.Block; b.Two() {
+		cfg.EmbedScale, cfg.LogitScale, cfg.FinalCap = float32(b.EmbedScale), float32(b.LogitScale), float32(b.LogitCap)
+	}
 	if c.Err != nil {
 		return nil, c.Err
 	}
@@ -263,6 +266,9 @@ func (d *Draft) WriteShape(w io.Writer) {
 	}
 	if x := d.Spec.Draft.Block; x.Rows > 0 {
 		fmt.Fprintln(w, "block 1", x.Rows, x.Mask, x.Anchor, x.Causal)
+		if x.ConvTaps > 0 || x.Rank > 0 {
+			fmt.Fprintln(w, "dflash2 1", x.ConvTaps, x.ConvGroup, x.Rank, x.Best)
+		}
 	}
 	for _, id := range d.Config.Outputs {
 		fmt.Fprintln(w, id)

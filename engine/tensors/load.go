@@ -131,8 +131,8 @@ type Filling struct {
 	Take   func(p Piece, src []byte) error // of a matrix
 	Cache  kernels.Cache                   // is populated; nil: none
 	Add    AddLeaf
-	Lookup *gguf.Tensor // a tensor that is checked and added like matrices, and not taken, since it stays in the file; nil: none
-	Forget bool         // drop what was read from the system's page cache
+	Lookup []*gguf.Tensor // tensors that are checked and added like matrices, and not taken, since they stay in their files
+	Forget bool           // drop what was read from the system's page cache
 }
 
 // Into returns a filling that packs into a store.
@@ -248,7 +248,10 @@ func Warm(t *gguf.Tensor) error {
 // to be forgotten; the system takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
 func Fill(matrices []Matrix, to Filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
-	if t := to.Lookup; t != nil && !slices.ContainsFunc(matrices, func(m Matrix) bool { return m.Tensor == t && m.Order == nil }) {
+	for _, t := range to.Lookup {
+		if slices.ContainsFunc(matrices, func(m Matrix) bool { return m.Tensor == t && m.Order == nil }) {
+			continue
+		}
 		for _, c := range cut(t, 0, t.Elements()/t.Shape[0], nil, 0, false) {
 			chunks, largest, total = append(chunks, c), max(largest, c.size), total+int64(c.size)
 		}

@@ -123,7 +123,7 @@ func TestLookupChecked(t *testing.T) {
 	}
 	defer f.Close()
 	x, added := f.Tensor("m"), 0
-	to := Filling{Lookup: x, Add: func(_ *gguf.Tensor, _ int, data []byte) { added += len(data) }}
+	to := Filling{Lookup: []*gguf.Tensor{x}, Add: func(_ *gguf.Tensor, _ int, data []byte) { added += len(data) }}
 	if err := Fill(nil, to, nil); err != nil || added != x.Size() {
 		t.Errorf("%d of %d bytes added: %v", added, x.Size(), err)
 	}
@@ -141,7 +141,7 @@ func TestLookupChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bad.Close()
-	to.Lookup = bad.Tensor("m")
+	to.Lookup = []*gguf.Tensor{bad.Tensor("m")}
 	if err := Fill(nil, to, nil); tandem.KindOf(err) != tandem.Corrupt || !strings.Contains(err.Error(), "in row 39") {
 		t.Errorf("an infinite number: %v", err)
 	}

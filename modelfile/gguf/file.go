@@ -175,11 +175,18 @@ func Parse(data []byte) (*File, error) {
 	return f, nil
 }
 
-// Keep returns what goes on reading t after f is closed, without the header, which is large. The caller closes it. After Keep, f can only
-// be closed.
-func (f *File) Keep(t *Tensor) *File {
-	f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == t.part })
-	return &File{parts: []*part{t.part}}
+// Keep returns what goes on reading some tensors after f is closed, without the header, which is large. The caller closes it. After Keep,
+// f can only be closed.
+func (f *File) Keep(all ...*Tensor) *File {
+	kept := &File{}
+	f.parts = slices.DeleteFunc(f.parts, func(p *part) bool {
+		keep := slices.ContainsFunc(all, func(t *Tensor) bool { return t.part == p })
+		if keep {
+			kept.parts = append(kept.parts, p)
+		}
+		return keep
+	})
+	return kept
 }
 
 // Close closes the file. Closing twice is no error.

@@ -13,10 +13,15 @@ type DraftShape struct {
 	Bare   int  // eagle and dovetail: the entry of Taps that has no matrix; −1: all have one
 	Tokens int  // that it knows; 0: all
 	Output bool // it has an output matrix of its own, for those tokens
+	Two    bool // dflash: it has convolutions and a selector (DFlash2)
 }
 
 func (s DraftShape) String() string {
-	return fmt.Sprintf("%s of taps %d, without matrix %d, %d tokens, output %v", s.Kind, s.Taps, s.Bare, s.Tokens, s.Output)
+	what := fmt.Sprintf("%s of taps %d, without matrix %d, %d tokens, output %v", s.Kind, s.Taps, s.Bare, s.Tokens, s.Output)
+	if s.Two {
+		what += ", DFlash2"
+	}
+	return what
 }
 
 // Draft makes a random draft for a target with that lineage and fingerprint of its vocabulary.
@@ -51,7 +56,9 @@ func Draft(s DraftShape, target *Model, lineage, vocabulary string, seed uint64)
 		b.eagle3(len(taps))
 		return b.m
 	case "dflash":
-		b.dflash(len(taps))
+		if b.dflash(len(taps)); s.Two {
+			b.dflash2(target.Vocab)
+		}
 		return b.m
 	}
 	for i := range taps {
@@ -81,6 +88,23 @@ func (b *builder) dflash(taps int) {
 	b.matrix(b.at("attn_v.weight"), b.KV*b.HeadDim, b.Dim)
 	b.vector(b.at("attn_q_norm.weight"), b.HeadDim, 1, 0.2)
 	b.vector(b.at("attn_k_norm.weight"), b.HeadDim, 1, 0.2)
+}
+
+// dflash2 makes what DFlash2 adds: convolutions over three rows in groups of eight columns, and a selector of four candidates.
+func (b *builder) dflash2(vocab int) {
+	const taps, group, rank = 3, 8, 32
+	b.key("conv_kernel_size", u(taps))
+	b.key("conv_group_size", u(group))
+	b.key("selector_rank", u(rank))
+	b.key("selector_top_k", u(4))
+	b.key("draft_logit_scale", float32(0.5))
+	for _, part := range []string{"attn", "ffn"} {
+		b.vector(b.at(part+"_conv_base"), 2*taps*b.Dim, 0.5, 0.5)
+		b.matrix(b.at(part+"_conv_proj.weight"), 2*taps*b.Dim/group, b.Dim)
+	}
+	b.matrix("selector_hidden.weight", rank, b.Dim)
+	b.matrix("selector_predecessor.weight", vocab, rank)
+	b.matrix("selector_successor.weight", vocab, rank)
 }
 
 // fusion makes the matrices of taps.
