@@ -76,14 +76,15 @@ func rowsFrom(t *published.Tensor) func([]float32, *[]byte, int) error {
 	}
 	cols := t.Shape[0]
 	return func(dst []float32, buf *[]byte, row int) error {
-		whole := make([]float32, columns(t.From))
 		if len(t.Shape) == 1 {
+			whole := make([]float32, elements(t.From))
 			err := readSource(t.From, whole, buf, 0)
 			for i := range dst {
 				dst[i] = whole[t.Col+rowsOf(i)]
 			}
 			return err
 		}
+		whole := make([]float32, columns(t.From))
 		for i := range len(dst) / cols {
 			if err := readSource(t.From, whole, buf, rowsOf(row+i)); err != nil {
 				return err
@@ -105,7 +106,22 @@ func columns(s published.Source) int {
 	return s.Safetensor.Shape[len(s.Safetensor.Shape)-1]
 }
 
-// readSource reads a row of a source.
+// elements returns how many numbers a source has.
+func elements(s published.Source) int {
+	switch {
+	case s.GGUF != nil:
+		return s.GGUF.Elements()
+	case s.Values != nil:
+		return len(s.Values)
+	}
+	n := 1
+	for _, d := range s.Safetensor.Shape {
+		n *= d
+	}
+	return n
+}
+
+// readSource reads a row of a source, or of a source whose rows make one vector, all of them.
 func readSource(s published.Source, dst []float32, buf *[]byte, row int) error {
 	switch {
 	case s.Safetensor != nil:
@@ -117,7 +133,8 @@ func readSource(s published.Source, dst []float32, buf *[]byte, row int) error {
 	if !decodable(s.GGUF.Type) {
 		return tandem.Errorf("", tandem.Unsupported, "it is %s, which tandem cannot convert", s.GGUF.Type)
 	}
-	return readRows(s.GGUF, dst, len(dst), buf, row, 1)
+	cols := s.GGUF.Shape[0]
+	return readRows(s.GGUF, dst, cols, buf, row*len(dst)/cols, len(dst)/cols)
 }
 
 const (

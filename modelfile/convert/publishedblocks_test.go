@@ -24,6 +24,10 @@ func TestPublishedBlocks(t *testing.T) {
 		"dflash":             {"", 5, "layers [0] do not see later rows"},
 		"dflash-speculators": {"", 5, "as Speculators reads it"},
 		"dflash-llamacpp":    {"draft.gguf", 3, "taps [2 3]: dflash.target_layers"},
+
+		"dflash2":             {"", 5, "convolutions over 2 rows in groups of 4 columns; a selector of rank 8 for 5 candidates"},
+		"dflash2-speculators": {"", 4, "convolutions over 3 rows"},
+		"dflash2-llamacpp":    {"draft.gguf", 3, "taps [2 3]: dflash.target_layers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, notes, err := imported(t, filepath.Join(publishedDir, name, c.file), nil)
@@ -102,7 +106,9 @@ func TestPublishedBlocksRefused(t *testing.T) {
 	}{
 		{"dflash_config", zlab("attention_sink_bias", true), tandem.Unsupported, `dflash_config has "attention_sink_bias" true`},
 		{"dflash_config", zlab("projector_type", "domino"), tandem.Unsupported, `dflash_config has "projector_type" "domino"`},
-		{"dflash_config", zlab("conv_kernel_size", 2), tandem.Unsupported, `dflash_config has "conv_kernel_size" 2`},
+		{"dflash_config", zlab("conv_kernel_size", 2), tandem.Invalid, "convolutions of 2 taps in groups of 0 columns"},
+		{"dflash_config", zlab("selector_rank", 2), tandem.Invalid, "a selector of rank 2 for 0 candidates"},
+		{"dflash_config", zlab("output_multiplier", 0.5), tandem.Unsupported, "output_multiplier 0.5 and final_logit_softcapping 0"},
 		{"dflash_config", zlab("mask_token_id", 260), tandem.Invalid, "mask token 260: want one of the target's, 0 to 259"},
 		{"dflash_config", zlab("target_layer_ids", []int{0, 0, 1}), tandem.Invalid, "taps [1 1 2]: 1 is there twice"},
 		{"dflash_config", zlab("target_layer_ids", []int{0, 1}), tandem.Invalid, `tensor "fc.weight" has shape [32 96]: want [32 64]`},
@@ -115,8 +121,9 @@ func TestPublishedBlocksRefused(t *testing.T) {
 		{"layer_types", []string{"full_attention", "linear_attention"}, tandem.Unsupported, `layer_types has "linear_attention"`},
 		{"sliding_window", 0, tandem.Invalid, "want a window of at least 1"},
 		{"target_hidden_size", 64, tandem.Invalid, "target_hidden_size 64: the target has 32"},
-		{"conv_kernel_size", 2, tandem.Unsupported, `has conv_kernel_size`},
-		{"architectures", []string{"DFlash2DraftModel"}, tandem.Unsupported, "is DFlash2"},
+		{"markov_rank", 2, tandem.Unsupported, "has markov_rank 2, a part of DSpark"},
+		{"draft_ffn_type", "moe", tandem.Unsupported, `draft_ffn_type "moe"`},
+		{"architectures", []string{"DFlash2DraftModel"}, tandem.Invalid, "of DFlash2 with conv_kernel_size 0 and selector_rank 0"},
 		{"architectures", []string{"Qwen3DSparkModel"}, tandem.Unsupported, "is DSpark"},
 	} {
 		_, _, err := imported(t, changedConfig(t, "dflash", c.key, c.value), nil)
@@ -131,8 +138,8 @@ func TestLlamaBlocksRefused(t *testing.T) {
 		kind   tandem.Kind
 		says   string
 	}{
-		{func(w *gguf.Writer) { w.Set("dflash.conv_kernel_size", uint32(2)) }, tandem.Unsupported, `"dflash.conv_kernel_size" is 2`},
-		{func(w *gguf.Writer) { w.Set("dflash.selector_rank", uint32(256)) }, tandem.Unsupported, "DFlash2's selector"},
+		{func(w *gguf.Writer) { w.Set("dflash.conv_kernel_size", uint32(2)) }, tandem.Invalid, "convolutions of 2 taps in groups of 0"},
+		{func(w *gguf.Writer) { w.Set("dflash.selector_rank", uint32(256)) }, tandem.Invalid, "a selector of rank 256 for 0 candidates"},
 		{func(w *gguf.Writer) { w.Set("dflash.sample_from_anchor", true) }, tandem.Unsupported, `"dflash.sample_from_anchor" is true`},
 		{func(w *gguf.Writer) { w.DropKey("dflash.block_size") }, tandem.Corrupt, "dflash.block_size"},
 		{func(w *gguf.Writer) { w.DropKey("tokenizer.ggml.mask_token_id") }, tandem.Corrupt, "tokenizer.ggml.mask_token_id"},
@@ -205,6 +212,27 @@ func blockApart(t *testing.T, path, name string, piece int, o engine.Options) (a
 // blockLogits returns the logits of a block, of the tokens that the draft knows, behind 12 tokens of the tiny target, which come in pieces.
 func blockLogits(t *testing.T, target, path string, piece int, o engine.Options) (all [][]float64) {
 	t.Helper()
+	runBlock(t, target, path, piece, o, func(s *side.Spec, out *engine.Output, _ tandem.Token) {
+		for i := range out.Len() {
+			var row []float64
+			logits := out.Logits(i)
+			for _, id := range s.Draft.IDs {
+				row = append(row, float64(logits[id]))
+			}
+			for id := range logits {
+				if len(s.Draft.IDs) == 0 {
+					row = append(row, float64(logits[id]))
+				}
+			}
+			all = append(all, row)
+		}
+	})
+	return all
+}
+
+// runBlock calls use with what a block draft computes of a block behind a text, and the block's last token.
+func runBlock(t *testing.T, target, path string, piece int, o engine.Options, use func(*side.Spec, *engine.Output, tandem.Token)) {
+	t.Helper()
 	const text = 12
 	of, s, m, seq := openedDraft(t, target, path, o)
 	forward := func(part engine.Part) *engine.Output {
@@ -233,20 +261,7 @@ func blockLogits(t *testing.T, target, path string, piece int, o engine.Options)
 	if out.Len() != b.Levels() {
 		t.Fatalf("%d rows have logits: want %d", out.Len(), b.Levels())
 	}
-	for i := range out.Len() {
-		var row []float64
-		logits := out.Logits(i)
-		for _, id := range s.Draft.IDs {
-			row = append(row, float64(logits[id]))
-		}
-		for id := range logits {
-			if len(s.Draft.IDs) == 0 {
-				row = append(row, float64(logits[id]))
-			}
-		}
-		all = append(all, row)
-	}
-	return all
+	use(s, out, part.Nodes[0])
 }
 
 // padded returns n states with zeros after each, as an expanded target has them.

@@ -135,6 +135,9 @@ func grown(f *gguf.File, was *side.Spec, shape Shape) (*side.Spec, error) {
 		}
 		return &to, nil
 	}
+	if was.Draft.Block.ConvTaps > 0 && to.Dim != was.Dim {
+		return nil, fail("its convolutions have weights for groups of columns, and in wider rows there would be more groups")
+	}
 	d, old := &to.Draft, was.Draft
 	d.Width, d.FFN = shape.Dim, shape.FFN
 	group := old.Heads / old.KVHeads

@@ -36,6 +36,7 @@ type config struct {
 	LayerTypes []string `json:"layer_types"`
 	Window     int      `json:"sliding_window"`
 	Tied       bool     `json:"tie_word_embeddings"`
+	Causal     *bool    `json:"is_causal"` // of all layers of a block draft; nil: not said
 
 	Architectures []string        `json:"architectures"`
 	Speculator    string          `json:"speculators_model_type"`

@@ -16,13 +16,21 @@ type block struct {
 	Size         int   `json:"block_size"`
 	Mask         *int  `json:"mask_token_id"` // nil: not said
 	Anchor       bool  `json:"sample_from_anchor"`
-	Bidirected   bool  `json:"sliding_window_non_causal"` // Speculators: layers with a window see later rows too
+	Bidirected   *bool `json:"sliding_window_non_causal"` // Speculators: layers with a window see later rows too
 	States       []int `json:"aux_hidden_state_layer_ids"`
 	TargetLayers int   `json:"num_target_layers"`
 
-	Conv     int `json:"conv_kernel_size"` // DFlash2
-	Selector int `json:"selector_rank"`
-	Markov   int `json:"markov_rank"` // DSpark
+	convNumbers
+	FeedForward string `json:"draft_ffn_type"` // Speculators' DFlash2: dense, or experts
+	Markov      int    `json:"markov_rank"`    // DSpark
+}
+
+// convNumbers holds the numbers of DFlash2, in dflash_config (z-lab) or at the top (Speculators).
+type convNumbers struct {
+	ConvTaps     int `json:"conv_kernel_size"`
+	ConvGroup    int `json:"conv_group_size"`
+	SelectorRank int `json:"selector_rank"`
+	SelectorTopK int `json:"selector_top_k"`
 }
 
 // dflashConfig holds dflash_config.
@@ -32,11 +40,16 @@ type dflashConfig struct {
 	Causal *bool `json:"causal"` // of all layers; nil: of those with a window
 	UseSWA bool  `json:"use_swa"`
 	Window int   `json:"swa_window_size"`
+
+	EmbedScale *float64 `json:"input_embedding_scale"` // DFlash2; nil: 1
+	LogitScale *float64 `json:"output_multiplier"`
+	LogitCap   *float64 `json:"final_logit_softcapping"` // nil: none
 }
 
 // knownDFlash are the keys of dflash_config that are carried out. Another one is refused unless it says nothing: false, 0 or null.
 var knownDFlash = []string{"block_size", "mask_token_id", "num_target_layers", "target_layer_ids", "causal", "use_swa", "swa_window_size",
-	"target_hidden_size"}
+	"target_hidden_size", "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k", "input_embedding_scale",
+	"output_multiplier", "final_logit_softcapping"}
 
 // blockPrefix is the prefix of a block's tensors.
 const blockPrefix = "layers.%d."
@@ -52,6 +65,9 @@ func (t *taker) dflash() error {
 		return err
 	}
 	if err := t.shape(blockPrefix); err != nil {
+		return err
+	}
+	if err := t.dflash2(c); err != nil {
 		return err
 	}
 	b := &s.Draft.Block
@@ -79,9 +95,9 @@ func (t *taker) dflashConfig() (*dflashConfig, error) {
 	if k.TargetHidden != 0 && k.TargetHidden != t.c.Spec.Dim {
 		return nil, t.fail(tandem.Invalid, "target_hidden_size %d: the target has %d", k.TargetHidden, t.c.Spec.Dim)
 	}
-	if x := k.block; x.Conv != 0 || x.Selector != 0 || x.Markov != 0 {
-		return nil, t.fail(tandem.Unsupported, "%s has conv_kernel_size %d, selector_rank %d and markov_rank %d, parts of DFlash2 and "+
-			"DSpark: tandem runs DFlash without them", k.path, x.Conv, x.Selector, x.Markov)
+	if k.block.Markov != 0 {
+		return nil, t.fail(tandem.Unsupported, "%s has markov_rank %d, a part of DSpark: tandem runs DFlash and DFlash2", k.path,
+			k.block.Markov)
 	}
 	if len(k.DFlash) == 0 || string(k.DFlash) == "null" {
 		return c, nil
@@ -132,8 +148,10 @@ func (t *taker) dflashWindows(c *dflashConfig) error {
 	switch {
 	case c.Causal != nil:
 		causal = slices.Repeat([]bool{*c.Causal}, s.Blocks)
-	case k.block.Bidirected:
-		clear(causal)
+	case k.Causal != nil:
+		causal = slices.Repeat([]bool{*k.Causal}, s.Blocks)
+	case k.block.Bidirected != nil && *k.block.Bidirected, k.block.Bidirected == nil && k.isDFlash2() && k.Speculator != "":
+		clear(causal) // the default of Speculators' DFlash2
 	}
 	if slices.Contains(causal, true) {
 		d.Block.Causal = causal
@@ -195,6 +213,9 @@ func (t *taker) dflashTensors() error {
 		if err := t.draftIDs(head); err != nil {
 			return err
 		}
+		if s.Draft.Block.Rank > 0 && isWhole(s.Draft.IDs, s.Vocab) { // of Speculators' DFlash2, which has no other
+			s.Draft.IDs = nil
+		}
 	}
 	if err := s.Check(); err != nil {
 		return t.fail(tandem.Invalid, "%w", err)
@@ -214,6 +235,9 @@ func (t *taker) dflashTensors() error {
 		var i int
 		if n, _ := fmt.Sscanf(slot, "fc.%d.", &i); n == 1 {
 			return origin{name: "fc.weight", inputs: len(s.Taps) * s.Dim, col: i * s.Dim}
+		}
+		if o, ok := t.dflash2Origin(slot); ok {
+			return o
 		}
 		switch {
 		case slot == "hidden_norm.weight":

@@ -11,8 +11,6 @@ import (
 
 // otherKeys are keys of what tandem does not run, in llama.cpp's files of architecture dflash.
 var otherKeys = []struct{ key, what string }{
-	{"conv_kernel_size", "DFlash2's dynamic convolution"},
-	{"selector_rank", "DFlash2's selector"},
 	{"hyper_connection_count", "DSpark with DeepSeek's layers"},
 }
 
@@ -35,6 +33,9 @@ func (t *taker) llamaBlocks(k *keys) error {
 	if err != nil || anchor { // which llama.cpp reads of DSpark alone
 		return t.fail(tandem.Unsupported, "key %q is %s: llama.cpp's DFlash guesses from mask tokens alone", k.name("sample_from_anchor"),
 			k.Describe(k.name("sample_from_anchor")))
+	}
+	if err := t.llamaDFlash2(k); err != nil {
+		return err
 	}
 	b.Rows = k.int("block_size", 1, side.MaxBlockRows, 0)
 	if k.err != nil {
@@ -68,6 +69,8 @@ func (t *taker) llamaBlockOrigin(slot string) origin {
 	}
 	o := origin{name: slot}
 	switch {
+	case strings.HasSuffix(slot, "_conv_base"):
+		o.shape = []int{s.Draft.Width, s.Draft.Block.ConvTaps, 2}
 	case slot == "hidden_norm.weight":
 		o.name = "enc.output_norm.weight"
 	case slot == "token_embd.weight" && s.Draft.Width == s.Dim:

@@ -276,7 +276,8 @@ func (t *taker) outputs(name string) (int, error) {
 // origin says where a tensor of the side file comes from.
 type origin struct {
 	name   string
-	inputs int // columns of the source, if it has other ones beside; 0: as many as the tensor has
+	inputs int   // columns of the source, if it has other ones beside; 0: as many as the tensor has
+	shape  []int // of the source of a vector, whose numbers lie one after the other; nil: the vector's
 	col    int
 	rows   func(row int) int
 }
@@ -295,6 +296,9 @@ func (t *taker) fill(where func(slot string) origin) error {
 		want := slices.Clone(slot.Shape)
 		if from.inputs > 0 {
 			want[0] = from.inputs
+		}
+		if from.shape != nil {
+			want = slices.Clone(from.shape)
 		}
 		if got := s.shape(); !slices.Equal(got, want) {
 			slices.Reverse(want)

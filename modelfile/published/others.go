@@ -10,7 +10,6 @@ import (
 // others are drafts that tandem does not run, by a part of their architecture's name in lower case. What each would need is written in
 // docs/published.md.
 var others = []struct{ part, what string }{
-	{"dflash2", "DFlash2, a block draft with a dynamic convolution and a selector"},
 	{"dspark", "DSpark, a block draft"},
 	{"domino", "Domino, a block draft"},
 	{"dfly", "DFly, a block draft"},
@@ -21,10 +20,6 @@ var others = []struct{ part, what string }{
 
 // otherParts are tensors that only drafts have which tandem does not run.
 var otherParts = []struct{ tensor, what string }{
-	{"selector_hidden.weight", "DFlash2's selector"},
-	{"candidate_selector.hidden_projection.weight", "DFlash2's selector"},
-	{"blk.0.attn_conv_proj.weight", "DFlash2's dynamic convolution"},
-	{"layers.0.attention_conv.kernel_projection.weight", "DFlash2's dynamic convolution"},
 	{"markov_w1.weight", "DSpark's Markov head"},
 	{"markov_head.markov_w1.weight", "DSpark's Markov head"},
 	{"layer_fusion", "DFly's fusion"},
@@ -37,8 +32,8 @@ func (t *taker) refuseOthers() error {
 	for _, name := range names {
 		for _, o := range others {
 			if strings.Contains(strings.ToLower(name), o.part) {
-				return t.fail(tandem.Unsupported, "%.60q is %s: tandem imports Medusa, PPD, PARD, EAGLE-1 to EAGLE-3.1, DFlash and "+
-					"Dovetail", name, o.what)
+				return t.fail(tandem.Unsupported, "%.60q is %s: tandem imports Medusa, PPD, PARD, EAGLE-1 to EAGLE-3.1, DFlash, "+
+					"DFlash2 and Dovetail", name, o.what)
 			}
 		}
 	}
