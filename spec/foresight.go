@@ -33,6 +33,29 @@ func (t *Trust) Drew(level, above int, guesses []Candidate, token tandem.Token) 
 	t.learn(level, above, guesses, []Candidate{{Token: token}})
 }
 
+// Shift returns candidates with their logits moved by so much each, likeliest first. Together they stay as likely as they were.
+func Shift(list []Candidate, by []float32) []Candidate {
+	out := slices.Clone(list)
+	was, is := 0.0, 0.0
+	for i := range out {
+		was += chance(out[i].LogProb)
+		out[i].LogProb += by[i]
+	}
+	top := math.Inf(-1)
+	for _, c := range out {
+		top = max(top, float64(c.LogProb))
+	}
+	for _, c := range out {
+		is += math.Exp(float64(c.LogProb) - top)
+	}
+	norm := float32(top + math.Log(is) - math.Log(min(was, 1)))
+	for i := range out {
+		out[i].LogProb = min(out[i].LogProb-norm, 0)
+	}
+	slices.SortStableFunc(out, func(a, b Candidate) int { return cmp.Compare(b.LogProb, a.LogProb) })
+	return out
+}
+
 // at returns the cell of a guess. above is the sum of the ranks of the tokens between, each among its parent's candidates.
 func (t *Trust) at(level, above int, logProb float32) *trustCell {
 	bin := int(min(max(-2*float64(logProb), 0), trustBins-1)) // NaN is not greater than 0
@@ -168,7 +191,7 @@ func (s *Sketch) visit(e *Explored, t *Trust, parent *spot, r Row) spot {
 	}
 	s.Open = append(s.Open, r)
 	if levels := e.Foretold(x.anchor); x.below <= len(levels) {
-		x.list = t.candidates(x.below-1, x.above, levels[x.below-1])
+		x.list = t.candidates(x.below-1, x.above, e.Foretells(x.anchor, x.below-1, r.Token))
 	}
 	s.bare = s.bare || len(x.list) == 0
 	return x
@@ -273,7 +296,7 @@ func (t *Trust) Learn(e *Explored, node int32) {
 		at = e.nodes[at].parent
 		if levels := e.Foretold(at); levels != nil {
 			if below <= len(levels) {
-				t.learn(below-1, above, levels[below-1], e.Candidates(node))
+				t.learn(below-1, above, e.Foretells(at, below-1, e.nodes[node].token), e.Candidates(node))
 			}
 			return
 		}

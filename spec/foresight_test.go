@@ -110,3 +110,44 @@ func TestTrustLearns(t *testing.T) {
 		t.Errorf("candidates %v of numbers that are none", got)
 	}
 }
+
+// TestSketchSteps: what is foretold may depend on the token before, also two levels down. Then a tree follows the paths that this makes.
+func TestSketchSteps(t *testing.T) {
+	var e Explored
+	e.Start(pairOf(1, 0.5, 2, 0.4), 2)
+	e.ForetellSteps(0, [][]Candidate{pairOf(3, 0.5, 4, 0.4), pairOf(5, 0.5, 6, 0.4)}, []Steps{
+		{1: pairOf(3, 0.9, 4, 0.1), 2: pairOf(4, 0.8, 3, 0.1)},
+		{3: pairOf(6, 0.9, 5, 0.05)}, // nothing of what comes behind 4
+	})
+	s := NewSketch(&e, 9, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 20, Depth: 3, Width: 2}}, new(Trust))
+	chances := map[[3]tandem.Token]float64{}
+	for i, parent := range s.Tree.Parents {
+		if depths, _ := s.Tree.Depths(); depths[i] == 3 {
+			path := [3]tandem.Token{s.Tree.Tokens[s.Tree.Parents[parent]], s.Tree.Tokens[parent], s.Tree.Tokens[i]}
+			chances[path] = math.Exp(float64(s.Tree.LogProbs[i]))
+		}
+	}
+	for path, want := range map[[3]tandem.Token]float64{{1, 3, 6}: 0.5 * 0.9 * 0.9, {2, 4, 5}: 0.4 * 0.8 * 0.5} {
+		if got := chances[path]; math.Abs(got/want-1) > 0.06 { // trust takes a little off sure guesses
+			t.Errorf("path %d has chance %.4f, want %.4f", path, got, want)
+		}
+	}
+	e.Retain(nil)
+	if got := e.Foretells(0, 0, 2); !reflect.DeepEqual(got, pairOf(4, 0.8, 3, 0.1)) || e.Foretells(0, 1, 4)[0].Token != 5 {
+		t.Errorf("behind 2: %v", got)
+	}
+}
+
+// TestShift: candidates whose logits move change their order, and stay as likely together.
+func TestShift(t *testing.T) {
+	got := Shift(pairOf(1, 0.6, 2, 0.2), []float32{0, float32(math.Log(9))})
+	for i, want := range pairOf(2, 0.6, 1, 0.2) {
+		if got[i].Token != want.Token || math.Abs(float64(got[i].LogProb-want.LogProb)) > 1e-5 {
+			t.Errorf("candidate %d: %v, want %v", i, got[i], want)
+		}
+	}
+	nan := float32(math.NaN())
+	if got := Shift(pairOf(1, 0.6, 2, 0.2), []float32{nan, nan}); len(got) != 2 || len(Shift(nil, nil)) != 0 {
+		t.Errorf("by no numbers: %v", got)
+	}
+}

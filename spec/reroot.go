@@ -31,6 +31,7 @@ type explored struct {
 	logProb float32 // cumulative, from the root
 	list    []Candidate
 	further [][]Candidate // what prompt tokens behind it have foretold of the tokens after those in list; nil: none were there
+	steps   []Steps       // of further's levels, those that depend on the token before; nil: none does
 	run     uint64        // bit i: candidate i of list is a node
 	sent    uint64        // bit i: candidate i of list is in the tree that was sent
 	inSent  bool
@@ -83,6 +84,26 @@ func (e *Explored) Candidates(node int32) []Candidate { return e.nodes[node].lis
 
 // Foretell notes what prompt tokens behind a node said: level i has guesses for the token i + 2 places after it, likeliest first.
 func (e *Explored) Foretell(node int32, levels [][]Candidate) { e.nodes[node].further = levels }
+
+// Steps says what a level foretells behind each token that the level above may have there.
+type Steps map[tandem.Token][]Candidate
+
+// ForetellSteps is Foretell where what a level says depends on the token before: level i has steps[i] for it, and levels[i] for tokens that
+// steps[i] lacks.
+func (e *Explored) ForetellSteps(node int32, levels [][]Candidate, steps []Steps) {
+	e.nodes[node].further, e.nodes[node].steps = levels, steps
+}
+
+// Foretells returns what a level that node has foretold says behind a token; to be read only.
+func (e *Explored) Foretells(node int32, level int, before tandem.Token) []Candidate {
+	x := &e.nodes[node]
+	if level < len(x.steps) {
+		if list, ok := x.steps[level][before]; ok {
+			return list
+		}
+	}
+	return x.further[level]
+}
 
 // Foretold returns what Foretell noted, nil if nothing was or node is -1; to be read only.
 func (e *Explored) Foretold(node int32) [][]Candidate {
@@ -148,12 +169,12 @@ func (e *Explored) Retain(kept []int32) { e.retain(0, kept) }
 func (e *Explored) retain(root int32, kept []int32) {
 	place := make([]int32, len(e.nodes))
 	top := e.nodes[root]
-	e.nodes[0] = explored{parent: -1, list: top.list, further: top.further, cost: top.cost}
+	e.nodes[0] = explored{parent: -1, list: top.list, further: top.further, steps: top.steps, cost: top.cost}
 	place[root] = 0
 	for i, n := range kept { // n > i: nothing is overwritten before it has moved
 		x, parent := e.nodes[n], place[e.nodes[n].parent]
 		place[n] = int32(i + 1)
-		e.nodes[i+1] = explored{token: x.token, at: x.at, parent: parent, list: x.list, further: x.further, cost: x.cost}
+		e.nodes[i+1] = explored{token: x.token, at: x.at, parent: parent, list: x.list, further: x.further, steps: x.steps, cost: x.cost}
 		e.hang(&e.nodes[i+1])
 	}
 	clear(e.nodes[len(kept)+1:])
