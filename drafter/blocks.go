@@ -19,7 +19,7 @@ import (
 //     from that alone (spec.Sketch), as a chain where its bounds are narrow.
 //
 // What a level guesses does not depend on the tokens between, so a path's chance is the product of its levels' chances, corrected by how
-// often such guesses were right (spec.Trust).
+// often such guesses were right (spec.Trust). With a selector (DFlash2) it depends on the token before: see steps.
 type blockGrower struct {
 	*stateGrower
 	block    engine.Block
@@ -71,12 +71,56 @@ func (b *blockGrower) take(r result) {
 // foretell takes what a block guesses. first is the wanted row of its first guess.
 func (b *blockGrower) foretell(p schedule.Part, out *engine.Output, first int) {
 	width, next := b.width(), tandem.Position(len(b.tokens))
+	held := width
+	if b.block.Best > 0 {
+		held = b.block.Best
+	}
 	var levels [][]spec.Candidate
 	for i := range len(p.Nodes) - b.block.Rows + b.block.Levels() {
-		levels = append(levels, b.guesses(out, first+i, width, next+tandem.Position(i)))
+		levels = append(levels, b.guesses(out, first+i, held, next+tandem.Position(i)))
 	}
-	b.explored.Start(levels[0], width)
-	b.explored.Foretell(0, levels[1:])
+	steps := b.steps(out, first, levels)
+	for i, list := range levels {
+		levels[i] = list[:min(width, len(list))]
+	}
+	if steps == nil {
+		b.explored.Start(levels[0], width)
+		b.explored.Foretell(0, levels[1:])
+		return
+	}
+	b.explored.Start(steps[0][b.last()], width)
+	b.explored.ForetellSteps(0, levels[1:], steps[1:])
+}
+
+// last returns the token that a block begins with.
+func (b *blockGrower) last() tandem.Token { return b.known(b.tokens[len(b.tokens)-1:])[0] }
+
+// steps returns what each level guesses behind each candidate of the level above, by the draft's selector; nil: it has none, or its tables
+// could not be read, which costs guesses only. A step's chance is that of the candidate, times e to the power of what the selector adds to
+// its logit, and then so that the candidates together stay as likely as they were: the selector knows nothing of other tokens.
+func (b *blockGrower) steps(out *engine.Output, first int, levels [][]spec.Candidate) (all []spec.Steps) {
+	if b.block.Best == 0 {
+		return nil
+	}
+	before := []tandem.Token{b.last()}
+	for i, list := range levels {
+		tokens := make([]tandem.Token, len(list))
+		for j, c := range list {
+			tokens[j] = c.Token
+		}
+		added, err := out.Steps(first+i, before, tokens)
+		if err != nil {
+			b.d.cfg.Counters.Add("selector.failed", 1)
+			return nil
+		}
+		level := spec.Steps{}
+		for k, token := range before {
+			behind := spec.Shift(list, added[k])
+			level[token] = behind[:min(b.width(), len(behind))]
+		}
+		all, before = append(all, level), tokens
+	}
+	return all
 }
 
 // retain implements grower: no row of a block stays.
@@ -109,6 +153,9 @@ func (b *blockGrower) learnLevels(held int) {
 			return
 		}
 		list := levels[i]
+		if i > 0 {
+			list = b.explored.Foretells(0, i-1, b.tokens[held+i-1])
+		}
 		at := slices.IndexFunc(list, func(c spec.Candidate) bool { return c.Token == token })
 		b.recall.Saw(held+i, at == 0)
 		if i > 0 {

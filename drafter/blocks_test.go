@@ -1,17 +1,31 @@
 package drafter
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
-// guessed returns the three best tokens that the draft guesses at each distance behind text, computed in one pass of its own.
+// guessed returns the three best tokens that the draft guesses at each distance behind text.
 func (f *statesRig) guessed(text []tandem.Token) (levels [][]int32) {
+	f.t.Helper()
+	f.block(text, 3, func(out *engine.Output) {
+		for i := range out.Len() {
+			levels = append(levels, out.Top(i).IDs)
+		}
+	})
+	return levels
+}
+
+// block calls use with what one pass of its own computes of a block behind text, and the best tokens of each row.
+func (f *statesRig) block(text []tandem.Token, best int, use func(out *engine.Output)) {
 	f.t.Helper()
 	seq, err := f.model.NewSequence(60, 10)
 	if err != nil {
@@ -33,14 +47,11 @@ func (f *statesRig) guessed(text []tandem.Token) (levels [][]int32) {
 	for i := range b.Rows - 1 {
 		part.Nodes, part.Parents = append(part.Nodes[:i+1:i+1], tandem.Token(b.Mask)), append(part.Parents, int32(i))
 	}
-	out, err := f.model.Forward([]engine.Part{part}, 3)
+	out, err := f.model.Forward([]engine.Part{part}, best)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	for i := range out.Len() {
-		levels = append(levels, out.Top(i).IDs)
-	}
-	return levels
+	use(out)
 }
 
 // TestBlockTrees: a tree is made of what one pass guesses: a chain of the best tokens, or of the best of each level below those of the one
@@ -111,5 +122,70 @@ func TestBlocksNeedRoom(t *testing.T) {
 	_, err := New(Config{Model: f.model, Pool: f.pool, Counters: f.counters, Taps: f.side.Taps, TreeRows: 5})
 	if tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("5 tree rows for blocks of 6: %v", err)
+	}
+}
+
+// TestSelectorTrees: a draft with a selector (DFlash2) guesses the path of the best steps between the candidates of its levels, and a wide
+// tree goes on from each node with what the selector finds likeliest there.
+func TestSelectorTrees(t *testing.T) {
+	target := family.Read(t, filepath.Join(sides, "target.gguf"))
+	path := family.Draft(family.DraftShape{Kind: "dflash", Taps: []int{2, 3}, Two: true}, target, "dd9a29545807bb2b924edc09679dc0eb",
+		"934910ae626e7b3f", 5).Write(t, t.TempDir())
+	f := newStatesRig(t, path, Config{Chunk: 5})
+	text := randomText(rand.New(rand.NewPCG(1, 2)), 30)
+	f.begin(1, "", text, 20)
+	chain := f.tree(1, 20, 20, 1)
+	wide := f.tree(1, 20, 20, 3)
+	if err := f.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	best := f.model.Block().Best
+	steps := map[int]map[tandem.Token][]tandem.Token{} // by level and the token before: candidates, best first
+	unary := 0
+	f.block(text[:20], best, func(out *engine.Output) {
+		before := []tandem.Token{text[19]}
+		for i := range out.Len() {
+			var list []tandem.Token
+			for _, id := range out.Top(i).IDs {
+				list = append(list, tandem.Token(id))
+			}
+			added, err := out.Steps(i, before, list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps[i] = map[tandem.Token][]tandem.Token{}
+			for b, token := range before {
+				score := map[tandem.Token]float32{}
+				for j, candidate := range list {
+					score[candidate] = out.Logits(i)[candidate] + added[b][j]
+				}
+				sorted := slices.Clone(list)
+				slices.SortFunc(sorted, func(x, y tandem.Token) int { return cmp.Compare(score[y], score[x]) })
+				if steps[i][token] = sorted; sorted[0] != list[0] {
+					unary++
+				}
+			}
+			before = list
+		}
+	})
+	if unary == 0 {
+		t.Fatal("the selector changes no order: the test shows nothing")
+	}
+	token := text[19]
+	for i, next := range chain.Tokens[1:] {
+		if want := steps[i][token][0]; next != want {
+			t.Fatalf("node %d of the chain is %d behind %d: want %d", i+1, next, token, want)
+		}
+		token = next
+	}
+	depths, deepest := wide.Depths()
+	if chain.Len() != 5 || wide.Len() != 12 || deepest < 2 {
+		t.Errorf("a chain of %d nodes and a tree of %d, %d deep: want 5, 12 and at least 2", chain.Len(), wide.Len(), deepest)
+	}
+	for i, next := range wide.Tokens[1:] {
+		parent := wide.Tokens[wide.Parents[i+1]]
+		if list := steps[int(depths[i+1])-1][parent]; !slices.Contains(list, next) {
+			t.Errorf("node %d is %d behind %d: want one of %d", i+1, next, parent, list)
+		}
 	}
 }

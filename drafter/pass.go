@@ -34,7 +34,7 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 		return schedule.Part{}
 	}
 	s.grower.complete(&p.Part, space.Rows, true)
-	p.Want, p.TopK = max(p.Want, engine.WantTail), s.width()
+	p.Want, p.TopK = max(p.Want, engine.WantTail), max(s.width(), s.d.cfg.Model.Block().Best)
 	return p
 }
 

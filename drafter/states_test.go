@@ -112,6 +112,8 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 		m.WithMTP(5)
 		target = m.Write(t, t.TempDir())
 		path = side.MTPPath(target)
+	} else if filepath.IsAbs(name) {
+		path = name
 	} else if of, ok := strings.CutSuffix(name, "-mtp"); ok {
 		target = filepath.Join(sides, of+".gguf")
 	}
