@@ -38,7 +38,7 @@ var rooms = map[string][]string{
 	"kernels/cpu/peers":     {},
 	"kernels/cpu/emulated":  {}, // an instruction
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
-	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
+	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/cuda/gpu", "kernels/ref/device"},
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
 	"device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split", "roles"},

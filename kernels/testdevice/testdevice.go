@@ -2,6 +2,7 @@
 package testdevice
 
 import (
+	"os"
 	"runtime"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/kernels/ref/device"
 )
 
@@ -46,11 +48,20 @@ func CPUs(t testing.TB, threads ...int) (all []*cpu.Device) {
 // Ref returns the device that computes by the definitions.
 func Ref() kernels.Device { return device.New() }
 
-// GPU returns an emulated GPU until the test ends, and its driver, which can be made to fail. Without g++ the test is skipped.
+// RealGPU is the variable that makes GPU return this machine's first GPU, in a test that is compiled with the tag cuda (scripts/gpu-check).
+const RealGPU = "TANDEM_TEST_GPU"
+
+// GPU returns an emulated GPU until the test ends, and its driver, which can be made to fail. Without g++ the test is skipped. With RealGPU
+// it returns a real one, and no driver.
 func GPU(t testing.TB, o emulated.Options) (*cuda.Device, *emulated.Driver) {
 	t.Helper()
-	driver := emulated.Open(t, o)
-	d, err := cuda.New(func() (cuda.Driver, error) { return driver, nil })
+	var driver *emulated.Driver
+	open := func() (cuda.Driver, error) { return gpu.Open(0) }
+	if os.Getenv(RealGPU) == "" {
+		driver = emulated.Open(t, o)
+		open = func() (cuda.Driver, error) { return driver, nil }
+	}
+	d, err := cuda.New(open)
 	if err != nil {
 		t.Fatal(err)
 	}
