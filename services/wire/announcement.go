@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"slices"
-
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-llm/tandem"
@@ -16,49 +14,26 @@ const (
 	maxDrafters         = 16       // of one process
 )
 
-// Announcement is what a drafter process repeatedly tells about itself.
+// Announcement is what a process repeatedly tells about itself. It has drafters, a verifier or a gateway.
 type Announcement struct {
 	Instance uint64 // random, another one at each start of the process
 	Sequence uint64 // counts the announcements of an instance
 	Addr     string // as rpc.Dial takes it
 	Draining bool   // it finishes what it has and takes nothing new
 	Drafters []AnnouncedDrafter
+	Verifier *AnnouncedVerifier
+	Gateway  *AnnouncedGateway
 	Segment  uint64 // id of its shared memory, 0 for none
 	Protocol int    // that it speaks, filled in by Marshal; 0 is older than protocol 1
 	Proof    string // of the sender's secret, filled in by Marshal; "" for none
 	Signed   []byte // what Proof proves: filled in by UnmarshalAnnouncement
 }
 
-// AnnouncedDrafter is what a process says of one of its drafters.
-type AnnouncedDrafter struct {
-	Name        string          // within the process
-	Model       string          // "" for none
-	Vocab       int             // size of the vocabulary; 0: it takes any
-	Fingerprint string          // of the vocabulary; "": it takes any
-	Identity    tandem.Identity // of what computes its drafts; "" for none
-	Lineage     string          // of the model
-	Features    bool            // it reads hidden states of the target
-	Costs       []tandem.Cost   // of its passes, as Description has them; none: they were not measured
-}
-
-// Equal reports whether both say the same.
-func (d AnnouncedDrafter) Equal(o AnnouncedDrafter) bool {
-	return d.Name == o.Name && d.Model == o.Model && d.Vocab == o.Vocab && d.Fingerprint == o.Fingerprint && d.Identity == o.Identity &&
-		d.Lineage == o.Lineage && d.Features == o.Features && slices.Equal(d.Costs, o.Costs)
-}
-
 // Marshal encodes a. sign returns the proof of a message; nil: it has none. A result too large to travel is Invalid.
 func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) {
 	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
-		State: peerv1.State_STATE_UP, Segment: a.Segment, Protocol: tandem.Protocol}
-	if a.Draining {
-		m.State = peerv1.State_STATE_DRAINING
-	}
-	for _, d := range a.Drafters {
-		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab),
-			Fingerprint: d.Fingerprint,
-			Identity:    string(d.Identity), Lineage: d.Lineage, Features: d.Features, Costs: fromCosts(d.Costs)})
-	}
+		State: FromDraining(a.Draining), Segment: a.Segment, Protocol: tandem.Protocol, Drafters: fromDrafters(a.Drafters),
+		Verifier: FromVerifier(a.Verifier), Gateway: fromGateway(a.Gateway)}
 	b, err := signed(m)
 	if err == nil && sign != nil {
 		m.Proof = sign(b)
@@ -69,6 +44,14 @@ func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) 
 			maxAnnouncement)
 	}
 	return b, nil
+}
+
+// FromDraining encodes whether a process takes no new work.
+func FromDraining(draining bool) peerv1.State {
+	if draining {
+		return peerv1.State_STATE_DRAINING
+	}
+	return peerv1.State_STATE_UP
 }
 
 // signed returns the bytes of m that its proof covers: all but the proof.
@@ -87,7 +70,7 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 	if err := proto.Unmarshal(b, &m); err != nil {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "not an announcement: %w", err)
 	}
-	switch n := len(m.GetDrafters()); {
+	switch {
 	case m.GetVersion() != announcementVersion:
 		return Announcement{}, tandem.Errorf(op, tandem.Unsupported, "announcement has version %d: want %d", m.GetVersion(),
 			announcementVersion)
@@ -95,8 +78,6 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement without an instance or an address")
 	case m.GetState() != peerv1.State_STATE_UP && m.GetState() != peerv1.State_STATE_DRAINING:
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has state %d: want 1 or 2", m.GetState())
-	case n < 1 || n > maxDrafters:
-		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has %d drafters: want 1 to %d", n, maxDrafters)
 	}
 	a := Announcement{Instance: m.GetInstance(), Sequence: m.GetSequence(), Addr: m.GetAddress(),
 		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol()), Proof: m.GetProof()}
@@ -104,20 +85,28 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 	if a.Signed, err = signed(&m); err != nil {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "not an announcement: %w", err)
 	}
-	seen := map[string]bool{}
-	for _, d := range m.GetDrafters() {
-		name := d.GetName()
-		if name == "" || len(name) > maxName || seen[name] || d.GetVocabulary() < 0 {
-			return Announcement{},
-				tandem.Errorf(op, tandem.Corrupt,
-					"announcement has drafter %.210q with %d tokens: want names of 1 to %d bytes, each once, and 0 tokens or more", name,
-					d.GetVocabulary(), maxName)
-		}
-		seen[name] = true
-		identity, lineage := named(d)
-		a.Drafters = append(a.Drafters, AnnouncedDrafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()),
-			Fingerprint: d.GetFingerprint(),
-			Identity:    identity, Lineage: lineage, Features: d.GetFeatures(), Costs: toCosts(d.GetCosts())})
+	if a.Drafters, err = toDrafters(m.GetDrafters()); err == nil {
+		a.Verifier, err = ToVerifier(m.GetVerifier())
+	}
+	if err == nil {
+		a.Gateway, err = toGateway(m.GetGateway())
+	}
+	if kinds := count(len(a.Drafters) > 0, a.Verifier != nil, a.Gateway != nil); err == nil && kinds != 1 {
+		err = tandem.Errorf(op, tandem.Corrupt, "announcement of %.100q is of %d kinds of process: want drafters, a verifier or a gateway",
+			a.Addr, kinds)
+	}
+	if err != nil {
+		return Announcement{}, err
 	}
 	return a, nil
+}
+
+// count returns how many are true.
+func count(all ...bool) (n int) {
+	for _, b := range all {
+		if b {
+			n++
+		}
+	}
+	return n
 }

@@ -1376,7 +1376,11 @@ type Description struct {
 	// the state after the final norm.
 	Taps []int32 `protobuf:"zigzag32,22,rep,packed,name=taps,proto3" json:"taps,omitempty"`
 	// Device on which the model computes, such as "cpu" or "cuda".
-	Device        string `protobuf:"bytes,23,opt,name=device,proto3" json:"device,omitempty"`
+	Device string `protobuf:"bytes,23,opt,name=device,proto3" json:"device,omitempty"`
+	// Instance of the process, as it announces it; 0: it does not announce itself.
+	Instance uint64 `protobuf:"fixed64,24,opt,name=instance,proto3" json:"instance,omitempty"`
+	// State of the process, as it announces it; STATE_UNSPECIFIED: it takes work.
+	State         State `protobuf:"varint,25,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1563,6 +1567,20 @@ func (x *Description) GetDevice() string {
 		return x.Device
 	}
 	return ""
+}
+
+func (x *Description) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *Description) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
 }
 
 // Way describes one of the target's own ways of guessing.
@@ -1807,14 +1825,18 @@ type Announcement struct {
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// State of the process.
 	State State `protobuf:"varint,5,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
-	// Drafters in the process, in order.
+	// Drafters in the process, in order. A message has drafters, a verifier or a gateway.
 	Drafters []*AnnouncedDrafter `protobuf:"bytes,6,rep,name=drafters,proto3" json:"drafters,omitempty"`
 	// Segment is the id of its shared memory; 0 for none.
 	Segment uint64 `protobuf:"fixed64,7,opt,name=segment,proto3" json:"segment,omitempty"`
 	// Protocol between processes that it speaks; 0 is older than protocol 1.
 	Protocol uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Proof is a MAC of this message without it, with the secret of tandem's processes; empty where no secret is used.
-	Proof         string `protobuf:"bytes,9,opt,name=proof,proto3" json:"proof,omitempty"`
+	Proof string `protobuf:"bytes,9,opt,name=proof,proto3" json:"proof,omitempty"`
+	// Verifier that the process is. Announced on a subject of its own, so that older processes do not see it.
+	Verifier *AnnouncedVerifier `protobuf:"bytes,10,opt,name=verifier,proto3" json:"verifier,omitempty"`
+	// Gateway that the process is, likewise.
+	Gateway       *AnnouncedGateway `protobuf:"bytes,11,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1912,6 +1934,347 @@ func (x *Announcement) GetProof() string {
 	return ""
 }
 
+func (x *Announcement) GetVerifier() *AnnouncedVerifier {
+	if x != nil {
+		return x.Verifier
+	}
+	return nil
+}
+
+func (x *Announcement) GetGateway() *AnnouncedGateway {
+	if x != nil {
+		return x.Gateway
+	}
+	return nil
+}
+
+// AnnouncedVerifier is a verifier: what it is, and what it has to do.
+type AnnouncedVerifier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Model is the model's name.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Version of tandem that it runs.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Identity of what computes the texts.
+	Identity string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Lineage of its model.
+	Lineage string `protobuf:"bytes,4,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Vocabulary size.
+	Vocabulary int32 `protobuf:"varint,5,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	// Fingerprint of the vocabulary: equal for equal vocabularies.
+	Fingerprint string `protobuf:"bytes,6,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Costs of its passes, as Description has them; none: they were not measured.
+	Costs []*Cost `protobuf:"bytes,7,rep,name=costs,proto3" json:"costs,omitempty"`
+	// Kv_tokens are the tokens that its KV memory holds, over all sessions.
+	KvTokens int64 `protobuf:"varint,8,opt,name=kv_tokens,json=kvTokens,proto3" json:"kv_tokens,omitempty"`
+	// Page_tokens is the number of tokens that share a page of it.
+	PageTokens int32 `protobuf:"varint,9,opt,name=page_tokens,json=pageTokens,proto3" json:"page_tokens,omitempty"`
+	// Taps are the hidden states that it hands out, as Description has them.
+	Taps []int32 `protobuf:"zigzag32,10,rep,packed,name=taps,proto3" json:"taps,omitempty"`
+	// Self_drafts are the names of the ways in which its target guesses by itself.
+	SelfDrafts []string `protobuf:"bytes,11,rep,name=self_drafts,json=selfDrafts,proto3" json:"self_drafts,omitempty"`
+	// Segment_socket is the socket on which it hands out its shared memory; empty unless its address is on this host.
+	SegmentSocket string `protobuf:"bytes,12,opt,name=segment_socket,json=segmentSocket,proto3" json:"segment_socket,omitempty"`
+	// Queue is the name of the subject of its tickets, different at each start.
+	Queue string `protobuf:"bytes,13,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Load at the time of the message.
+	Load          *VerifierLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnouncedVerifier) Reset() {
+	*x = AnnouncedVerifier{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnouncedVerifier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnouncedVerifier) ProtoMessage() {}
+
+func (x *AnnouncedVerifier) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnouncedVerifier.ProtoReflect.Descriptor instead.
+func (*AnnouncedVerifier) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AnnouncedVerifier) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetVocabulary() int32 {
+	if x != nil {
+		return x.Vocabulary
+	}
+	return 0
+}
+
+func (x *AnnouncedVerifier) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetCosts() []*Cost {
+	if x != nil {
+		return x.Costs
+	}
+	return nil
+}
+
+func (x *AnnouncedVerifier) GetKvTokens() int64 {
+	if x != nil {
+		return x.KvTokens
+	}
+	return 0
+}
+
+func (x *AnnouncedVerifier) GetPageTokens() int32 {
+	if x != nil {
+		return x.PageTokens
+	}
+	return 0
+}
+
+func (x *AnnouncedVerifier) GetTaps() []int32 {
+	if x != nil {
+		return x.Taps
+	}
+	return nil
+}
+
+func (x *AnnouncedVerifier) GetSelfDrafts() []string {
+	if x != nil {
+		return x.SelfDrafts
+	}
+	return nil
+}
+
+func (x *AnnouncedVerifier) GetSegmentSocket() string {
+	if x != nil {
+		return x.SegmentSocket
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *AnnouncedVerifier) GetLoad() *VerifierLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+// VerifierLoad is what a verifier has to do.
+type VerifierLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Free_pages of KV memory that no session has.
+	FreePages int32 `protobuf:"varint,1,opt,name=free_pages,json=freePages,proto3" json:"free_pages,omitempty"`
+	// Sessions that it holds.
+	Sessions int32 `protobuf:"varint,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// Waiting tickets.
+	Waiting int32 `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Prefixes summarise the prompts whose keys and values it keeps: keyed hashes, the most recently used first.
+	Prefixes      []uint64 `protobuf:"fixed64,4,rep,packed,name=prefixes,proto3" json:"prefixes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifierLoad) Reset() {
+	*x = VerifierLoad{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifierLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifierLoad) ProtoMessage() {}
+
+func (x *VerifierLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifierLoad.ProtoReflect.Descriptor instead.
+func (*VerifierLoad) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *VerifierLoad) GetFreePages() int32 {
+	if x != nil {
+		return x.FreePages
+	}
+	return 0
+}
+
+func (x *VerifierLoad) GetSessions() int32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *VerifierLoad) GetWaiting() int32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *VerifierLoad) GetPrefixes() []uint64 {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
+// AnnouncedGateway is a gateway.
+type AnnouncedGateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the gateway.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Model that it serves.
+	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// Version of tandem that it runs.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Http is the address of its HTTP server; empty for none.
+	Http string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	// Running requests.
+	Running int32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	// Waiting requests.
+	Waiting       int32 `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnouncedGateway) Reset() {
+	*x = AnnouncedGateway{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnouncedGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnouncedGateway) ProtoMessage() {}
+
+func (x *AnnouncedGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnouncedGateway.ProtoReflect.Descriptor instead.
+func (*AnnouncedGateway) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AnnouncedGateway) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AnnouncedGateway) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *AnnouncedGateway) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AnnouncedGateway) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *AnnouncedGateway) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *AnnouncedGateway) GetWaiting() int32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
 // AnnouncedDrafter is one drafter of a process.
 type AnnouncedDrafter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1937,7 +2300,7 @@ type AnnouncedDrafter struct {
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2312,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2325,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -2138,7 +2501,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
 	"\n" +
 	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
-	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xe7\x05\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xb4\x06\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -2166,7 +2529,9 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\alineage\x18\x13 \x01(\tR\alineage\x12+\n" +
 	"\x04ways\x18\x14 \x03(\v2\x17.tandem.internal.v1.WayR\x04ways\x12\x12\n" +
 	"\x04taps\x18\x16 \x03(\x11R\x04taps\x12\x16\n" +
-	"\x06device\x18\x17 \x01(\tR\x06device\x1a;\n" +
+	"\x06device\x18\x17 \x01(\tR\x06device\x12\x1a\n" +
+	"\binstance\x18\x18 \x01(\x06R\binstance\x12/\n" +
+	"\x05state\x18\x19 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd2\x01\n" +
@@ -2185,7 +2550,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
 	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\x12\x18\n" +
 	"\aexperts\x18\x04 \x01(\x05R\aexperts\x12\x1b\n" +
-	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xb9\x02\n" +
+	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xbc\x03\n" +
 	"\fAnnouncement\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
@@ -2195,7 +2560,43 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
 	"\asegment\x18\a \x01(\x06R\asegment\x12\x1a\n" +
 	"\bprotocol\x18\b \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05proof\x18\t \x01(\tR\x05proof\"\x80\x02\n" +
+	"\x05proof\x18\t \x01(\tR\x05proof\x12A\n" +
+	"\bverifier\x18\n" +
+	" \x01(\v2%.tandem.internal.v1.AnnouncedVerifierR\bverifier\x12>\n" +
+	"\agateway\x18\v \x01(\v2$.tandem.internal.v1.AnnouncedGatewayR\agateway\"\xd1\x03\n" +
+	"\x11AnnouncedVerifier\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\x12\x18\n" +
+	"\alineage\x18\x04 \x01(\tR\alineage\x12\x1e\n" +
+	"\n" +
+	"vocabulary\x18\x05 \x01(\x05R\n" +
+	"vocabulary\x12 \n" +
+	"\vfingerprint\x18\x06 \x01(\tR\vfingerprint\x12.\n" +
+	"\x05costs\x18\a \x03(\v2\x18.tandem.internal.v1.CostR\x05costs\x12\x1b\n" +
+	"\tkv_tokens\x18\b \x01(\x03R\bkvTokens\x12\x1f\n" +
+	"\vpage_tokens\x18\t \x01(\x05R\n" +
+	"pageTokens\x12\x12\n" +
+	"\x04taps\x18\n" +
+	" \x03(\x11R\x04taps\x12\x1f\n" +
+	"\vself_drafts\x18\v \x03(\tR\n" +
+	"selfDrafts\x12%\n" +
+	"\x0esegment_socket\x18\f \x01(\tR\rsegmentSocket\x12\x14\n" +
+	"\x05queue\x18\r \x01(\tR\x05queue\x124\n" +
+	"\x04load\x18\x0e \x01(\v2 .tandem.internal.v1.VerifierLoadR\x04load\"\x7f\n" +
+	"\fVerifierLoad\x12\x1d\n" +
+	"\n" +
+	"free_pages\x18\x01 \x01(\x05R\tfreePages\x12\x1a\n" +
+	"\bsessions\x18\x02 \x01(\x05R\bsessions\x12\x18\n" +
+	"\awaiting\x18\x03 \x01(\x05R\awaiting\x12\x1a\n" +
+	"\bprefixes\x18\x04 \x03(\x06R\bprefixes\"\x9e\x01\n" +
+	"\x10AnnouncedGateway\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x12\n" +
+	"\x04http\x18\x04 \x01(\tR\x04http\x12\x18\n" +
+	"\arunning\x18\x05 \x01(\x05R\arunning\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\x05R\awaiting\"\x80\x02\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -2240,28 +2641,31 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
-	(Kind)(0),                // 0: tandem.internal.v1.Kind
-	(State)(0),               // 1: tandem.internal.v1.State
-	(*Opening)(nil),          // 2: tandem.internal.v1.Opening
-	(*Progress)(nil),         // 3: tandem.internal.v1.Progress
-	(*Sampling)(nil),         // 4: tandem.internal.v1.Sampling
-	(*Policy)(nil),           // 5: tandem.internal.v1.Policy
-	(*Tree)(nil),             // 6: tandem.internal.v1.Tree
-	(*Handle)(nil),           // 7: tandem.internal.v1.Handle
-	(*Ticket)(nil),           // 8: tandem.internal.v1.Ticket
-	(*Verdict)(nil),          // 9: tandem.internal.v1.Verdict
-	(*Guess)(nil),            // 10: tandem.internal.v1.Guess
-	(*GuessLevel)(nil),       // 11: tandem.internal.v1.GuessLevel
-	(*Logprob)(nil),          // 12: tandem.internal.v1.Logprob
-	(*Description)(nil),      // 13: tandem.internal.v1.Description
-	(*Way)(nil),              // 14: tandem.internal.v1.Way
-	(*WayLine)(nil),          // 15: tandem.internal.v1.WayLine
-	(*Cost)(nil),             // 16: tandem.internal.v1.Cost
-	(*Announcement)(nil),     // 17: tandem.internal.v1.Announcement
-	(*AnnouncedDrafter)(nil), // 18: tandem.internal.v1.AnnouncedDrafter
-	nil,                      // 19: tandem.internal.v1.Description.CountersEntry
+	(Kind)(0),                 // 0: tandem.internal.v1.Kind
+	(State)(0),                // 1: tandem.internal.v1.State
+	(*Opening)(nil),           // 2: tandem.internal.v1.Opening
+	(*Progress)(nil),          // 3: tandem.internal.v1.Progress
+	(*Sampling)(nil),          // 4: tandem.internal.v1.Sampling
+	(*Policy)(nil),            // 5: tandem.internal.v1.Policy
+	(*Tree)(nil),              // 6: tandem.internal.v1.Tree
+	(*Handle)(nil),            // 7: tandem.internal.v1.Handle
+	(*Ticket)(nil),            // 8: tandem.internal.v1.Ticket
+	(*Verdict)(nil),           // 9: tandem.internal.v1.Verdict
+	(*Guess)(nil),             // 10: tandem.internal.v1.Guess
+	(*GuessLevel)(nil),        // 11: tandem.internal.v1.GuessLevel
+	(*Logprob)(nil),           // 12: tandem.internal.v1.Logprob
+	(*Description)(nil),       // 13: tandem.internal.v1.Description
+	(*Way)(nil),               // 14: tandem.internal.v1.Way
+	(*WayLine)(nil),           // 15: tandem.internal.v1.WayLine
+	(*Cost)(nil),              // 16: tandem.internal.v1.Cost
+	(*Announcement)(nil),      // 17: tandem.internal.v1.Announcement
+	(*AnnouncedVerifier)(nil), // 18: tandem.internal.v1.AnnouncedVerifier
+	(*VerifierLoad)(nil),      // 19: tandem.internal.v1.VerifierLoad
+	(*AnnouncedGateway)(nil),  // 20: tandem.internal.v1.AnnouncedGateway
+	(*AnnouncedDrafter)(nil),  // 21: tandem.internal.v1.AnnouncedDrafter
+	nil,                       // 22: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	4,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
@@ -2271,19 +2675,24 @@ var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	12, // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
 	10, // 5: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
 	11, // 6: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
-	19, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	22, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
 	16, // 8: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
 	14, // 9: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
-	15, // 10: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
-	15, // 11: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
-	1,  // 12: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	18, // 13: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	16, // 14: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	1,  // 10: tandem.internal.v1.Description.state:type_name -> tandem.internal.v1.State
+	15, // 11: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
+	15, // 12: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
+	1,  // 13: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	21, // 14: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	18, // 15: tandem.internal.v1.Announcement.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
+	20, // 16: tandem.internal.v1.Announcement.gateway:type_name -> tandem.internal.v1.AnnouncedGateway
+	16, // 17: tandem.internal.v1.AnnouncedVerifier.costs:type_name -> tandem.internal.v1.Cost
+	19, // 18: tandem.internal.v1.AnnouncedVerifier.load:type_name -> tandem.internal.v1.VerifierLoad
+	16, // 19: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -2302,7 +2711,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1028,7 +1028,9 @@ func (*VerifierServiceDescribeRequest) Descriptor() ([]byte, []int) {
 type VerifierServiceDescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Description of the process.
-	Description   *Description `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
+	Description *Description `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
+	// Verifier as it announces itself; absent from an older one.
+	Verifier      *AnnouncedVerifier `protobuf:"bytes,2,opt,name=verifier,proto3" json:"verifier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1066,6 +1068,13 @@ func (*VerifierServiceDescribeResponse) Descriptor() ([]byte, []int) {
 func (x *VerifierServiceDescribeResponse) GetDescription() *Description {
 	if x != nil {
 		return x.Description
+	}
+	return nil
+}
+
+func (x *VerifierServiceDescribeResponse) GetVerifier() *AnnouncedVerifier {
+	if x != nil {
+		return x.Verifier
 	}
 	return nil
 }
@@ -1127,9 +1136,10 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
 	"\x05width\x18\x02 \x01(\x05R\x05width\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\fR\x04rows\" \n" +
-	"\x1eVerifierServiceDescribeRequest\"d\n" +
+	"\x1eVerifierServiceDescribeRequest\"\xa7\x01\n" +
 	"\x1fVerifierServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\x9d\x06\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription\x12A\n" +
+	"\bverifier\x18\x02 \x01(\v2%.tandem.internal.v1.AnnouncedVerifierR\bverifier2\x9d\x06\n" +
 	"\x0fVerifierService\x12g\n" +
 	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12i\n" +
 	"\x04Hold\x12..tandem.internal.v1.VerifierServiceHoldRequest\x1a/.tandem.internal.v1.VerifierServiceHoldResponse0\x01\x12j\n" +
@@ -1179,6 +1189,7 @@ var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*Ticket)(nil),                          // 22: tandem.internal.v1.Ticket
 	(*Handle)(nil),                          // 23: tandem.internal.v1.Handle
 	(*Description)(nil),                     // 24: tandem.internal.v1.Description
+	(*AnnouncedVerifier)(nil),               // 25: tandem.internal.v1.AnnouncedVerifier
 }
 var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
 	18, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
@@ -1193,27 +1204,28 @@ var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
 	20, // 9: tandem.internal.v1.VectorsResponse.progress:type_name -> tandem.internal.v1.Progress
 	15, // 10: tandem.internal.v1.VectorsResponse.vectors:type_name -> tandem.internal.v1.Vectors
 	24, // 11: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 12: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
-	2,  // 13: tandem.internal.v1.VerifierService.Hold:input_type -> tandem.internal.v1.VerifierServiceHoldRequest
-	4,  // 14: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
-	6,  // 15: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
-	8,  // 16: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
-	10, // 17: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
-	12, // 18: tandem.internal.v1.VerifierService.Vectors:input_type -> tandem.internal.v1.VectorsRequest
-	16, // 19: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
-	1,  // 20: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
-	3,  // 21: tandem.internal.v1.VerifierService.Hold:output_type -> tandem.internal.v1.VerifierServiceHoldResponse
-	5,  // 22: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
-	7,  // 23: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
-	9,  // 24: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
-	11, // 25: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
-	14, // 26: tandem.internal.v1.VerifierService.Vectors:output_type -> tandem.internal.v1.VectorsResponse
-	17, // 27: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	25, // 12: tandem.internal.v1.VerifierServiceDescribeResponse.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
+	0,  // 13: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
+	2,  // 14: tandem.internal.v1.VerifierService.Hold:input_type -> tandem.internal.v1.VerifierServiceHoldRequest
+	4,  // 15: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
+	6,  // 16: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
+	8,  // 17: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
+	10, // 18: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
+	12, // 19: tandem.internal.v1.VerifierService.Vectors:input_type -> tandem.internal.v1.VectorsRequest
+	16, // 20: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
+	1,  // 21: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
+	3,  // 22: tandem.internal.v1.VerifierService.Hold:output_type -> tandem.internal.v1.VerifierServiceHoldResponse
+	5,  // 23: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
+	7,  // 24: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
+	9,  // 25: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
+	11, // 26: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
+	14, // 27: tandem.internal.v1.VerifierService.Vectors:output_type -> tandem.internal.v1.VectorsResponse
+	17, // 28: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_verifier_proto_init() }
