@@ -315,6 +315,8 @@ type Description struct {
 	Lineage       string      // of the model
 	SelfDrafts    []SelfDraft // of a verifier: those of its target
 	Taps          []int       // a verifier: of the features that it hands out; a drafter: of those that it reads; nil: none
+	Instance      uint64      // of the process, another one at each start; 0: it does not announce itself
+	Draining      bool        // it finishes what it has and takes nothing new
 }
 
 // SelfDraftNames returns the names of d.SelfDrafts.

@@ -33,16 +33,16 @@ func TestDrafterTellsItsCosts(t *testing.T) {
 	}
 	defer conn.Close()
 	testkit.Eventually(t, "both drafters tell their costs", func() bool {
-		told, err := discovery.Describe(t.Context(), addr, conn)
+		told, err := discovery.Drafters.Describe(t.Context(), addr, conn)
 		if err != nil {
 			return false
 		}
-		for _, d := range told {
+		for _, d := range told.Drafters {
 			if c := d.Costs; len(c) != 2 || c[0].Rows != 1 || c[1].Rows != 64 || !c[0].Valid() || c[1].Time < c[0].Time {
 				t.Fatalf("%s costs %+v: want passes of 1 and of 64 rows", d.Name, c)
 			}
 		}
-		return len(told) == 2
+		return len(told.Drafters) == 2
 	})
 	cancel()
 	if err := <-ended; err != nil {

@@ -110,7 +110,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		return tandem.Errorf("", tandem.Invalid, "--draft %s: the gateway has that drafter, without a process: want GGUF files", Lookup)
 	}
 	var announcer *discovery.Announcer // set before the address is served
-	r, err := roles.Start(ctx, rpc.Drafter, c.Config, func() { announcer.Drain() })
+	r, err := roles.Start(ctx, rpc.Drafter, c.Config, func() { announcer.Drain(false) })
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		}
 		forget(process)
 	})
-	if announcer, err = discovery.Announce(poolConfig, what, 0, r.Credentials.Sign); err != nil {
+	if announcer, err = discovery.Announce(discovery.AnnouncerConfig{Pool: poolConfig, What: what, Sign: r.Credentials.Sign}); err != nil {
 		return nil, undo, err
 	}
 	undo.Add(announcer.Close)

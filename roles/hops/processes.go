@@ -65,8 +65,9 @@ func (c Peer) drafter(ctx context.Context, r *roles.Process, undo *roles.Cleanup
 	forget := drafting.Register(r.Server.Registrar(), drafting.Config{Trees: written, Drafters: []drafting.Named{{Name: Name,
 		Drafter: drafter{publisher}, Describe: r.DescribeProcess(Name, socket)}}})
 	r.Server.WhenGone(forget)
-	announcer, err := discovery.Announce(config, wire.Announcement{Addr: roles.Reachable(r.Server.Addr(), r.Certificate),
-		Segment: segment.ID(), Drafters: []wire.AnnouncedDrafter{{Name: Name}}}, 0, r.Credentials.Sign)
+	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: config, Sign: r.Credentials.Sign,
+		What: wire.Announcement{Addr: roles.Reachable(r.Server.Addr(), r.Certificate), Segment: segment.ID(),
+			Drafters: []wire.AnnouncedDrafter{{Name: Name}}}})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
-// Package discovery lets gateway and verifier find the drafter processes that are alive. Each Announcer
-// repeatedly announces its process through NATS; a Table keeps the announcements and a gRPC connection
-// to every process. NATS says which processes should be there, gRPC which are: while the NATS server is
-// away the table stays as it is, and the connections alone decide.
+// Package discovery lets the processes of a fleet find each other. Each Announcer repeatedly announces its process through NATS; a
+// Table keeps the announcements of one Kind of process, and a gRPC connection to each. NATS says which processes should be there, gRPC
+// which are: while the NATS server is away the table stays as it is, and the connections alone decide.
 package discovery
 
 import (
@@ -13,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -21,14 +21,23 @@ const (
 
 	// DefaultBeat is the time between two announcements of a process.
 	DefaultBeat = 500 * time.Millisecond
-
-	kindAnnounce = "drafters"     // subject of announcements
-	kindAsk      = "drafters.ask" // subject of requests to announce at once
 )
 
-// Announcer tells others about one drafter process. Safe for concurrent use.
+// AnnouncerConfig describes an announcer. Zero fields take the default named beside them.
+type AnnouncerConfig struct {
+	Pool pool.Config
+	What wire.Announcement // of the process; its Instance: a random one; its Sequence is filled in
+	Beat time.Duration     // between two announcements: DefaultBeat
+	// Sign, as Credentials.Sign, proves each announcement; nil: none is proved.
+	Sign func(addr string, message []byte) string
+	// Load fills in what changes from one announcement to the next. It replaces pointers in what, and never writes through them. It must
+	// not call the announcer. nil: nothing changes.
+	Load func(what *wire.Announcement)
+}
+
+// Announcer tells others about one process. Safe for concurrent use.
 type Announcer struct {
-	beat    time.Duration
+	cfg     AnnouncerConfig
 	subject string
 	conn    *pool.Conn
 	sign    func(message []byte) string // may be nil
@@ -41,27 +50,33 @@ type Announcer struct {
 	work sync.WaitGroup
 }
 
-// Announce announces a process every beat (0: DefaultBeat), and at once when a table asks. It fills in
-// Instance and Sequence of what, and sign, as Credentials.Sign, proves each announcement; nil: none is proved. The caller must
-// Close the Announcer. Errors: Invalid.
-func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration,
-	sign func(addr string, message []byte) string) (*Announcer, error) {
-	if beat == 0 {
-		beat = DefaultBeat
+// Announce announces a process every beat, and at once when a table asks. The caller must Close the Announcer. Errors: Invalid.
+func Announce(cfg AnnouncerConfig) (*Announcer, error) {
+	if cfg.Beat == 0 {
+		cfg.Beat = DefaultBeat
 	}
-	what.Instance = random()
-	a := &Announcer{beat: beat, subject: cfg.Subject(kindAnnounce), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
-	if sign != nil {
-		a.sign = func(message []byte) string { return sign(what.Addr, message) }
+	what := cfg.What
+	if what.Instance == 0 {
+		what.Instance = NewInstance()
+	}
+	if v := what.Verifier; v != nil && !rpc.OnThisHost(what.Addr) {
+		here := *v
+		here.SegmentSocket = "" // no path of this host is of use to another
+		what.Verifier = &here
+	}
+	kind := kindOf(what)
+	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
+	if cfg.Sign != nil {
+		a.sign = func(message []byte) string { return cfg.Sign(what.Addr, message) }
 	}
 	_, err := what.Marshal(a.sign)
 	if err != nil {
 		return nil, err
 	}
-	if a.conn, err = cfg.Connect("announcer", a.now); err != nil {
+	if a.conn, err = cfg.Pool.Connect("announcer", a.now); err != nil {
 		return nil, err
 	}
-	if _, err := a.conn.Subscribe(cfg.Subject(kindAsk), func(*nats.Msg) { a.now() }); err != nil {
+	if _, err := a.conn.Subscribe(cfg.Pool.Subject(kind.ask()), func(*nats.Msg) { a.now() }); err != nil {
 		a.conn.Close()
 		return nil, err
 	}
@@ -79,7 +94,7 @@ func (a *Announcer) now() {
 }
 
 func (a *Announcer) run() {
-	t := time.NewTicker(a.beat)
+	t := time.NewTicker(a.cfg.Beat)
 	defer t.Stop()
 	for {
 		select {
@@ -94,22 +109,40 @@ func (a *Announcer) run() {
 
 // send publishes one announcement; it is lost while the server is away.
 func (a *Announcer) send() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.what.Sequence++
-	if data, err := a.what.Marshal(a.sign); err == nil {
+	if data, err := a.next(); err == nil {
 		_ = a.conn.Publish(a.subject, data)
 	}
 }
 
-// Drain announces, at once and from now on, that the process takes no new work.
-func (a *Announcer) Drain() {
+// next returns the next announcement, encoded.
+func (a *Announcer) next() ([]byte, error) {
+	what := a.What()
 	a.mu.Lock()
-	a.what.Draining = true
+	a.what.Sequence++
+	what.Sequence, what.Draining = a.what.Sequence, a.what.Draining
+	a.mu.Unlock()
+	return what.Marshal(a.sign)
+}
+
+// What returns what the process announces now.
+func (a *Announcer) What() wire.Announcement {
+	a.mu.Lock()
+	what := a.what
+	a.mu.Unlock()
+	if a.cfg.Load != nil {
+		a.cfg.Load(&what)
+	}
+	return what
+}
+
+// Drain announces, at once and from now on, that the process takes no new work; with undo, that it takes work again.
+func (a *Announcer) Drain(undo bool) {
+	a.mu.Lock()
+	a.what.Draining = !undo
 	a.mu.Unlock()
 	a.send()
 	if a.conn.Connected() {
-		_ = a.conn.FlushTimeout(a.beat)
+		_ = a.conn.FlushTimeout(a.cfg.Beat)
 	}
 }
 
@@ -120,8 +153,8 @@ func (a *Announcer) Close() {
 	a.conn.Close()
 }
 
-// random returns a random number other than 0.
-func random() uint64 {
+// NewInstance returns a random number other than 0, by which a process can be told from its predecessors.
+func NewInstance() uint64 {
 	for {
 		var b [8]byte
 		_, _ = rand.Read(b[:])

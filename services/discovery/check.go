@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"strings"
@@ -17,20 +18,53 @@ const (
 	mostPrint      = 64  // bytes of a fingerprint
 	leastVocab     = 2
 	mostVocab      = 4 << 20
-	mostComplaints = 256 // that are remembered
+	mostPage       = 1 << 20 // tokens
+	mostComplaints = 256     // that are remembered
 )
 
-// check returns nil if an announcement is plausible. Errors: Invalid, with the wrong value and what would be right.
-func check(addr string, drafters []wire.AnnouncedDrafter) error {
+// check returns nil if an announcement is plausible. It takes away the socket of a verifier on another host, which must not choose a path
+// here. Errors: Invalid, with the wrong value and what would be right.
+func check(addr string, a *wire.Announcement) error {
 	if err := checkAddress(addr); err != nil {
 		return err
 	}
-	for _, d := range drafters {
+	for _, d := range a.Drafters {
 		if err := checkDrafter(d); err != nil {
 			return err
 		}
 	}
+	if v := a.Verifier; v != nil {
+		if !rpc.OnThisHost(addr) {
+			v.SegmentSocket = ""
+		}
+		if err := checkVerifier(v); err != nil {
+			return err
+		}
+	}
+	if g := a.Gateway; g != nil {
+		return cmp.Or(printable("gateway's name", g.Name, 1, mostText), printable("model's name", g.Model, 1, mostText),
+			printable("version", g.Version, 0, mostText), printable("HTTP address", g.HTTP, 0, mostText))
+	}
 	return nil
+}
+
+// checkVerifier refuses impossible verifiers.
+func checkVerifier(v *wire.AnnouncedVerifier) error {
+	if v.Vocab < leastVocab || v.Vocab > mostVocab || v.KVTokens < 0 || v.PageTokens < 0 || v.PageTokens > mostPage {
+		return tandem.Errorf(op, tandem.Invalid, "verifier has %d tokens in its vocabulary, %d in KV memory and %d in a page of it: "+
+			"want %d to %d, 0 or more, and 0 to %d", v.Vocab, v.KVTokens, v.PageTokens, leastVocab, mostVocab, mostPage)
+	}
+	if strings.ContainsAny(v.Queue, " .*>") {
+		return tandem.Errorf(op, tandem.Invalid, "verifier's queue %.100q: want no space and none of . * >", v.Queue)
+	}
+	for _, name := range v.SelfDrafts {
+		if err := printable("self-draft's name", name, 1, mostText); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(printable("model's name", v.Model, 1, mostText), printable("version", v.Version, 0, mostText),
+		printable("fingerprint", v.Fingerprint, 1, mostPrint), printable("socket", v.SegmentSocket, 0, mostText),
+		printable("queue", v.Queue, 0, mostPrint))
 }
 
 // checkAddress refuses addresses that cannot be dialed.
@@ -93,6 +127,6 @@ func (t *Table) refuse(addr string, err error) {
 	}
 	t.complaints[said] = true
 	if dropped, ok := t.warnings.Allow(time.Now()); ok {
-		t.cfg.Log.Warn("a drafter process is not used", "address", addr, "error", err, "dropped", dropped)
+		t.cfg.Log.Warn("a "+t.cfg.Kind.name+" is not used", "address", addr, "error", err, "dropped", dropped)
 	}
 }

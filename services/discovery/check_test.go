@@ -97,7 +97,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	t.Cleanup(table.Close)
 	bad := nonsense("unix://" + filepath.Join(dir, "bad"))
 	for name, a := range bad {
-		announcer, err := Announce(p, a, beat, nil)
+		announcer, err := Announce(AnnouncerConfig{Pool: p, What: a, Beat: beat})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -138,7 +138,7 @@ func TestSenseIsTaken(t *testing.T) {
 		"localhost:1"} {
 		drafters := []wire.AnnouncedDrafter{{Name: "lookup"}, {Name: "small-q8_0", Model: "Größer 1B", Vocab: 32000,
 			Fingerprint: "00f1e2d3c4b5a697"}, {Name: "nameless", Vocab: 2, Fingerprint: "f"}}
-		if err := check(addr, drafters); err != nil {
+		if err := check(addr, &wire.Announcement{Drafters: drafters}); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
@@ -205,7 +205,8 @@ func TestUnprovedProcesses(t *testing.T) {
 	other := func(string, []byte) string { return strings.Repeat("0", 64) }
 	for _, sign := range []func(string, []byte) string{nil, other,
 		func(_ string, message []byte) string { return with.Sign("192.0.2.1:1", message[:len(message)-1]) }} {
-		a, err := Announce(p, wire.Announcement{Addr: trap.Addr().String(), Drafters: some}, beat, sign)
+		a, err := Announce(AnnouncerConfig{Pool: p,
+			What: wire.Announcement{Addr: trap.Addr().String(), Drafters: some}, Beat: beat, Sign: sign})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,11 +223,12 @@ func TestUnprovedProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.Publish(p.Subject(kindAnnounce), b); err != nil {
+		if err := conn.Publish(p.Subject(Drafters.subject), b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	a, err := Announce(p, wire.Announcement{Addr: good.Addr().String(), Drafters: some}, beat, with.Sign)
+	a, err := Announce(AnnouncerConfig{Pool: p,
+		What: wire.Announcement{Addr: good.Addr().String(), Drafters: some}, Beat: beat, Sign: with.Sign})
 	if err != nil {
 		t.Fatal(err)
 	}

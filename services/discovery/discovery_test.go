@@ -80,7 +80,8 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
 	if !silent {
-		x.announcer, err = Announce(p, wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.ID()}, beat, nil)
+		x.announcer, err = Announce(AnnouncerConfig{Pool: p,
+			What: wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.ID()}, Beat: beat})
 		must(err)
 	}
 	x.kill = sync.OnceFunc(func() {
@@ -175,7 +176,7 @@ func TestProcessesComeAndGo(t *testing.T) {
 	b := startProcess(t, cfg, at("b"), false, "go")
 	v.until(t, "who comes later is found", drafters("go", "go", "py"))
 
-	b.announcer.Drain()
+	b.announcer.Drain(false)
 	v.until(t, "who drains takes no rounds", drafters("go", "py"))
 	b.kill()
 	v.until(t, "who has drained is gone", func(p []Process) bool { return len(p) == 1 })
@@ -254,7 +255,7 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 	}
 	defer nc.Close()
 	asked := make(chan struct{}, 1)
-	if _, err := nc.Subscribe(cfg.Subject(kindAsk), func(*nats.Msg) { asked <- struct{}{} }); err != nil {
+	if _, err := nc.Subscribe(cfg.Subject(Drafters.ask()), func(*nats.Msg) { asked <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.FlushTimeout(30 * time.Second); err != nil {
@@ -271,12 +272,12 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := nc.Publish(cfg.Subject(kindAnnounce), data); err != nil {
+		if err := nc.Publish(cfg.Subject(Drafters.subject), data); err != nil {
 			t.Fatal(err)
 		}
 	}
 	some := []wire.AnnouncedDrafter{{Name: "x"}}
-	_ = nc.Publish(cfg.Subject(kindAnnounce), []byte("\xff"))
+	_ = nc.Publish(cfg.Subject(Drafters.subject), []byte("\xff"))
 	say(wire.Announcement{Instance: 1, Sequence: 1, Addr: "nowhere", Drafters: some})
 	say(wire.Announcement{Instance: 1, Sequence: 2, Addr: "nowhere", Drafters: some})
 	for i := range maxProcesses + 3 {
@@ -297,7 +298,8 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 	if !drafters("go")(v.now()) {
 		t.Errorf("an old announcement changed the table: %+v", v.now())
 	}
-	if _, err := Announce(cfg, wire.Announcement{Addr: "\xff", Drafters: some}, 0, nil); !errors.Is(err, tandem.Invalid) {
+	if _, err := Announce(AnnouncerConfig{Pool: cfg,
+		What: wire.Announcement{Addr: "\xff", Drafters: some}}); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("announcing what is not UTF-8: %v", err)
 	}
 	if _, err := NewTable(Config{Pool: cfg, Static: []string{"nowhere"}}); !errors.Is(err, tandem.Invalid) {

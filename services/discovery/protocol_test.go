@@ -82,7 +82,7 @@ func TestOtherProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := nc.Publish(cfg.Subject(kindAnnounce), data); err != nil {
+		if err := nc.Publish(cfg.Subject(Drafters.subject), data); err != nil {
 			t.Fatal(err)
 		}
 	}

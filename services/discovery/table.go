@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,7 +15,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/logs"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
@@ -22,28 +22,31 @@ import (
 )
 
 const (
-	missedBeats  = 3                      // announcements missed before a process that cannot be reached is gone
-	maxProcesses = 64                     // processes in a table
-	maxDrafters  = 16                     // of one process
-	inbox        = 256                    // waiting announcements; further ones are lost, and come again
-	askPause     = 100 * time.Millisecond // before a static process that did not describe itself is asked again
-	askTime      = time.Second            // for one Describe
+	missedBeats  = 3    // announcements missed before a process that cannot be reached is gone
+	maxProcesses = 256  // processes in a table
+	inbox        = 1024 // waiting announcements; further ones are lost, and come again
 )
 
-// Process is a drafter process as a table sees it.
+// Process is a process as a table sees it. What it tells of itself depends on the table's kind.
 type Process struct {
 	Addr     string
 	Instance uint64                  // 0: it was never heard, only configured
 	Drafters []wire.AnnouncedDrafter // in the process's order; empty while a configured process has not told them
+	Verifier *wire.AnnouncedVerifier // nil while a configured process has not told it; not to be written to
+	Gateway  *wire.AnnouncedGateway  // not to be written to
 	Segment  uint64                  // id of its shared memory, 0 if it has none or has not told
-	Conn     *grpc.ClientConn
-	Up       bool // it can be reached by gRPC
-	Draining bool // it takes no new work
+	Conn     *grpc.ClientConn        // nil for a gateway
+	Up       bool                    // it can be reached by gRPC
+	Draining bool                    // it takes no new work
+	// Lapsed says that it was announced and was not heard for its lease, although the pool's server is there: others are a better choice.
+	Lapsed bool
+	Lease  time.Time // when that will be, unless it is heard again; zero: it was never heard
 }
 
 // Config describes a table. Zero fields take the default named beside them.
 type Config struct {
 	Pool pool.Config
+	Kind Kind                                        // Drafters
 	Dial func(addr string) (*grpc.ClientConn, error) // rpc.Dial
 	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; nothing is sent to another. nil: all are
 	// believed.
@@ -53,14 +56,15 @@ type Config struct {
 	Counters *tandem.Counters // "announcements.<what>"; may be nil
 	Log      *slog.Logger     // for processes with impossible announcements; nil discards
 	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
-	// Conn stays open until the first Changed without the process has returned, or the last before Close.
+	// Conn stays open until the first Changed without the process has returned, or the last before Close. A change of the load or the
+	// lease alone is none: see Processes. nil: nobody is told.
 	Changed func([]Process)
 	// Refused gets the reason why a process of another protocol is not used, once for each address until a process there is used. The
 	// goroutine is that of Changed or, for a configured process, one of its own. May be nil.
 	Refused func(err error)
 }
 
-// Table keeps the drafter processes that are there.
+// Table keeps the processes of one kind that are there.
 //
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
@@ -69,12 +73,15 @@ type Config struct {
 //  2. An announcement changes an entry only if its instance is another one or its sequence is later.
 //  3. An entry is removed only if its process was not heard for three beats, although NATS was connected all
 //     the time, and cannot be reached by gRPC. A configured one is never removed.
+//  4. A process that is known by several addresses, such as a configured and an announced one, is shown once, by the address at which
+//     it was first reached, until that fails. Its instance tells that it is the same.
 type Table struct {
 	cfg    Config
 	conn   *pool.Conn
 	heard  chan wire.Announcement
 	poke   chan struct{} // a connection's state has changed, or NATS came
 	told   chan told
+	now    atomic.Pointer[[]Process]
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
@@ -83,21 +90,6 @@ type Table struct {
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
 	since      time.Time          // when NATS was connected; zero while it is away
-}
-
-// entry is a process and what the table remembers of it.
-type entry struct {
-	Process
-	sequence uint64
-	seen     time.Time
-	static   bool
-	cancel   context.CancelFunc
-}
-
-// told is the description that a configured process gave.
-type told struct {
-	addr     string
-	drafters []wire.AnnouncedDrafter
 }
 
 // NewTable returns a running table. The caller must Close it. Errors: Invalid.
@@ -111,12 +103,19 @@ func NewTable(cfg Config) (*Table, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = rpc.Dial
 	}
+	if cfg.Kind.name == "" {
+		cfg.Kind = Drafters
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func([]Process) {}
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told),
 		processes: map[string]*entry{}, complaints: map[[2]string]bool{},
 		refused: map[string]bool{}}
+	t.now.Store(new([]Process))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	for _, addr := range cfg.Static {
@@ -127,7 +126,7 @@ func NewTable(cfg Config) (*Table, error) {
 	}
 	var err error
 	if t.conn, err = cfg.Pool.Connect("table", t.changed); err == nil {
-		_, err = t.conn.Subscribe(cfg.Pool.Subject(kindAnnounce), t.hear)
+		_, err = t.conn.Subscribe(cfg.Pool.Subject(cfg.Kind.subject), t.hear)
 	}
 	if err != nil {
 		t.Close()
@@ -145,14 +144,17 @@ func (t *Table) Close() {
 	}
 	t.work.Wait()
 	for _, e := range t.processes {
-		_ = e.Conn.Close()
+		e.close()
 	}
 }
+
+// Processes returns the processes, sorted by address, with their latest load and lease. A Conn may be closed meanwhile: see Changed.
+func (t *Table) Processes() []Process { return slices.Clone(*t.now.Load()) }
 
 // hear takes a message from NATS.
 func (t *Table) hear(m *nats.Msg) {
 	a, err := wire.UnmarshalAnnouncement(m.Data)
-	if err != nil {
+	if err != nil || !t.cfg.Kind.is(a) {
 		t.cfg.Counters.Add("announcements.garbage", 1)
 		return
 	}
@@ -190,13 +192,14 @@ func (t *Table) run(ctx context.Context) {
 		}
 		t.listen()
 		gone := t.sweep()
-		if now := t.snapshot(); !slices.EqualFunc(last, now, same) {
+		now := t.snapshot()
+		t.now.Store(&now)
+		if !slices.EqualFunc(last, now, same) {
 			last = now
 			t.cfg.Changed(slices.Clone(now))
 		}
 		for _, e := range gone {
-			e.cancel()
-			_ = e.Conn.Close()
+			e.close()
 		}
 	}
 }
@@ -208,21 +211,24 @@ func (t *Table) listen() {
 		t.since = time.Time{}
 	case t.since.IsZero():
 		t.since = time.Now()
-		_ = t.conn.Publish(t.cfg.Pool.Subject(kindAsk), nil)
+		_ = t.conn.Publish(t.cfg.Pool.Subject(t.cfg.Kind.ask()), nil)
 	}
 }
 
-// enter records what a configured process told.
+// enter records what a process told when it was asked.
 func (t *Table) enter(d told) {
 	e := t.processes[d.addr]
 	if e == nil {
 		return
 	}
-	if err := check(d.addr, d.drafters); err != nil {
+	if err := check(d.addr, &d.what); err != nil {
 		t.refuse(d.addr, err)
 		return
 	}
-	e.Drafters = d.drafters
+	if id := d.what.Instance; id != 0 && id != e.Instance {
+		e.Instance, e.sequence = id, 0
+	}
+	e.record(d.what)
 }
 
 // take records an announcement.
@@ -231,11 +237,11 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 	unproved := t.vouch(a)
 	if !t.understood(a) {
 		if e != nil && unproved == nil {
-			e.Drafters = nil // another process was at this address before
+			e.record(wire.Announcement{}) // another process was at this address before
 		}
 		return
 	}
-	if err := cmp.Or(check(a.Addr, a.Drafters), unproved); err != nil {
+	if err := cmp.Or(check(a.Addr, &a), unproved); err != nil {
 		t.refuse(a.Addr, err)
 		return
 	}
@@ -257,8 +263,9 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 	if a.Instance != e.Instance && e.Instance != 0 {
 		t.cfg.Counters.Add("announcements.restarted", 1)
 	}
-	e.Instance, e.sequence, e.seen = a.Instance, a.Sequence, time.Now()
-	e.Drafters, e.Segment, e.Draining = a.Drafters, a.Segment, a.Draining
+	e.Instance, e.sequence, e.seen, e.Segment = a.Instance, a.Sequence, time.Now(), a.Segment
+	e.Lease = e.seen.Add(t.lease())
+	e.record(a)
 }
 
 // vouch returns nil if an announcement is proved, or needs no proof. Errors: Unauthenticated.
@@ -272,7 +279,7 @@ func (t *Table) vouch(a wire.Announcement) error {
 // understood reports whether the sender of a speaks our protocol. That it does not is reported once for each address, because an address
 // may announce any number of instances.
 func (t *Table) understood(a wire.Announcement) bool {
-	err := rpc.CheckProtocol(a.Protocol, fmt.Sprintf("drafter process at %.200q", a.Addr), "this process")
+	err := rpc.CheckProtocol(a.Protocol, fmt.Sprintf("%s at %.200q", t.cfg.Kind.name, a.Addr), "this process")
 	if err == nil {
 		return true
 	}
@@ -291,116 +298,33 @@ func (t *Table) stranger(err error) {
 	}
 }
 
-// add makes an entry and watches its connection. Errors: Invalid, Exhausted.
-func (t *Table) add(ctx context.Context, addr string, static bool) error {
-	if t.processes[addr] != nil {
-		return nil
-	}
-	if len(t.processes) >= maxProcesses {
-		return tandem.Errorf(op, tandem.Exhausted, "drafter process %s: %d are known already, and no more may be", addr, len(t.processes))
-	}
-	conn, err := t.cfg.Dial(addr)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	t.processes[addr] = &entry{Process: Process{Addr: addr, Conn: conn}, static: static, seen: time.Now(), cancel: cancel}
-	t.work.Go(func() { t.watch(ctx, addr, conn, static) })
-	return nil
-}
+// lease is how long an announcement holds.
+func (t *Table) lease() time.Duration { return missedBeats * t.cfg.Beat }
 
-// watch keeps a connection alive and pokes the owner when its state changes. A configured process is asked
-// what it is whenever it came up.
-func (t *Table) watch(ctx context.Context, addr string, conn *grpc.ClientConn, static bool) {
-	for {
-		state := conn.GetState()
-		t.changed()
-		switch {
-		case state == connectivity.Idle:
-			conn.Connect()
-		case state == connectivity.Ready && static:
-			t.ask(ctx, addr, conn)
-		}
-		if !conn.WaitForStateChange(ctx, state) {
-			return
-		}
-	}
-}
-
-// ask asks the process at the other end of conn for its description, while it can be reached, and passes it to the owner.
-func (t *Table) ask(ctx context.Context, addr string, conn *grpc.ClientConn) {
-	for conn.GetState() == connectivity.Ready {
-		if drafters, err := Describe(ctx, addr, conn); err == nil || tandem.Refusal(err) != "" {
-			if err != nil {
-				t.stranger(err)
-			}
-			select {
-			case t.told <- told{addr, drafters}:
-			case <-ctx.Done():
-			}
-			return
-		}
-		select {
-		case <-time.After(askPause):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// Describe asks the process at the other end of conn for its drafters. Errors: those of the call, and tandem.OpProtocol.
-func Describe(ctx context.Context, addr string, conn grpc.ClientConnInterface) ([]wire.AnnouncedDrafter, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	first, err := drafting.NewClient(conn, "").Describe(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := rpc.CheckProtocol(first.Protocol, "drafter process at "+addr, "this process"); err != nil {
-		return nil, err
-	}
-	var out []wire.AnnouncedDrafter
-	for _, name := range first.Drafters[:min(len(first.Drafters), maxDrafters)] {
-		d, err := drafting.NewClient(conn, name).Describe(ctx)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, wire.AnnouncedDrafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint,
-			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0, Costs: d.Costs})
-	}
-	return out, nil
+// lapsed reports whether a process that was seen then has missed its lease, although NATS was connected all the time.
+func (t *Table) lapsed(seen time.Time) bool {
+	return time.Since(seen) > t.lease() && !t.since.IsZero() && time.Since(t.since) > t.lease()
 }
 
 // sweep updates the state of the entries' connections and removes the entries that are gone.
 func (t *Table) sweep() (gone []*entry) {
-	late := missedBeats * t.cfg.Beat
 	for addr, e := range t.processes {
-		up := e.Conn.GetState() == connectivity.Ready
-		if up && !e.Up {
-			e.Draining = false // a draining process takes no new connection: this is its successor
+		lapsed := t.lapsed(e.seen)
+		if e.Conn == nil {
+			e.Up = !lapsed
+		} else {
+			up := e.Conn.GetState() == connectivity.Ready
+			if up && !e.Up && e.Draining && !e.static {
+				e.ask() // it may be the successor of the one that was draining
+			}
+			e.Up = up
 		}
-		e.Up = up
-		if !e.Up && !e.static && time.Since(e.seen) > late && !t.since.IsZero() && time.Since(t.since) > late {
+		e.Lapsed = lapsed && !e.Lease.IsZero()
+		if !e.Up && !e.static && lapsed {
 			t.cfg.Counters.Add("announcements.gone", 1)
 			delete(t.processes, addr)
 			gone = append(gone, e)
 		}
 	}
 	return gone
-}
-
-// snapshot returns the processes by address.
-func (t *Table) snapshot() []Process {
-	out := make([]Process, 0, len(t.processes))
-	for _, e := range t.processes {
-		out = append(out, e.Process)
-	}
-	slices.SortFunc(out, func(a, b Process) int { return cmp.Compare(a.Addr, b.Addr) })
-	return out
-}
-
-// same reports whether a process is as it was.
-func same(a, b Process) bool {
-	return a.Addr == b.Addr && a.Instance == b.Instance && a.Segment == b.Segment && a.Conn == b.Conn && a.Up == b.Up &&
-		a.Draining == b.Draining && slices.EqualFunc(a.Drafters, b.Drafters, wire.AnnouncedDrafter.Equal)
 }

@@ -39,6 +39,8 @@ type Named struct {
 type Config struct {
 	Drafters []Named       // at least one, each name once; calls without a name are for the first
 	Trees    *trees.Writer // writes the trees of all into shared memory; nil: none
+	// Announced returns what the process announces now, for Describe; nil: it does not announce itself.
+	Announced func() wire.Announcement
 }
 
 // Register serves cfg on r. Call forget when a process is gone (rpc.Server.WhenGone).
@@ -174,6 +176,10 @@ func (s *server) Describe(_ context.Context, r *peerv1.DrafterServiceDescribeReq
 		d = named.Describe()
 	}
 	d.Name, d.Drafters = named.Name, s.names()
+	if s.cfg.Announced != nil {
+		as := s.cfg.Announced()
+		d.Instance, d.Draining = as.Instance, as.Draining
+	}
 	return &peerv1.DrafterServiceDescribeResponse{Description: wire.FromDescription(d)}, nil
 }
 

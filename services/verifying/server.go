@@ -33,6 +33,8 @@ type Config struct {
 	Features tandem.FeatureSource // nil: none are handed out
 	Segment  *shm.Segment         // for large answers with features, to drafters that have it mapped; nil: none. The caller owns it
 
+	Announced func() wire.Announcement // what the process announces now, for Describe; nil: it does not announce itself
+
 	// Map maps the segment that a subscriber on this host hands out at a socket, until unmap is called; nil: segments are not mapped.
 	Map func(socket string) (unmap func())
 }
@@ -136,7 +138,12 @@ func (a *adapter) Describe(ctx context.Context, _ *peerv1.VerifierServiceDescrib
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.VerifierServiceDescribeResponse{Description: wire.FromDescription(d)}, nil
+	var as wire.Announcement
+	if a.s.cfg.Announced != nil {
+		as = a.s.cfg.Announced()
+		d.Instance, d.Draining = as.Instance, as.Draining
+	}
+	return &peerv1.VerifierServiceDescribeResponse{Description: wire.FromDescription(d), Verifier: wire.FromVerifier(as.Verifier)}, nil
 }
 
 // Submit takes one ticket of the caller's session, checked like one from the pool.

@@ -148,7 +148,7 @@ func TestValuesSurvive(t *testing.T) {
 		SelfDrafts: []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 5, Time: time.Millisecond,
 			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},
 			{Name: tandem.PPD, Levels: 3, Members: 20}},
-		Taps: []int{3, -1}}
+		Taps: []int{3, -1}, Instance: 9, Draining: true}
 	for i, v := 0, reflect.ValueOf(d); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
 			t.Errorf("field %s of the description is not tried", v.Type().Field(i).Name)
