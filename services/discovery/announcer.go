@@ -1,6 +1,7 @@
 // Package discovery lets the processes of a fleet find each other. Each Announcer repeatedly announces its process through NATS; a
 // Table keeps the announcements of one Kind of process, and a gRPC connection to each. NATS says which processes should be there, gRPC
-// which are: while the NATS server is away the table stays as it is, and the connections alone decide.
+// which are: while the NATS server is away the table stays as it is, and the connections alone decide. Where the server has JetStream,
+// the processes are in a registry as well, so that a table which starts sees them at once.
 package discovery
 
 import (
@@ -28,6 +29,8 @@ type AnnouncerConfig struct {
 	Pool pool.Config
 	What wire.Announcement // of the process; its Instance: a random one; its Sequence is filled in
 	Beat time.Duration     // between two announcements: DefaultBeat
+	// Lease is for how long the process is in the registry, where there is one: DefaultLease. All processes of a fleet have the same.
+	Lease time.Duration
 	// Sign, as Credentials.Sign, proves each announcement; nil: none is proved.
 	Sign func(addr string, message []byte) string
 	// Load fills in what changes from one announcement to the next. It replaces pointers in what, and never writes through them. It must
@@ -42,10 +45,14 @@ type Announcer struct {
 	conn    *pool.Conn
 	sign    func(message []byte) string // may be nil
 
+	registry registry
+	key      string // in the registry
+
 	mu   sync.Mutex
 	what wire.Announcement
 
-	poke chan struct{}
+	poke chan struct{} // an announcement is due
+	due  chan struct{} // the key must be put at once
 	stop chan struct{}
 	work sync.WaitGroup
 }
@@ -54,6 +61,9 @@ type Announcer struct {
 func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = DefaultBeat
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
 	}
 	what := cfg.What
 	if what.Instance == 0 {
@@ -65,7 +75,8 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 		what.Verifier = &here
 	}
 	kind := kindOf(what)
-	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
+	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), key: kind.key(what.Addr), what: what,
+		poke: make(chan struct{}, 1), due: make(chan struct{}, 1), stop: make(chan struct{})}
 	if cfg.Sign != nil {
 		a.sign = func(message []byte) string { return cfg.Sign(what.Addr, message) }
 	}
@@ -73,22 +84,33 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.conn, err = cfg.Pool.Connect("announcer", a.now); err != nil {
+	if a.conn, err = cfg.Pool.Connect("announcer", a.connected); err != nil {
 		return nil, err
 	}
+	a.registry = registry{cfg.Pool, a.conn, cfg.Lease}
 	if _, err := a.conn.Subscribe(cfg.Pool.Subject(kind.ask()), func(*nats.Msg) { a.now() }); err != nil {
 		a.conn.Close()
 		return nil, err
 	}
 	a.now()
 	a.work.Go(a.run)
+	a.work.Go(a.renew)
 	return a, nil
 }
 
+// connected makes the process known to a server that may have forgotten it.
+func (a *Announcer) connected() {
+	a.now()
+	signal(a.due)
+}
+
 // now makes the next announcement due at once.
-func (a *Announcer) now() {
+func (a *Announcer) now() { signal(a.poke) }
+
+// signal wakes whoever waits for c.
+func signal(c chan struct{}) {
 	select {
-	case a.poke <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -141,12 +163,13 @@ func (a *Announcer) Drain(undo bool) {
 	a.what.Draining = !undo
 	a.mu.Unlock()
 	a.send()
+	signal(a.due)
 	if a.conn.Connected() {
 		_ = a.conn.FlushTimeout(a.cfg.Beat)
 	}
 }
 
-// Close ends the announcements. Others notice when the process no longer answers.
+// Close ends the announcements, and takes the process out of the registry. Others notice when the process no longer answers.
 func (a *Announcer) Close() {
 	close(a.stop)
 	a.work.Wait()

@@ -53,6 +53,7 @@ type Config struct {
 	Vouch    func(addr string, message []byte, proof string) error
 	Static   []string         // addresses of processes that need not announce themselves
 	Beat     time.Duration    // of the announcers: DefaultBeat
+	Lease    time.Duration    // likewise: DefaultLease
 	Counters *tandem.Counters // "announcements.<what>"; may be nil
 	Log      *slog.Logger     // for processes with impossible announcements; nil discards
 	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
@@ -72,24 +73,35 @@ type Config struct {
 //  1. An address has one entry: a process that was restarted at its old address takes the entry over.
 //  2. An announcement changes an entry only if its instance is another one or its sequence is later.
 //  3. An entry is removed only if its process was not heard for three beats, although NATS was connected all
-//     the time, and cannot be reached by gRPC. A configured one is never removed.
+//     the time, and cannot be reached by gRPC. A configured one is never removed. With a registry it is a lease in place of
+//     three beats, or less if the process has taken its key away.
 //  4. A process that is known by several addresses, such as a configured and an announced one, is shown once, by the address at which
 //     it was first reached, until that fails. Its instance tells that it is the same.
 type Table struct {
 	cfg    Config
 	conn   *pool.Conn
-	heard  chan wire.Announcement
+	heard  chan heard
 	poke   chan struct{} // a connection's state has changed, or NATS came
+	came   chan struct{} // NATS came
 	told   chan told
 	now    atomic.Pointer[[]Process]
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+
+	registry registry
+	leased   atomic.Bool // there is one, and it is watched
 
 	processes  map[string]*entry  // the owner's, as all below
 	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
 	since      time.Time          // when NATS was connected; zero while it is away
+}
+
+// heard is an announcement, or the key of one that was taken out of the registry.
+type heard struct {
+	what wire.Announcement // without an instance: it was taken out
+	key  string            // "": it was not in the registry
 }
 
 // NewTable returns a running table. The caller must Close it. Errors: Invalid.
@@ -112,8 +124,11 @@ func NewTable(cfg Config) (*Table, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told),
-		processes: map[string]*entry{}, complaints: map[[2]string]bool{},
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
+	}
+	t := &Table{cfg: cfg, heard: make(chan heard, inbox), poke: make(chan struct{}, 1), came: make(chan struct{}, 1),
+		told: make(chan told), processes: map[string]*entry{}, complaints: map[[2]string]bool{},
 		refused: map[string]bool{}}
 	t.now.Store(new([]Process))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -125,7 +140,8 @@ func NewTable(cfg Config) (*Table, error) {
 		}
 	}
 	var err error
-	if t.conn, err = cfg.Pool.Connect("table", t.changed); err == nil {
+	if t.conn, err = cfg.Pool.Connect("table", t.connected); err == nil {
+		t.registry = registry{cfg.Pool, t.conn, cfg.Lease}
 		_, err = t.conn.Subscribe(cfg.Pool.Subject(cfg.Kind.subject), t.hear)
 	}
 	if err != nil {
@@ -133,6 +149,7 @@ func NewTable(cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t.work.Go(func() { t.run(ctx) })
+	t.work.Go(func() { t.follow(ctx) })
 	return t, nil
 }
 
@@ -159,18 +176,19 @@ func (t *Table) hear(m *nats.Msg) {
 		return
 	}
 	select {
-	case t.heard <- a:
+	case t.heard <- heard{what: a}:
 	default:
 		t.cfg.Counters.Add("announcements.lost", 1)
 	}
 }
 
 // changed makes the owner look at the connections soon.
-func (t *Table) changed() {
-	select {
-	case t.poke <- struct{}{}:
-	default:
-	}
+func (t *Table) changed() { signal(t.poke) }
+
+// connected makes the owner look, and the registry be asked for.
+func (t *Table) connected() {
+	t.changed()
+	signal(t.came)
 }
 
 // run owns the entries until ctx ends.
@@ -183,8 +201,12 @@ func (t *Table) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case a := <-t.heard:
-			t.take(ctx, a)
+		case h := <-t.heard:
+			if h.what.Instance == 0 {
+				t.withdrawn(h.key)
+			} else {
+				t.take(ctx, h)
+			}
 		case d := <-t.told:
 			t.enter(d)
 		case <-tick.C:
@@ -232,7 +254,8 @@ func (t *Table) enter(d told) {
 }
 
 // take records an announcement.
-func (t *Table) take(ctx context.Context, a wire.Announcement) {
+func (t *Table) take(ctx context.Context, h heard) {
+	a := h.what
 	e := t.processes[a.Addr]
 	unproved := t.vouch(a)
 	if !t.understood(a) {
@@ -257,7 +280,9 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 		e = t.processes[a.Addr]
 	}
 	if a.Instance == e.Instance && a.Sequence <= e.sequence {
-		t.cfg.Counters.Add("announcements.stale", 1)
+		if h.key == "" { // what is in the registry may be a little older
+			t.cfg.Counters.Add("announcements.stale", 1)
+		}
 		return
 	}
 	if a.Instance != e.Instance && e.Instance != 0 {
@@ -299,7 +324,13 @@ func (t *Table) stranger(err error) {
 }
 
 // lease is how long an announcement holds.
-func (t *Table) lease() time.Duration { return missedBeats * t.cfg.Beat }
+func (t *Table) lease() time.Duration {
+	beats := missedBeats * t.cfg.Beat
+	if t.leased.Load() {
+		return max(beats, t.cfg.Lease)
+	}
+	return beats
+}
 
 // lapsed reports whether a process that was seen then has missed its lease, although NATS was connected all the time.
 func (t *Table) lapsed(seen time.Time) bool {

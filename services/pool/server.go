@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -16,14 +17,23 @@ import (
 	"github.com/tandem-llm/tandem/services/rpc"
 )
 
-// startTime is how long an embedded server may take to accept connections; it needs about 10 ms.
-const startTime = 5 * time.Second
+const (
+	// startTime is how long an embedded server may take to accept connections; it needs about 10 ms.
+	startTime = 5 * time.Second
+
+	// InMemory as ServerConfig.Store keeps nothing on disk.
+	InMemory = "memory"
+
+	// storeBytes bounds what the store holds, in memory and on disk each. A registry needs a few kilobytes for each process.
+	storeBytes = 64 << 20
+)
 
 // Server is a NATS server inside this process, by default on a port of 127.0.0.1 that the system chose. Its
 // token lets clients in.
 type Server struct {
 	nats   *server.Server
 	access Access
+	undo   func() // removes what it has written; may be nil
 }
 
 // Access says how to reach a NATS server.
@@ -43,12 +53,14 @@ type ServerConfig struct {
 	Listen string      // host:port; "": a port of 127.0.0.1 that the system chooses
 	TLS    *tls.Config // clients must also show a certificate that it accepts, with a role in it; nil: the token is enough
 	Secret *rpc.Secret // its token lets clients in too, like the server's own; nil for none
+	// Store turns JetStream on: a folder for its files, or InMemory. "": off, and the server writes no file.
+	Store string
 }
 
-// StartServer starts an embedded server on loopback; it writes no file. Errors: Unavailable.
+// StartServer starts an embedded server on loopback, without JetStream. Errors: Unavailable.
 func StartServer() (*Server, error) { return ServerConfig{}.Start() }
 
-// Start starts an embedded server; it writes no file. Errors: Invalid, Unavailable.
+// Start starts an embedded server. Errors: Invalid, Unavailable.
 func (c ServerConfig) Start() (*Server, error) {
 	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
 	if c.Listen != "" {
@@ -69,7 +81,39 @@ func (c ServerConfig) Start() (*Server, error) {
 	}
 	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret}
 	o.CustomClientAuthentication = d
-	return startServer(&o, d.token)
+	undo, err := c.store(&o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := startServer(&o, d.token)
+	if err != nil {
+		undo()
+		return nil, err
+	}
+	s.undo = undo
+	return s, nil
+}
+
+// store turns JetStream on in o, if c says so. In memory it needs a folder too, which undo removes. Errors: Invalid.
+func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
+	undo = func() {}
+	switch c.Store {
+	case "":
+		return undo, nil
+	case InMemory:
+		if o.StoreDir, err = os.MkdirTemp("", "tandem-pool-"); err != nil {
+			return undo, tandem.Errorf(op, tandem.Invalid, "nats server's store: %w", err)
+		}
+		undo = func() { os.RemoveAll(o.StoreDir) }
+	default:
+		if err := os.MkdirAll(c.Store, 0o700); err != nil {
+			return undo, tandem.Errorf(op, tandem.Invalid, "nats server's store: %w: want a folder that this process may write to, or %s",
+				err, InMemory)
+		}
+		o.StoreDir = c.Store
+	}
+	o.JetStream, o.JetStreamMaxMemory, o.JetStreamMaxStore = true, storeBytes, storeBytes
+	return undo, nil
 }
 
 // door decides which clients get into a server. It implements server.Authentication.
@@ -120,6 +164,9 @@ func (s *Server) Access() Access { return s.access }
 func (s *Server) Close() {
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
+	if s.undo != nil {
+		s.undo()
+	}
 }
 
 // complaint keeps why a server could not start, and is silent otherwise.
