@@ -215,8 +215,8 @@ const PageTokens = kernels.PageRows
 func (m *Model) FreePages() int { return m.cache.FreePages() }
 func (m *Model) Pages() int     { return m.options.KVPages }
 
-// Prefixes are the pages of the KV cache that no sequence uses, kept for sequences that begin as those before did. All but Bound and Drop
-// are safe for concurrent use.
+// Prefixes are the pages of the KV cache that no sequence uses, kept for sequences that begin as those before did. All but Bound, Drop
+// and Summary are safe for concurrent use.
 type Prefixes interface {
 	// Bound sets how many pages may be kept: 0 for all free ones, negative for none, and then sequences share nothing. Call it before
 	// the first shared sequence.
@@ -226,6 +226,8 @@ type Prefixes interface {
 	Evicted() int64    // how many such pages were given up so far, for sequences or because of the bound
 	KeptStates() int   // how many prefixes have the states of recurrent layers
 	LostStates() int64 // how many such states were given up for others
+	// Summary returns at most most prefixes of texts that a sequence may find, the most recently used first.
+	Summary(most int) []tandem.Prefix
 }
 
 // Prefixes returns the kept prefixes of m.

@@ -110,6 +110,7 @@ type Verifier struct {
 
 	features *features // nil: none are handed out
 	keeper   *keeper   // nil: prefixes are in memory alone
+	counted  counted
 
 	blames     ledger                        // of drafters; the schedule's goroutine's, as all below
 	crowded    map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since

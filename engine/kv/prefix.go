@@ -42,7 +42,8 @@ type entry struct {
 	clock      uint64      // of a root: see evict.go; stateClock is that of its states
 	stateClock uint64
 	children   []*entry
-	tokens     []tandem.Token // of its rows
+	tokens     []tandem.Token    // of its rows
+	hash       tandem.PrefixHash // of the tokens of its ancestors and its own
 	page       int32
 	users      int // sequences that have it in their tables; for a root, sequences that share within the tenant
 	idle       bool
@@ -192,7 +193,7 @@ func (p *Pages) join(tenant string) {
 		if c.roots == nil {
 			c.roots = map[string]*entry{}
 		}
-		p.root = &entry{tenant: tenant}
+		p.root = &entry{tenant: tenant, hash: tandem.EmptyPrefix}
 		p.root.root = p.root
 		c.roots[tenant] = p.root
 	}
@@ -330,7 +331,7 @@ func (c *Cache) add(parent *entry, tokens []tandem.Token, page int32) *entry {
 			c.remove(old)
 		}
 	}
-	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), page: page, state: none}
+	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), hash: parent.hash.Add(tokens...), page: page, state: none}
 	parent.children = append(parent.children, e)
 	return e
 }

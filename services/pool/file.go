@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/services/rpc"
 )
 
 // maxFile bounds what is read of a file that names a server, in bytes.
@@ -87,6 +89,38 @@ func (a Access) where() string {
 		return "of file " + a.File
 	}
 	return redact(a.URL)
+}
+
+// PrefixKey returns the key for summaries of prompts: of the fleet's secret, if there is one, else of what opens the pool, which all
+// processes of the fleet have. No key if nothing is secret.
+func (a Access) PrefixKey(fleet *rpc.Secret) tandem.PrefixKey {
+	if key := fleet.PrefixKey(); key != (tandem.PrefixKey{}) {
+		return key
+	}
+	token := ""
+	if a.File != "" {
+		if u, err := readURL(a.File); err == nil {
+			token = userOf(u)
+		}
+		return rpc.PrefixKey(token)
+	}
+	for _, raw := range strings.Split(a.URL, ",") {
+		if u, err := url.Parse(raw); err == nil && token == "" {
+			token = userOf(u)
+		}
+	}
+	if key := a.Secret.PrefixKey(); token == "" && key != (tandem.PrefixKey{}) {
+		return key
+	}
+	return rpc.PrefixKey(cmp.Or(token, a.Token))
+}
+
+// userOf returns the token, or the user with its password, in a URL.
+func userOf(u *url.URL) string {
+	if password, has := u.User.Password(); has {
+		return u.User.Username() + ":" + password
+	}
+	return u.User.Username()
 }
 
 // options returns the URL and the options with which the client connects.

@@ -90,7 +90,7 @@ func (c ServerConfig) Start() (*Server, error) {
 		undo()
 		return nil, err
 	}
-	s.undo = undo
+	s.undo, s.access.Secret = undo, c.Secret
 	return s, nil
 }
 

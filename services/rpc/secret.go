@@ -209,6 +209,17 @@ func (s *Secret) PoolToken() string {
 // AcceptsPool reports whether given is a valid PoolToken.
 func (s *Secret) AcceptsPool(given string) bool { return s.accepts(given, poolToken) }
 
+// PrefixKey returns the key for summaries of prompts of processes with this secret; no key without a secret.
+func (s *Secret) PrefixKey() tandem.PrefixKey { return PrefixKey(s.current()) }
+
+// PrefixKey derives the key for summaries of prompts from a secret of the fleet; no key from "".
+func PrefixKey(secret string) (key tandem.PrefixKey) {
+	if secret != "" {
+		copy(key[:], mac(secret, "tandem prefixes"))
+	}
+	return key
+}
+
 // poolToken derives the token from the secret, because NATS servers that are not tandem's may see it.
 func poolToken(secret string) string { return derive(secret, "tandem pool") }
 
@@ -250,8 +261,11 @@ func signature(secret string, message []byte) string {
 	return derive(secret, "tandem announcement", string(message))
 }
 
-// derive returns HMAC-SHA256 of the parts, each with its length before it, as 64 hexadecimal digits. The first part is the purpose.
-func derive(secret string, parts ...string) string {
+// derive returns mac as 64 hexadecimal digits.
+func derive(secret string, parts ...string) string { return hex.EncodeToString(mac(secret, parts...)) }
+
+// mac returns HMAC-SHA256 of the parts, each with its length before it. The first part is the purpose.
+func mac(secret string, parts ...string) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
 	var n [8]byte
 	for _, part := range parts {
@@ -259,5 +273,5 @@ func derive(secret string, parts ...string) string {
 		mac.Write(n[:])
 		mac.Write([]byte(part))
 	}
-	return hex.EncodeToString(mac.Sum(nil))
+	return mac.Sum(nil)
 }
