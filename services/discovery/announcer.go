@@ -169,6 +169,13 @@ func (a *Announcer) Drain(undo bool) {
 	}
 }
 
+// Draining reports whether the process takes no new work.
+func (a *Announcer) Draining() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.what.Draining
+}
+
 // Close ends the announcements, and takes the process out of the registry. Others notice when the process no longer answers.
 func (a *Announcer) Close() {
 	close(a.stop)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/draining"
 	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/trees"
@@ -41,6 +42,7 @@ type Config struct {
 	Trees    *trees.Writer // writes the trees of all into shared memory; nil: none
 	// Announced returns what the process announces now, for Describe; nil: it does not announce itself.
 	Announced func() wire.Announcement
+	Draining  func() bool // whether it takes no new sessions; nil: it takes them
 }
 
 // Register serves cfg on r. Call forget when a process is gone (rpc.Server.WhenGone).
@@ -114,6 +116,9 @@ func (s *server) open(ctx context.Context, name string, m *peerv1.Opening, told 
 	o.Progress = told
 	if o.Owner, err = d.owners.Caller(ctx); err != nil {
 		return nil, err
+	}
+	if s.cfg.Draining != nil && s.cfg.Draining() && d.owners.Check(o.Session, o.Owner) != nil {
+		return nil, draining.Refuse("drafter")
 	}
 	done, err := d.owners.Open(o.Session, o.Owner)
 	if err != nil {

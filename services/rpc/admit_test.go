@@ -25,6 +25,7 @@ import (
 type everything struct {
 	peerv1.UnimplementedVerifierServiceServer
 	peerv1.UnimplementedDrafterServiceServer
+	peerv1.UnimplementedProcessServiceServer
 }
 
 // internal serves every internal method; one that lets a caller in answers Unsupported.
@@ -37,13 +38,15 @@ func internal(t *testing.T, cfg Config) (addr string, counters *tandem.Counters)
 	}
 	peerv1.RegisterVerifierServiceServer(s.Registrar(), everything{}.UnimplementedVerifierServiceServer)
 	peerv1.RegisterDrafterServiceServer(s.Registrar(), everything{}.UnimplementedDrafterServiceServer)
+	peerv1.RegisterProcessServiceServer(s.Registrar(), everything{}.UnimplementedProcessServiceServer)
 	run(t, s)
 	return s.Addr(), cfg.Counters
 }
 
 // methods are those of the internal services.
 func methods() (out []string) {
-	for _, d := range []grpc.ServiceDesc{peerv1.VerifierService_ServiceDesc, peerv1.DrafterService_ServiceDesc} {
+	for _, d := range []grpc.ServiceDesc{peerv1.VerifierService_ServiceDesc, peerv1.DrafterService_ServiceDesc,
+		peerv1.ProcessService_ServiceDesc} {
 		for _, m := range d.Methods {
 			out = append(out, "/"+d.ServiceName+"/"+m.MethodName)
 		}

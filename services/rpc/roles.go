@@ -51,6 +51,8 @@ var mayCall = map[string][]Role{
 	peerv1.DrafterService_Describe_FullMethodName:   {Gateway, Verifier},
 	peerv1.DrafterService_Claim_FullMethodName:      {Verifier},
 	peerv1.DrafterService_Release_FullMethodName:    {Verifier},
+
+	peerv1.ProcessService_Drain_FullMethodName: {Gateway}, // or whoever has a gateway's certificate to run a fleet with
 }
 
 // openToAll is the health check, open to everybody who can connect, because probes have no secret.

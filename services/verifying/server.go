@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/draining"
 	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
@@ -34,6 +35,7 @@ type Config struct {
 	Segment  *shm.Segment         // for large answers with features, to drafters that have it mapped; nil: none. The caller owns it
 
 	Announced func() wire.Announcement // what the process announces now, for Describe; nil: it does not announce itself
+	Draining  func() bool              // whether it takes no new sessions; nil: it takes them
 
 	// Map maps the segment that a subscriber on this host hands out at a socket, until unmap is called; nil: segments are not mapped.
 	Map func(socket string) (unmap func())
@@ -102,6 +104,9 @@ func (a *adapter) open(ctx context.Context, m *peerv1.Opening, told func(tandem.
 	o.Progress = told
 	if o.Owner, err = a.s.owners.Caller(ctx); err != nil {
 		return nil, err
+	}
+	if a.s.cfg.Draining != nil && a.s.cfg.Draining() && a.s.owners.Check(o.Session, o.Owner) != nil {
+		return nil, draining.Refuse("verifier")
 	}
 	done, err := a.s.owners.Open(o.Session, o.Owner)
 	if err != nil {
