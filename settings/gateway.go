@@ -32,6 +32,7 @@ type Addresses struct {
 	Pool       string   `help:"NATS server of the pool: nats://[token@]host:port or file:PATH. The file holds such a URL. A gateway without it runs a server of its own." placeholder:"URL" group:"Serving"`
 	PoolListen string   `help:"Where a gateway without --pool serves the pool. A host:port; by default a port of 127.0.0.1 that the system chooses." placeholder:"ADDR" group:"Serving"`
 	PoolFile   string   `help:"File in which a gateway that runs the pool writes its URL." placeholder:"FILE" group:"Serving"`
+	PoolStore  string   `help:"JetStream in a gateway's own pool (default: off). A folder for its files, or memory. Then the processes of a fleet are in a registry too: one that starts sees all others at once." placeholder:"DIR|memory" more:"" group:"Serving"`
 	Drafter    []string `help:"Address of a drafter; may be repeated. Drafters that announce themselves through the pool's server are found without." placeholder:"ADDR" sep:"none" group:"Serving"`
 	Verifier   string   `help:"Address of the verifier (default: its default socket)." placeholder:"ADDR" group:"Serving"`
 }

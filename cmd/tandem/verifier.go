@@ -91,7 +91,8 @@ func (c *verifierCmd) Run(a *app) error {
 			spare = 0 // its cores are its own
 		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
-			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
+			Target: path, Pool: c.Pool, Advertise: c.Advertise, Drafters: c.Drafter,
+			PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
 			Plan: planFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,
 			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/draining"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
@@ -152,7 +153,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	if err != nil {
 		return nil, undo, err
 	}
-	served := drafting.Config{Trees: written}
+	served := drafting.Config{Trees: written, Announced: func() wire.Announcement { return announcer.What() },
+		Draining: func() bool { return announcer.Draining() }}
 	states, err := c.states(r, &undo)
 	if err != nil {
 		return nil, undo, err
@@ -178,6 +180,18 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
 			Features: len(told.Taps) > 0, Costs: told.Costs})
 	}
+	serve(r, served, closers)
+	announcer, err = discovery.Announce(discovery.AnnouncerConfig{Pool: poolConfig, What: what, Sign: r.Credentials.Sign})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(announcer.Close)
+	draining.Register(r.Server.Registrar(), "drafter", announcer.Drain)
+	return announcer, undo, nil
+}
+
+// serve registers the drafters. When a process is gone, closers end its sessions.
+func serve(r *roles.Process, served drafting.Config, closers []func(ctx context.Context, owner uint64) error) {
 	forget := drafting.Register(r.Server.Registrar(), served)
 	r.Server.WhenGone(func(process uint64) {
 		for _, end := range closers {
@@ -185,11 +199,6 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		}
 		forget(process)
 	})
-	if announcer, err = discovery.Announce(discovery.AnnouncerConfig{Pool: poolConfig, What: what, Sign: r.Credentials.Sign}); err != nil {
-		return nil, undo, err
-	}
-	undo.Add(announcer.Close)
-	return announcer, undo, nil
 }
 
 // vocabulary serves a vocabulary in parts.

@@ -50,6 +50,7 @@ type Config struct {
 	Pool       string // as roles.Process.PoolAccess takes it; "": the gateway runs a server of its own
 	PoolListen string // address on which that server listens; "": a loopback port that the system chooses
 	PoolFile   string // file for its URL, which the others read; "": none
+	PoolStore  string // as pool.ServerConfig.Store
 
 	HTTP            string       // address of the HTTP server, or NoHTTP
 	AllowHost       []string     // as httpapi.Config.Hosts

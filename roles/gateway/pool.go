@@ -20,6 +20,10 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 	case c.Pool != "" && c.PoolListen != "":
 		return pool.Access{}, nil, tandem.Errorf("", tandem.Invalid,
 			"--pool and --pool-listen together: want one, a pool that is there or one to serve")
+	case c.Pool != "" && c.PoolStore != "":
+		return pool.Access{}, nil, tandem.Errorf("", tandem.Invalid,
+			"--pool and --pool-store together: want --pool-store where the gateway serves the pool itself; "+
+				"other NATS servers have their own setting for JetStream")
 	case c.Pool != "":
 		access, err := r.PoolAccess(ctx, c.Pool)
 		return access, func() {}, err
@@ -81,7 +85,7 @@ func keepPoolFile(path string, access pool.Access) (stop func()) {
 // startPool starts the gateway's own NATS server.
 func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 	if c.PoolListen == "" {
-		return pool.StartServer()
+		return pool.ServerConfig{Store: c.PoolStore}.Start()
 	}
 	if err := rpc.Guard(c.PoolListen, r.Certificate, c.Insecure); err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--pool-listen: %w", err)
@@ -90,7 +94,7 @@ func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pool.ServerConfig{Listen: c.PoolListen, TLS: r.Certificate.For(c.PoolListen), Secret: secret}.Start()
+	return pool.ServerConfig{Listen: c.PoolListen, TLS: r.Certificate.For(c.PoolListen), Secret: secret, Store: c.PoolStore}.Start()
 }
 
 // poolSecret returns the secret that opens this gateway's pool to processes without its file; nil for none.

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/wire"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 	Plan         string          // file of package profile that is looked into before measuring; "" for none
 	Batches      int             // as verifier.Config has it, or WhatPays
 	Apart        bool            // the drafters have processors of their own
+	Advertise    string          // address under which the other processes reach it; "": where it listens
 	Taps         []int           // hidden states to hand out to drafters that read them; nil: none
 	FeatureBytes int             // memory for them
 	SpareThreads int             // threads to leave to others, if passes measured at the start take hardly longer without them
@@ -53,13 +55,22 @@ func (c Config) batches(left bool) (batches int, weighed bool) {
 
 // Run runs a verifier process until ctx ends.
 func Run(ctx context.Context, c Config) error {
-	var server *verifying.Server // set before the address is served
-	r, err := roles.Start(ctx, rpc.Verifier, c.Config, func() { server.Close() })
+	if c.Advertise != "" {
+		if err := rpc.CheckAddress(c.Advertise); err != nil {
+			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
+		}
+	}
+	var server *verifying.Server // set before the address is served, as the announcer
+	var announcer *discovery.Announcer
+	r, err := roles.Start(ctx, rpc.Verifier, c.Config, func() {
+		announcer.Drain(false)
+		server.Close()
+	})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	server, undo, err := c.assemble(ctx, r)
+	server, announcer, undo, err := c.assemble(ctx, r)
 	defer undo.Run()
 	if err != nil {
 		r.Server.Close()
@@ -70,10 +81,11 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // assemble loads the model, puts the verifier together and starts its work on the pool.
-func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifying.Server, undo roles.Cleanup, err error) {
+func (c Config) assemble(ctx context.Context, r *roles.Process) (
+	server *verifying.Server, announcer *discovery.Announcer, undo roles.Cleanup, err error) {
 	access, err := r.PoolAccess(ctx, c.Pool)
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	features := shm.Config{Slots: featureSlots, SlotSize: featureSlot}
 	if len(c.Taps) > 0 {
@@ -81,21 +93,21 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, &undo)
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	m := models[0]
 	plan := c.plan(r)
 	if err := c.divide(r, m, plan); err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	costs, left := c.costs(ctx, r, m, plan)
 	segment, socket, err := c.segment(r, features, &undo)
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	selfDrafts, err := c.selfDrafts(ctx, r, m, plan)
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	chunk := 0
 	if streamed(m) > 0 {
@@ -107,14 +119,16 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: batches, Weighed: weighed, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
 		Store: c.store(r, m), Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	undo.Add(func() { roles.Shutdown(v.Shutdown) })
 	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
 	r.Gauge("features.bytes", v.FeatureBytes)
 	server = verifying.NewServer(verifying.Config{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
-		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(), Map: func(socket string) func() {
+		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
+		Announced: func() wire.Announcement { return announcer.What() }, Draining: func() bool { return announcer.Draining() },
+		Map: func(socket string) func() {
 			return shm.NewLink(shm.Verifier, mapped, func(context.Context) (string, error) { return socket, nil }).Close
 		}})
 	r.Server.WhenGone(func(process uint64) {
@@ -128,18 +142,19 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		Vouch: r.Credentials.Vouch, Static: c.Drafters,
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
 	tickets, err := pool.NewSource(pool.SourceConfig{Config: poolConfig, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
 		Submit: v.Submit, Segments: mapped, Fetcher: memory})
 	if err != nil {
-		return nil, undo, err
+		return nil, nil, undo, err
 	}
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
-	return server, undo, nil
+	announcer, err = c.announce(ctx, r, v, poolConfig, &undo)
+	return server, announcer, undo, err
 }
 
 // costs returns the costs of m's passes, nil without Config.Measure. left: m goes on without SpareThreads of its threads.
