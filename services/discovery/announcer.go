@@ -75,7 +75,7 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 		what.Verifier = &here
 	}
 	kind := kindOf(what)
-	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), key: kind.key(what.Addr), what: what,
+	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), key: kind.key(kind.id(what)), what: what,
 		poke: make(chan struct{}, 1), due: make(chan struct{}, 1), stop: make(chan struct{})}
 	if cfg.Sign != nil {
 		a.sign = func(message []byte) string { return cfg.Sign(what.Addr, message) }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -22,8 +23,10 @@ type entry struct {
 	told     time.Time // when what it tells was last told, in whatever way
 	static   bool
 	shown    bool
-	ask      func() // has the process describe itself
-	cancel   context.CancelFunc
+	// confirmed says that the process at the other end of Conn has told Instance.
+	confirmed bool
+	ask       func() // has the process describe itself
+	cancel    context.CancelFunc
 }
 
 // told is the description that a process gave.
@@ -46,9 +49,14 @@ func (e *entry) record(a wire.Announcement) {
 	e.told = time.Now()
 }
 
+// otherHosts reports whether an announcement is of a process of another host with the same socket or address of loopback.
+func (e *entry) otherHosts(a wire.Announcement) bool {
+	return e.confirmed && e.Up && a.Instance != e.Instance && rpc.OnThisHost(e.Addr)
+}
+
 // add makes an entry and watches its connection. Errors: Invalid, Exhausted.
-func (t *Table) add(ctx context.Context, addr string, static bool) error {
-	if t.processes[addr] != nil {
+func (t *Table) add(ctx context.Context, id, addr string, static bool) error {
+	if t.processes[id] != nil {
 		return nil
 	}
 	if len(t.processes) >= maxProcesses {
@@ -67,7 +75,7 @@ func (t *Table) add(ctx context.Context, addr string, static bool) error {
 		e.ask = func() { t.work.Go(func() { t.ask(ctx, addr, conn) }) }
 		t.work.Go(func() { t.watch(ctx, addr, conn, static) })
 	}
-	t.processes[addr] = e
+	t.processes[id] = e
 	return nil
 }
 

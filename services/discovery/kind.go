@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -52,6 +53,15 @@ func kindOf(a wire.Announcement) Kind {
 		return Gateways
 	}
 	return Drafters
+}
+
+// id names the process of an announcement in a table and in the registry: by its address, at which there is one process. Gateways are not
+// called, and several hosts may have one at the same address of loopback, so their instance counts as well.
+func (k Kind) id(a wire.Announcement) string {
+	if k.describe == nil {
+		return fmt.Sprintf("%s %016x", a.Addr, a.Instance)
+	}
+	return a.Addr
 }
 
 // ask is the subject of requests to announce at once.

@@ -64,9 +64,9 @@ func (r registry) name() string {
 	}, r.pool.Subject("members"))
 }
 
-// key returns the key of the process of a kind at an address.
-func (k Kind) key(addr string) string {
-	sum := sha256.Sum256([]byte(addr))
+// key returns the key of a process.
+func (k Kind) key(id string) string {
+	sum := sha256.Sum256([]byte(id))
 	return k.subject + "." + hex.EncodeToString(sum[:16])
 }
 
@@ -185,7 +185,7 @@ func (t *Table) member(ctx context.Context, e jetstream.KeyValueEntry) {
 	h := heard{key: e.Key()}
 	if e.Operation() == jetstream.KeyValuePut {
 		a, err := wire.UnmarshalAnnouncement(e.Value())
-		if err != nil || !t.cfg.Kind.is(a) || t.cfg.Kind.key(a.Addr) != e.Key() {
+		if err != nil || !t.cfg.Kind.is(a) || t.cfg.Kind.key(t.cfg.Kind.id(a)) != e.Key() {
 			t.cfg.Counters.Add("announcements.garbage", 1)
 			return
 		}
@@ -199,8 +199,8 @@ func (t *Table) member(ctx context.Context, e jetstream.KeyValueEntry) {
 
 // withdrawn records that a process has taken its key away: it does not wait for its lease.
 func (t *Table) withdrawn(key string) {
-	for addr, e := range t.processes {
-		if t.cfg.Kind.key(addr) == key {
+	for id, e := range t.processes {
+		if t.cfg.Kind.key(id) == key {
 			e.seen = time.Time{}
 		}
 	}

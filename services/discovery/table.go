@@ -77,6 +77,8 @@ type Config struct {
 //     three beats, or less if the process has taken its key away.
 //  4. A process that is known by several addresses, such as a configured and an announced one, is shown once, by the address at which
 //     it was first reached, until that fails. Its instance tells that it is the same.
+//  5. Processes of several hosts may announce the same socket or address of loopback. The one that can be reached here says by its
+//     instance which announcements are its own.
 type Table struct {
 	cfg    Config
 	conn   *pool.Conn
@@ -91,7 +93,7 @@ type Table struct {
 	registry registry
 	leased   atomic.Bool // there is one, and it is watched
 
-	processes  map[string]*entry  // the owner's, as all below
+	processes  map[string]*entry  // by Kind.id; the owner's, as all below
 	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
@@ -134,7 +136,7 @@ func NewTable(cfg Config) (*Table, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	for _, addr := range cfg.Static {
-		if err := t.add(ctx, addr, true); err != nil {
+		if err := t.add(ctx, addr, addr, true); err != nil {
 			t.Close()
 			return nil, err
 		}
@@ -250,13 +252,15 @@ func (t *Table) enter(d told) {
 	if id := d.what.Instance; id != 0 && id != e.Instance {
 		e.Instance, e.sequence = id, 0
 	}
+	e.confirmed = d.what.Instance != 0
 	e.record(d.what)
 }
 
 // take records an announcement.
 func (t *Table) take(ctx context.Context, h heard) {
 	a := h.what
-	e := t.processes[a.Addr]
+	id := t.cfg.Kind.id(a)
+	e := t.processes[id]
 	unproved := t.vouch(a)
 	if !t.understood(a) {
 		if e != nil && unproved == nil {
@@ -273,11 +277,15 @@ func (t *Table) take(ctx context.Context, h heard) {
 		if a.Draining {
 			return // it will be gone before it could be used
 		}
-		if err := t.add(ctx, a.Addr, false); err != nil {
+		if err := t.add(ctx, id, a.Addr, false); err != nil {
 			t.cfg.Counters.Add("announcements.garbage", 1)
 			return
 		}
-		e = t.processes[a.Addr]
+		e = t.processes[id]
+	}
+	if e.otherHosts(a) {
+		t.cfg.Counters.Add("announcements.elsewhere", 1)
+		return
 	}
 	if a.Instance == e.Instance && a.Sequence <= e.sequence {
 		if h.key == "" { // what is in the registry may be a little older
@@ -339,21 +347,24 @@ func (t *Table) lapsed(seen time.Time) bool {
 
 // sweep updates the state of the entries' connections and removes the entries that are gone.
 func (t *Table) sweep() (gone []*entry) {
-	for addr, e := range t.processes {
+	for id, e := range t.processes {
 		lapsed := t.lapsed(e.seen)
 		if e.Conn == nil {
 			e.Up = !lapsed
 		} else {
 			up := e.Conn.GetState() == connectivity.Ready
-			if up && !e.Up && e.Draining && !e.static {
-				e.ask() // it may be the successor of the one that was draining
+			if up && !e.Up {
+				e.confirmed = false
+				if !e.static && (e.Draining || rpc.OnThisHost(e.Addr)) {
+					e.ask() // it may be the successor of one that was draining, or another host's
+				}
 			}
 			e.Up = up
 		}
 		e.Lapsed = lapsed && !e.Lease.IsZero()
 		if !e.Up && !e.static && lapsed {
 			t.cfg.Counters.Add("announcements.gone", 1)
-			delete(t.processes, addr)
+			delete(t.processes, id)
 			gone = append(gone, e)
 		}
 	}

@@ -268,3 +268,44 @@ func TestVerifierNonsense(t *testing.T) {
 		}
 	}
 }
+
+// TestOneSocketOnTwoHosts: verifiers of two hosts announce the same socket. Each host uses its own, and does not change its mind; gateways,
+// which nobody calls, are all there.
+func TestOneSocketOnTwoHosts(t *testing.T) {
+	cfg, _ := start(t)
+	addr := "unix://" + filepath.Join(t.TempDir(), "v")
+	x := startVerifier(t, &cfg, addr, addr)
+	other := func(a wire.Announcement) *Announcer {
+		t.Helper()
+		announcer, err := Announce(AnnouncerConfig{Pool: cfg, Beat: beat, What: a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(announcer.Close)
+		return announcer
+	}
+	elsewhere := facts()
+	elsewhere.Queue = "elsewhere"
+	other(wire.Announcement{Addr: addr, Verifier: elsewhere})
+	v, changes := watchKind(t, cfg, Verifiers)
+	own := func(p Process) bool { return p.Up && p.Instance == x.announcer.What().Instance && p.Verifier.Queue == "q" }
+	v.until(t, "announcements of the other are told from its own", func(all []Process) bool {
+		return one(own)(all) && v.counters.Snapshot()["announcements.elsewhere"] > 0
+	})
+	before := changes.Load()
+	time.Sleep(4 * patient)
+	if n := changes.Load() - before; n > 0 || !one(own)(v.now()) {
+		t.Errorf("%d changes: want none; the table has %+v", n, v.now())
+	}
+	x.kill()
+	v.until(t, "its own is down", one(func(p Process) bool { return !p.Up }))
+	y := startVerifier(t, &cfg, addr, addr)
+	v.until(t, "its successor", one(func(p Process) bool {
+		return p.Up && p.Instance == y.announcer.What().Instance && p.Verifier.Queue == "q"
+	}))
+	for range 2 {
+		other(wire.Announcement{Addr: "127.0.0.1:8451", Gateway: &wire.AnnouncedGateway{Name: "g", Model: "m"}})
+	}
+	g, _ := watchKind(t, cfg, Gateways)
+	g.until(t, "both gateways", func(all []Process) bool { return len(all) == 2 && all[0].Up && all[1].Up })
+}
