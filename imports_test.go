@@ -196,6 +196,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"bench/guesses":  {"kernels", "kernels/split"},                 // a target on two groups of cores
 	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
+		"services/discovery", "services/pool", "services/rpc", // what a verifier announces, and the call that drains it
 		"kernels", "kernels/stream", // a target whose weights are streamed
 		"modelfile/trim"},
 	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}

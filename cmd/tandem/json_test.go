@@ -22,6 +22,7 @@ func TestJSONFields(t *testing.T) {
 		{Command: "up", Result: new(upResult)},
 		{Command: "health", Result: new(healthResult)},
 		{Command: "ps", Result: new(status.Status)},
+		{Command: "drain", Result: new(drainResult)},
 		{Command: "logits", Result: new(bench.Logits)},
 		{Command: "model info", Result: new(modelinfo.Model)},
 		{Command: "model quantize, model expand, model random", Result: new(convert.Result)},

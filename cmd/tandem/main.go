@@ -51,6 +51,7 @@ type cli struct {
 	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
 	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost and drafts save here."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
+	Drain      drainCmd      `cmd:"" help:"Have a verifier or drafter finish its sessions and take no new ones."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`

@@ -70,7 +70,10 @@ type Config struct {
 // front is a gateway and its front ends, except the role's gRPC server.
 type front struct {
 	*gateway.Gateway
-	web *httpapi.Server // nil for none
+	web   *httpapi.Server // nil for none
+	model string          // its name
+	fleet *fleet
+	pool  pool.Config
 }
 
 // Run runs a gateway process until ctx ends.
@@ -102,6 +105,10 @@ func Run(ctx context.Context, c Config) (err error) {
 		model{c.Target, info.Config.Arch, vocab, room, info.Sampling})
 	defer undo.Run()
 	if err != nil {
+		r.Server.Close()
+		return err
+	}
+	if err := g.join(r, &undo); err != nil {
 		r.Server.Close()
 		return err
 	}
@@ -174,7 +181,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
-	peers := &peers{verifier: verifier, members: members, lookup: describeLookup}
+	peers := &peers{verifier: verifier, members: members, lookup: describeLookup, fleet: new(fleet)}
 	var generator tandem.Generator = g
 	if c.KeepAwake {
 		generator = awake.New(g, r.Counters)
@@ -187,7 +194,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	serveRPC(r, public.Config{Generator: counted{generator, r.Counters}, Model: config.ModelName, Defaults: c.Defaults, Describe: describe,
 		Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context), Embedder: g,
 		Width: config.Embedding.Made()}, target.chat, texts, config.Limits.Context)
-	out = front{Gateway: g}
+	out = front{Gateway: g, model: config.ModelName, fleet: peers.fleet, pool: poolConfig}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
 		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,

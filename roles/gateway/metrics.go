@@ -87,6 +87,7 @@ type peers struct {
 	verifier tandem.Verifier
 	members  *enlist.Members
 	lookup   func() []public.Process // without a process of its own
+	fleet    *fleet
 }
 
 // passes returns how many passes the verifier has ended.
@@ -103,7 +104,8 @@ func (p *peers) describer(r *roles.Process, model string, l tandem.Limits) func(
 		defer cancel()
 		here := self()
 		here.Model = model
-		d := public.Description{Version: here.Version, Model: model, Vocab: l.Vocab, Context: l.Context, Counters: here.Counters}
+		d := public.Description{Version: here.Version, Model: model, Vocab: l.Vocab, Context: l.Context, Counters: here.Counters,
+			Fleet: p.fleet.members()}
 		d.Processes = append(d.Processes, public.Process{Role: "gateway", Up: true, Description: here})
 		v, err := p.verifier.Describe(ctx)
 		d.Processes = append(d.Processes, public.Process{Role: "verifier", Up: err == nil, Description: v})

@@ -21,7 +21,9 @@ func (t *Table) snapshot() []Process {
 		p.Segment, p.Lease, p.Lapsed = cmp.Or(e.Segment, heard.Segment), heard.Lease, heard.Lapsed
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b Process) int { return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Instance, b.Instance)) })
+	slices.SortFunc(out, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Instance, b.Instance))
+	})
 	return out
 }
 

@@ -288,7 +288,9 @@ func TestOneSocketOnTwoHosts(t *testing.T) {
 	elsewhere.Queue = "elsewhere"
 	other(wire.Announcement{Addr: addr, Verifier: elsewhere})
 	v, changes := watchKind(t, cfg, Verifiers)
-	own := func(p Process) bool { return p.Up && p.Instance == x.announcer.What().Instance && p.Verifier.Queue == "q" }
+	own := func(p Process) bool {
+		return p.Up && p.Instance == x.announcer.What().Instance && p.Verifier.Queue == "q"
+	}
 	v.until(t, "announcements of the other are told from its own", func(all []Process) bool {
 		return one(own)(all) && v.counters.Snapshot()["announcements.elsewhere"] > 0
 	})

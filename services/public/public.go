@@ -47,6 +47,21 @@ type Description struct {
 	Context   int
 	Processes []Process
 	Counters  map[string]int64
+	Fleet     []Member // as they announce themselves
+}
+
+// Member is a verifier or a gateway of a fleet.
+type Member struct {
+	Role             string
+	Addr             string
+	State            string // "up", "down", "draining" or "lapsed"
+	Model            string
+	Version          string
+	Identity         tandem.Identity
+	Running, Waiting int            // of a verifier sessions and tickets, of a gateway requests
+	Pages, FreePages int            // of KV memory
+	Lease            *time.Duration // for which what it last said holds; nil: it never announced itself
+	HTTP, Host       string         // of a gateway
 }
 
 // Config is what a gateway serves.
@@ -108,9 +123,10 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	}))
 }
 
-// Bare returns d without what tells of other tenants' requests and of the machine: counters, and numbers of processes. d stays as it is.
+// Bare returns d without what tells of other tenants' requests and of the machines: counters, numbers of processes, and the fleet. d stays
+// as it is.
 func (d Description) Bare() Description {
-	d.Counters, d.Processes = nil, slices.Clone(d.Processes)
+	d.Counters, d.Processes, d.Fleet = nil, slices.Clone(d.Processes), nil
 	for i := range d.Processes {
 		d.Processes[i].Counters, d.Processes[i].PID = nil, 0
 	}
@@ -132,12 +148,26 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: s.cfg.Defaults.speculation(),
 		MaxTokens: int32(s.cfg.Defaults.MaxTokens), Counters: d.Counters}
 	out.Sampling.Seed = nil
+	for _, m := range d.Fleet {
+		out.Fleet = append(out.Fleet, fromMember(m))
+	}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, &tandemv1.Process{Role: p.Role, Up: p.Up, Model: p.Model, Version: p.Version,
 			Device: p.Device, Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters,
 			Identity: string(p.Identity), Lineage: p.Lineage, Protocol: uint32(p.Protocol), Ways: p.SelfDraftNames()})
 	}
 	return out, nil
+}
+
+func fromMember(m Member) *tandemv1.Member {
+	out := &tandemv1.Member{Role: m.Role, Address: m.Addr, State: m.State, Model: m.Model, Version: m.Version, Identity: string(m.Identity),
+		Running: int32(m.Running), Waiting: int32(m.Waiting), Pages: int32(m.Pages), FreePages: int32(m.FreePages),
+		Http: m.HTTP, Host: m.Host}
+	if m.Lease != nil {
+		ms := m.Lease.Milliseconds()
+		out.LeaseMs = &ms
+	}
+	return out
 }
 
 // sink implements tandem.Sink by sending events.

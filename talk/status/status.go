@@ -25,6 +25,24 @@ type Status struct {
 	Version   string    `json:"version"`
 	Context   int       `json:"context"`
 	Processes []Process `json:"processes"`
+	Fleet     []Member  `json:"fleet,omitempty"`
+}
+
+// Member is a verifier or a gateway that shares the gateway's pool, as it announces itself.
+type Member struct {
+	Role      string   `json:"role"`
+	Address   string   `json:"address"`
+	State     string   `json:"state"`
+	Model     string   `json:"model,omitempty"`
+	Version   string   `json:"version,omitempty"`
+	Identity  string   `json:"identity,omitempty"`
+	Running   int      `json:"running"`
+	Waiting   int      `json:"waiting"`
+	Pages     int      `json:"pages,omitempty"`
+	FreePages int      `json:"free_pages,omitempty"`
+	Lease     *float64 `json:"lease_seconds,omitempty"` // absent: it never announced itself
+	HTTP      string   `json:"http,omitempty"`
+	Host      string   `json:"host,omitempty"`
 }
 
 // Process is one of them.
@@ -67,6 +85,16 @@ func Of(d *tandemv1.DescribeResponse) Status {
 			Threads: int(p.GetThreads()), Device: p.GetDevice(), ISA: p.GetIsa(),
 			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Ways: p.GetWays(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
 	}
+	for _, m := range d.GetFleet() {
+		member := Member{Role: m.GetRole(), Address: m.GetAddress(), State: m.GetState(), Model: m.GetModel(), Version: m.GetVersion(),
+			Identity: m.GetIdentity(), Running: int(m.GetRunning()), Waiting: int(m.GetWaiting()), Pages: int(m.GetPages()),
+			FreePages: int(m.GetFreePages()), HTTP: m.GetHttp(), Host: m.GetHost()}
+		if m.LeaseMs != nil {
+			seconds := float64(m.GetLeaseMs()) / 1e3
+			member.Lease = &seconds
+		}
+		out.Fleet = append(out.Fleet, member)
+	}
 	return out
 }
 
@@ -95,7 +123,28 @@ func (r Status) Print(to io.Writer) error {
 			err = errors.Join(err, more)
 		}
 	}
-	return err
+	return errors.Join(err, printFleet(to, r.Fleet))
+}
+
+// printFleet writes the members of a fleet as a table; nothing if there are none.
+func printFleet(to io.Writer, all []Member) error {
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nFLEET\tSTATE\tADDRESS\tRUNNING\tWAITING\tFREE PAGES\tLEASE\tMODEL\tIDENTITY")
+	for _, m := range all {
+		free, lease := "-", "-"
+		if m.Pages > 0 {
+			free = fmt.Sprintf("%d of %d", m.FreePages, m.Pages)
+		}
+		if m.Lease != nil {
+			lease = fmt.Sprintf("%.1f s", max(0, *m.Lease))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Role, m.State, cmp.Or(terminal.Shown(m.Address), "-"), m.Running,
+			m.Waiting, free, lease, cmp.Or(terminal.Shown(m.Model), "-"), cmp.Or(terminal.Shown(m.Identity), "-"))
+	}
+	return w.Flush()
 }
 
 // mostShown bounds the sessions that a line names.

@@ -1,8 +1,11 @@
 package status
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
 // TestPoolLine: ps says what waits in the pool, and whose it is.
@@ -48,5 +51,31 @@ func TestMeasured(t *testing.T) {
 	var out strings.Builder
 	if err := s.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\ndraft a brings 1.20 x here\n") {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// TestFleet: the members of the fleet are a table of their own, with load and lease; there is none without members.
+func TestFleet(t *testing.T) {
+	lease := int64(1260)
+	d := &tandemv1.DescribeResponse{Fleet: []*tandemv1.Member{
+		{Role: "gateway", Address: "box:8451", State: "up", Model: "m", Running: 2, Waiting: 1, LeaseMs: &lease, Host: "box"},
+		{Role: "verifier", Address: "box:8452", State: "draining", Model: "m", Identity: "i-1", Running: 3, Pages: 90, FreePages: 40}}}
+	var out strings.Builder
+	if err := Of(d).Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nFLEET ", "gateway   up        box:8451  2        1        -           1.3 s  m      -\n",
+		"verifier  draining  box:8452  3        0        40 of 90    -      m      i-1\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("ps prints\n%s\nwant %q in it", out.String(), want)
+		}
+	}
+	b, err := json.Marshal(Of(d))
+	if err != nil || !strings.Contains(string(b), `"address":"box:8451","state":"up","model":"m","running":2,"waiting":1,"lease_seconds":1.26`) {
+		t.Errorf("%v: %s", err, b)
+	}
+	out.Reset()
+	if err := (Status{}).Print(&out); err != nil || strings.Contains(out.String(), "FLEET") {
+		t.Errorf("without members: %v: %s", err, out.String())
 	}
 }

@@ -1903,7 +1903,10 @@ type DescribeResponse struct {
 	// Processes behind this gateway.
 	Processes []*Process `protobuf:"bytes,8,rep,name=processes,proto3" json:"processes,omitempty"`
 	// Counters by name, since the gateway's start.
-	Counters      map[string]int64 `protobuf:"bytes,9,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Counters map[string]int64 `protobuf:"bytes,9,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Fleet are the verifiers and gateways that share the gateway's pool, as they announce themselves; empty for a caller who is not told
+	// counters.
+	Fleet         []*Member `protobuf:"bytes,10,rep,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2001,6 +2004,167 @@ func (x *DescribeResponse) GetCounters() map[string]int64 {
 	return nil
 }
 
+func (x *DescribeResponse) GetFleet() []*Member {
+	if x != nil {
+		return x.Fleet
+	}
+	return nil
+}
+
+// Member is a process of a fleet.
+type Member struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Role is "gateway" or "verifier".
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Address at which it serves.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// State is "up", "down", "draining" (it takes no new sessions) or "lapsed" (it can be reached, but is not heard).
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// Model that it serves.
+	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
+	// Version of tandem that it runs.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// Identity of what a verifier computes.
+	Identity string `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Running sessions of a verifier, requests of a gateway.
+	Running int32 `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	// Waiting tickets of a verifier, requests of a gateway.
+	Waiting int32 `protobuf:"varint,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Pages of a verifier's KV memory.
+	Pages int32 `protobuf:"varint,9,opt,name=pages,proto3" json:"pages,omitempty"`
+	// Free_pages of them.
+	FreePages int32 `protobuf:"varint,10,opt,name=free_pages,json=freePages,proto3" json:"free_pages,omitempty"`
+	// Lease_ms is for how many milliseconds what it last said holds; 0 or less: it has ended. Absent if it never announced itself.
+	LeaseMs *int64 `protobuf:"varint,11,opt,name=lease_ms,json=leaseMs,proto3,oneof" json:"lease_ms,omitempty"`
+	// Http is the address of a gateway's HTTP server; empty for none.
+	Http string `protobuf:"bytes,12,opt,name=http,proto3" json:"http,omitempty"`
+	// Host is the name of a gateway's host.
+	Host          string `protobuf:"bytes,13,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Member) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Member) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Member) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Member) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Member) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Member) GetWaiting() int32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Member) GetPages() int32 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *Member) GetFreePages() int32 {
+	if x != nil {
+		return x.FreePages
+	}
+	return 0
+}
+
+func (x *Member) GetLeaseMs() int64 {
+	if x != nil && x.LeaseMs != nil {
+		return *x.LeaseMs
+	}
+	return 0
+}
+
+func (x *Member) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *Member) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
 // Process is one process of a tandem.
 type Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2036,7 +2200,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2212,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2225,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Process) GetRole() string {
@@ -2168,7 +2332,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2344,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2357,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -2223,7 +2387,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2399,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2412,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TokenizeResponse) GetTokens() *TokenList {
@@ -2276,7 +2440,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2452,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2465,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DetokenizeRequest) GetTokens() *TokenList {
@@ -2322,7 +2486,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2498,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2511,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -2548,7 +2712,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\adrafted\x18\x03 \x01(\x05R\adrafted\x12\x1a\n" +
 	"\baccepted\x18\x04 \x01(\x05R\baccepted\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\x01R\x06weight\"\x11\n" +
-	"\x0fDescribeRequest\"\xbc\x03\n" +
+	"\x0fDescribeRequest\"\xe5\x03\n" +
 	"\x10DescribeResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -2561,10 +2725,29 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\a \x01(\x05R\tmaxTokens\x120\n" +
 	"\tprocesses\x18\b \x03(\v2\x12.tandem.v1.ProcessR\tprocesses\x12E\n" +
-	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x1a;\n" +
+	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x12'\n" +
+	"\x05fleet\x18\n" +
+	" \x03(\v2\x11.tandem.v1.MemberR\x05fleet\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x94\x03\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd6\x02\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x14\n" +
+	"\x05model\x18\x04 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x1a\n" +
+	"\bidentity\x18\x06 \x01(\tR\bidentity\x12\x18\n" +
+	"\arunning\x18\a \x01(\x05R\arunning\x12\x18\n" +
+	"\awaiting\x18\b \x01(\x05R\awaiting\x12\x14\n" +
+	"\x05pages\x18\t \x01(\x05R\x05pages\x12\x1d\n" +
+	"\n" +
+	"free_pages\x18\n" +
+	" \x01(\x05R\tfreePages\x12\x1e\n" +
+	"\blease_ms\x18\v \x01(\x03H\x00R\aleaseMs\x88\x01\x01\x12\x12\n" +
+	"\x04http\x18\f \x01(\tR\x04http\x12\x12\n" +
+	"\x04host\x18\r \x01(\tR\x04hostB\v\n" +
+	"\t_lease_ms\"\x94\x03\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
@@ -2623,7 +2806,7 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_tandem_v1_generation_proto_goTypes = []any{
 	(Origin)(0),                // 0: tandem.v1.Origin
 	(FinishReason)(0),          // 1: tandem.v1.FinishReason
@@ -2646,23 +2829,24 @@ var file_tandem_v1_generation_proto_goTypes = []any{
 	(*DrafterStatistics)(nil),  // 18: tandem.v1.DrafterStatistics
 	(*DescribeRequest)(nil),    // 19: tandem.v1.DescribeRequest
 	(*DescribeResponse)(nil),   // 20: tandem.v1.DescribeResponse
-	(*Process)(nil),            // 21: tandem.v1.Process
-	(*TokenizeRequest)(nil),    // 22: tandem.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),   // 23: tandem.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),  // 24: tandem.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil), // 25: tandem.v1.DetokenizeResponse
-	nil,                        // 26: tandem.v1.Sampling.LogitBiasEntry
-	nil,                        // 27: tandem.v1.Statistics.ChoicesEntry
-	nil,                        // 28: tandem.v1.Statistics.ReasonsEntry
-	nil,                        // 29: tandem.v1.DescribeResponse.CountersEntry
-	nil,                        // 30: tandem.v1.Process.CountersEntry
+	(*Member)(nil),             // 21: tandem.v1.Member
+	(*Process)(nil),            // 22: tandem.v1.Process
+	(*TokenizeRequest)(nil),    // 23: tandem.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),   // 24: tandem.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),  // 25: tandem.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil), // 26: tandem.v1.DetokenizeResponse
+	nil,                        // 27: tandem.v1.Sampling.LogitBiasEntry
+	nil,                        // 28: tandem.v1.Statistics.ChoicesEntry
+	nil,                        // 29: tandem.v1.Statistics.ReasonsEntry
+	nil,                        // 30: tandem.v1.DescribeResponse.CountersEntry
+	nil,                        // 31: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
 	4,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
 	5,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
 	6,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
 	3,  // 3: tandem.v1.GenerateRequest.resume:type_name -> tandem.v1.Resume
-	26, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
+	27, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
 	8,  // 5: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
 	9,  // 6: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
 	15, // 7: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
@@ -2680,28 +2864,29 @@ var file_tandem_v1_generation_proto_depIdxs = []int32{
 	16, // 19: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
 	17, // 20: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
 	18, // 21: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
-	27, // 22: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
-	28, // 23: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
+	28, // 22: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	29, // 23: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
 	5,  // 24: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
 	6,  // 25: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	21, // 26: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	29, // 27: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	30, // 28: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	4,  // 29: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
-	4,  // 30: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
-	2,  // 31: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	19, // 32: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	22, // 33: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
-	24, // 34: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
-	7,  // 35: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	20, // 36: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	23, // 37: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
-	25, // 38: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
-	35, // [35:39] is the sub-list for method output_type
-	31, // [31:35] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	22, // 26: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	30, // 27: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	21, // 28: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
+	31, // 29: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	4,  // 30: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	4,  // 31: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 32: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	19, // 33: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	23, // 34: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	25, // 35: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	7,  // 36: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	20, // 37: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	24, // 38: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	26, // 39: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	36, // [36:40] is the sub-list for method output_type
+	32, // [32:36] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -2721,13 +2906,14 @@ func file_tandem_v1_generation_proto_init() {
 		(*GenerateResponse_Finished)(nil),
 	}
 	file_tandem_v1_generation_proto_msgTypes[11].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
