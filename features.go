@@ -20,6 +20,7 @@ type FeatureQuery struct {
 	Epoch   Epoch
 	From    Position
 	Until   Position
+	Addr    string // of the verifier that holds the session (Place.Addr)
 }
 
 // Validate returns Invalid if q asks for nothing.

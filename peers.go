@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,7 +29,28 @@ type Opening struct {
 
 	Identity    Identity // that the session began with; "": it begins now, with the receiver's
 	Fingerprint string   // of the vocabulary of Tokens; "": unknown
+	Place       Place    // of the verifier that holds the session, for a drafter
 	Translate   bool     // the receiver's own tokens mean other texts; it was told those of Fingerprint
+}
+
+// Place says where the verifier is that holds a session. The zero Place is the one verifier of a group that has no other.
+type Place struct {
+	Queue string // of its tickets in the pool; "": the one that all share
+	Addr  string // as rpc.Dial takes it, for a drafter that asks it for features; "": the drafter's own setting says it
+}
+
+// MostQueue bounds the name of a queue, in bytes.
+const MostQueue = 64
+
+// Validate returns Invalid if p's queue cannot be the name of one: letters, digits, '-' and '_'.
+func (p Place) Validate() error {
+	odd := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+	}
+	if len(p.Queue) > MostQueue || strings.ContainsFunc(p.Queue, odd) {
+		return Errorf("place", Invalid, "queue %.80q: want at most %d letters, digits, - and _", p.Queue, MostQueue)
+	}
+	return nil
 }
 
 // ProgressEvery is how often Opening.Progress is called.
@@ -56,6 +78,7 @@ func PassMay(d time.Duration) time.Duration {
 // Opened describes a session that was just opened.
 type Opened struct {
 	Identity  Identity  // of the receiver; "" for a drafter without a model
+	Verifier  string    // which of a fleet's holds it: a name for the gateway alone
 	Reused    int       // how many of Opening.Tokens were found in memory that another session of the tenant had filled
 	Cached    int       // how many of these when Open began; the others were computed by others meanwhile
 	Hindsight Hindsight // from a drafter: on Opening.Tokens
@@ -193,6 +216,7 @@ type Proposal struct {
 	Ahead      bool     // after the answer, go on drafting for the next round
 	SelfDrafts []string // of the ticket that the drafter puts
 	Successors int      // likewise
+	Place      Place    // of the session now
 }
 
 // Growth is an order in which a tree grows.
@@ -242,12 +266,13 @@ type Ticket struct {
 	SelfDrafts []string   // whose guesses the verdict is to carry; unknown ones are ignored
 	Successors int        // how many of the target's likeliest tokens after each node the verdict is to carry, 0 to MostSuccessors
 	Trace      string     // W3C traceparent of the sending stage; "" when not traced
+	Queue      string     // of the pool in which it goes (Place.Queue); it does not travel
 }
 
 // Ticket returns the ticket that answers p with a drafter's tree. It shares p's and t's memory, and has no Trace.
 func (p Proposal) Ticket(drafter string, t Tree) Ticket {
 	return Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: drafter, Tree: t, SelfDrafts: p.SelfDrafts,
-		Successors: p.Successors}
+		Successors: p.Successors, Queue: p.Place.Queue}
 }
 
 // Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder

@@ -12,10 +12,10 @@ import (
 func TestTicketHasAllOfTheProposal(t *testing.T) {
 	p := tandem.Proposal{Session: 1, Epoch: 2, Base: 3, Hash: 4, From: 5, Suffix: []tandem.Token{6}, Bounds: tandem.Bounds{Nodes: 7},
 		Growth: 1, Branch: 8, Stop: 9, Temper: 10, Plan: tandem.Plan{Round: 11}, Return: true, Ahead: true, SelfDrafts: tandem.SelfDrafts(),
-		Successors: 12}
+		Successors: 12, Place: tandem.Place{Queue: "13"}}
 	tree := tandem.Tree{Tokens: []tandem.Token{13}, Parents: []int32{-1}}
 	k := p.Ticket("go", tree)
-	if k.Drafter != "go" || !reflect.DeepEqual(k.Tree, tree) || k.Trace != "" {
+	if k.Drafter != "go" || k.Queue != "13" || !reflect.DeepEqual(k.Tree, tree) || k.Trace != "" {
 		t.Errorf("ticket %+v", k)
 	}
 	asked, ticket, shared := reflect.ValueOf(p), reflect.ValueOf(k), 0

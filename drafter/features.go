@@ -23,6 +23,9 @@ const (
 func (f *stateGrower) ask(ctx context.Context, until int) (tandem.Features, error) {
 	d := f.d
 	q := tandem.FeatureQuery{Session: f.id, Epoch: f.epoch, From: tandem.Position(f.next.Load()), Until: tandem.Position(until)}
+	if addr := f.addr.Load(); addr != nil {
+		q.Addr = *addr
+	}
 	if d.cfg.Features == nil {
 		return tandem.Features{}, tandem.Errorf("features", tandem.Unsupported, "nobody hands them out")
 	}
@@ -64,6 +67,7 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (learn func()) 
 		return learn
 	}
 	f, until := x.(*stateGrower), int(p.Base)-1
+	f.addr.Store(&p.Place.Addr)
 	if f.none.Load() || f.epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
 		return learn
 	}
@@ -93,6 +97,7 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (learn func()) 
 // open implements grower: the cache gets the text as its features come. Progress is told.
 func (f *stateGrower) open(ctx context.Context, o tandem.Opening) error {
 	n := len(o.Tokens)
+	f.addr.Store(&o.Place.Addr)
 	if o.Progress == nil {
 		return f.fill(ctx, n)
 	}

@@ -28,9 +28,10 @@ import (
 //     without features.
 type stateGrower struct {
 	tokenGrower
-	next  atomic.Int64  // first position whose features are neither here nor known not to exist; base + len(rows)
-	asked atomic.Uint64 // answers of the verifier, of whatever kind, while the session is opened
-	none  atomic.Bool   // the verifier keeps none, and is not asked again in this session
+	next  atomic.Int64           // first position whose features are neither here nor known not to exist; base + len(rows)
+	asked atomic.Uint64          // answers of the verifier, of whatever kind, while the session is opened
+	addr  atomic.Pointer[string] // of the verifier that holds the session (tandem.Place)
+	none  atomic.Bool            // the verifier keeps none, and is not asked again in this session
 
 	sure   int
 	base   int

@@ -136,7 +136,7 @@ func TestBadHandles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.conn.Publish(cfg.withDefaults().subject(), data); err != nil {
+		if err := p.conn.Publish(cfg.tickets(""), data); err != nil {
 			t.Fatal(err)
 		}
 		got, err := src.Take(within(t, 30*time.Second), 1)
@@ -158,7 +158,7 @@ func TestBadHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.conn.Publish(cfg.withDefaults().subject(), data); err != nil {
+	if err := p.conn.Publish(cfg.tickets(""), data); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := src.Take(within(t, 30*time.Second), 1); err != nil || got[0].Tree.Len() != 16 {

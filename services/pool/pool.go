@@ -1,7 +1,8 @@
 // Package pool carries tickets from drafters and gateway to the verifier through NATS. A ticket that is lost, doubled or
 // late costs time, never correctness.
 //
-// Senders publish requests on one subject; one verifier of the queue group gets each, and replies whether it had room.
+// Each verifier takes requests on a subject of its own, its queue, and replies whether it had room: a ticket is worth nothing to a verifier
+// that does not hold its session. A ticket whose sender knows no queue goes to a subject that all verifiers of the pool share.
 // The pool's queue is the verifier's own: the tickets that wait there for a pass, at most one batch, whichever way they came
 // (verifier.Verifier.Submit). So there is one queue with one bound; a queue in the NATS server or a channel would hold as many
 // again before a sender paused. The queue is not a JetStream stream either, because a ticket is worthless without the process that
@@ -64,7 +65,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) subject() string { return c.Subject("ticket") }
+// tickets returns the subject of the tickets of a queue, "" for that which all verifiers share.
+func (c Config) tickets(queue string) string {
+	if queue != "" {
+		queue = "." + queue
+	}
+	return c.Subject("ticket") + queue
+}
 
 // validate refuses names that NATS could not take.
 func (c Config) validate() error {

@@ -239,7 +239,7 @@ func TestGarbageIsCountedAndDropped(t *testing.T) {
 		"handle of elsewhere": {marshal(func(e *wire.Envelope) { e.Handle.Segment = 1 }), "tickets.stale_handle", true},
 	} {
 		before := cfg.Counters.Snapshot()[c.counter]
-		if err := p.conn.Publish(cfg.withDefaults().subject(), c.data); err != nil {
+		if err := p.conn.Publish(cfg.tickets(""), c.data); err != nil {
 			t.Fatal(err)
 		}
 		put(t, p, ticket(3, chain(2)))

@@ -64,13 +64,16 @@ func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Wait)
 	defer cancel()
+	if err := (tandem.Place{Queue: t.Queue}).Validate(); err != nil {
+		return err
+	}
 	e, err := p.cfg.Trees.Envelope(t)
 	if err != nil {
 		return err
 	}
 	data, err := e.Marshal()
 	if err == nil {
-		err = p.publish(ctx, data, t.Trace)
+		err = p.publish(ctx, t.Queue, data, t.Trace)
 	}
 	if err != nil {
 		p.cfg.Trees.Release(e.Handle)
@@ -78,13 +81,20 @@ func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
 	return err
 }
 
+// Inline returns a pool whose trees all travel inside their tickets, for a verifier that cannot read this process's memory.
+func (p *Publisher) Inline() tandem.Pool {
+	cfg := p.cfg
+	cfg.Trees = nil
+	return &Publisher{cfg: cfg, clock: p.clock, conn: p.conn}
+}
+
 // publish sends one message and waits until a verifier has taken it.
-func (p *Publisher) publish(ctx context.Context, data []byte, trace string) error {
+func (p *Publisher) publish(ctx context.Context, queue string, data []byte, trace string) error {
 	h := nats.Header{headerClock: {p.clock}, headerDeadline: {strconv.FormatInt(time.Now().Add(p.cfg.Worth).UnixMilli(), 10)}}
 	if trace != "" {
 		h[headerTrace] = []string{trace}
 	}
-	reply, err := p.request(ctx, &nats.Msg{Subject: p.cfg.subject(), Data: data, Header: h})
+	reply, err := p.request(ctx, &nats.Msg{Subject: p.cfg.tickets(queue), Data: data, Header: h})
 	if err != nil {
 		return poolError(err)
 	}

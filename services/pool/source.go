@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type SourceConfig struct {
 	FetchTime time.Duration // for one of these: 100 ms
 	MaxNodes  int           // largest valid tree: tandem.DefaultLimits.Nodes
 	Vocab     int           // tokens must be below it: no limit
+	Queue     string        // the verifier's own, beside the one that all share: none
 }
 
 // mostFetches is how many trees are fetched at once; tickets beyond them are refused as if the pool were full.
@@ -54,7 +56,7 @@ type Source struct {
 // NewSource connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
 func NewSource(cfg SourceConfig) (*Source, error) {
 	cfg.Config = cfg.Config.withDefaults()
-	if err := cfg.Config.validate(); err != nil {
+	if err := cmp.Or(cfg.Config.validate(), (tandem.Place{Queue: cfg.Queue}).Validate()); err != nil {
 		return nil, err
 	}
 	if cfg.FetchTime == 0 {
@@ -75,10 +77,16 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if s.conn, err = cfg.connect("source", func() {}); err != nil {
 		return nil, err
 	}
-	// The client subscribes again by itself whenever it is connected again.
-	if _, err = s.conn.QueueSubscribe(cfg.subject(), "verifiers", s.take); err != nil {
-		s.conn.Close()
-		return nil, tandem.Errorf(op, tandem.Internal, "subscribe to %s: %w", cfg.subject(), err)
+	subjects := []string{cfg.tickets("")}
+	if cfg.Queue != "" {
+		subjects = append(subjects, cfg.tickets(cfg.Queue))
+	}
+	for _, subject := range subjects {
+		// The client subscribes again by itself whenever it is connected again.
+		if _, err = s.conn.QueueSubscribe(subject, "verifiers", s.take); err != nil {
+			s.conn.Close()
+			return nil, tandem.Errorf(op, tandem.Internal, "subscribe to %s: %w", subject, err)
+		}
 	}
 	return s, nil
 }

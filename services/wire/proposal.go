@@ -25,7 +25,7 @@ func FromProposal(p tandem.Proposal, drafter string) *peerv1.ProposeRequest {
 		From: int32(p.From), Suffix: FromTokens(p.Suffix), Drafter: drafter,
 		Policy: &peerv1.Policy{Nodes: int32(p.Bounds.Nodes), Depth: int32(p.Bounds.Depth), Width: int32(p.Bounds.Width)},
 		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead,
-		Temper: p.Temper, Ways: p.SelfDrafts, Successors: uint32(p.Successors)}
+		Temper: p.Temper, Ways: p.SelfDrafts, Successors: uint32(p.Successors), Place: fromPlace(p.Place)}
 }
 
 // ToProposal decodes p. An impossible growth, probability or plan is Invalid; the drafter checks
@@ -56,6 +56,9 @@ func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 	}
 	if out.Successors, err = toSuccessors(p.GetSuccessors()); err != nil {
 		return out, tandem.Errorf(op, tandem.Invalid, "%w", err)
+	}
+	if out.Place, err = toPlace(p.GetPlace()); err != nil {
+		return out, err
 	}
 	out.Plan, err = toPlan(p.GetPlan())
 	return out, err

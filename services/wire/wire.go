@@ -93,8 +93,28 @@ func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
 		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
 		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.SelfDrafts, Features: o.Features,
-		Translate: o.Translate}
+		Translate: o.Translate, Place: fromPlace(o.Place)}
 }
+
+func fromPlace(p tandem.Place) *peerv1.Place {
+	if p == (tandem.Place{}) {
+		return nil
+	}
+	return &peerv1.Place{Queue: p.Queue, Address: p.Addr}
+}
+
+// toPlace decodes p. Errors: Invalid for a queue that cannot be one, or an address that is too long.
+func toPlace(p *peerv1.Place) (tandem.Place, error) {
+	out := tandem.Place{Queue: p.GetQueue(), Addr: p.GetAddress()}
+	if len(out.Addr) > maxAddress {
+		return tandem.Place{}, tandem.Errorf(op, tandem.Invalid, "address of a place has %d bytes: want at most %d", len(out.Addr),
+			maxAddress)
+	}
+	return out, out.Validate()
+}
+
+// maxAddress bounds an address, in bytes.
+const maxAddress = 300
 
 // ToOpening decodes o; a message without a session, tokens or sampling is Invalid, as is one with names that are not valid.
 func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
@@ -106,8 +126,9 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 			tandem.SessionID(o.GetSession()))
 	}
 	sampling, err := toSampling(o.GetSampling())
+	place, misplaced := toPlace(o.GetPlace())
 	if err == nil {
-		err = cmp.Or(tandem.ValidName("identity", o.GetIdentity()), tandem.ValidName("fingerprint", o.GetFingerprint()))
+		err = cmp.Or(misplaced, tandem.ValidName("identity", o.GetIdentity()), tandem.ValidName("fingerprint", o.GetFingerprint()))
 	}
 	if err == nil {
 		_, err = toWays(o.GetWays())
@@ -119,7 +140,7 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(),
 		Sampling: sampling,
 		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary()), SelfDrafts: o.GetWays(),
-		Features: o.GetFeatures(), Translate: o.GetTranslate()}, nil
+		Features: o.GetFeatures(), Translate: o.GetTranslate(), Place: place}, nil
 }
 
 // ToIdentity decodes the identity in an answer. Errors: Corrupt if it is not valid.

@@ -435,7 +435,9 @@ type ProposeRequest struct {
 	// Ways of the target's own that the ticket asks.
 	Ways []string `protobuf:"bytes,17,rep,name=ways,proto3" json:"ways,omitempty"`
 	// Successors of the ticket that the drafter puts.
-	Successors    uint32 `protobuf:"varint,18,opt,name=successors,proto3" json:"successors,omitempty"`
+	Successors uint32 `protobuf:"varint,18,opt,name=successors,proto3" json:"successors,omitempty"`
+	// Place of the verifier that holds the session now.
+	Place         *Place `protobuf:"bytes,19,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -594,6 +596,13 @@ func (x *ProposeRequest) GetSuccessors() uint32 {
 		return x.Successors
 	}
 	return 0
+}
+
+func (x *ProposeRequest) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
 }
 
 // Plan holds the costs and chances by which a tree is cut.
@@ -1447,7 +1456,7 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x05state\"7\n" +
 	"\tHindsight\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
-	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\x82\x04\n" +
+	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xb3\x04\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1469,7 +1478,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x04ways\x18\x11 \x03(\tR\x04ways\x12\x1e\n" +
 	"\n" +
 	"successors\x18\x12 \x01(\rR\n" +
-	"successors\"\xa0\x01\n" +
+	"successors\x12/\n" +
+	"\x05place\x18\x13 \x01(\v2\x19.tandem.internal.v1.PlaceR\x05place\"\xa0\x01\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
@@ -1577,9 +1587,10 @@ var file_tandem_internal_v1_drafter_proto_goTypes = []any{
 	(*Opening)(nil),                        // 21: tandem.internal.v1.Opening
 	(*Progress)(nil),                       // 22: tandem.internal.v1.Progress
 	(*Policy)(nil),                         // 23: tandem.internal.v1.Policy
-	(*Tree)(nil),                           // 24: tandem.internal.v1.Tree
-	(*Handle)(nil),                         // 25: tandem.internal.v1.Handle
-	(*Description)(nil),                    // 26: tandem.internal.v1.Description
+	(*Place)(nil),                          // 24: tandem.internal.v1.Place
+	(*Tree)(nil),                           // 25: tandem.internal.v1.Tree
+	(*Handle)(nil),                         // 26: tandem.internal.v1.Handle
+	(*Description)(nil),                    // 27: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
 	21, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
@@ -1590,35 +1601,36 @@ var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
 	23, // 5: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
 	0,  // 6: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
 	7,  // 7: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
-	24, // 8: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
-	5,  // 9: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	25, // 10: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
-	25, // 11: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	25, // 12: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	26, // 13: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	1,  // 14: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
-	3,  // 15: tandem.internal.v1.DrafterService.Hold:input_type -> tandem.internal.v1.DrafterServiceHoldRequest
-	6,  // 16: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
-	9,  // 17: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
-	11, // 18: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
-	13, // 19: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
-	15, // 20: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
-	17, // 21: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	19, // 22: tandem.internal.v1.DrafterService.Target:input_type -> tandem.internal.v1.TargetRequest
-	2,  // 23: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	4,  // 24: tandem.internal.v1.DrafterService.Hold:output_type -> tandem.internal.v1.DrafterServiceHoldResponse
-	8,  // 25: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	10, // 26: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	12, // 27: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	14, // 28: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	16, // 29: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	18, // 30: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	20, // 31: tandem.internal.v1.DrafterService.Target:output_type -> tandem.internal.v1.TargetResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	24, // 8: tandem.internal.v1.ProposeRequest.place:type_name -> tandem.internal.v1.Place
+	25, // 9: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
+	5,  // 10: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
+	26, // 11: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
+	26, // 12: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	26, // 13: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	27, // 14: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	1,  // 15: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
+	3,  // 16: tandem.internal.v1.DrafterService.Hold:input_type -> tandem.internal.v1.DrafterServiceHoldRequest
+	6,  // 17: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
+	9,  // 18: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
+	11, // 19: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
+	13, // 20: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
+	15, // 21: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
+	17, // 22: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
+	19, // 23: tandem.internal.v1.DrafterService.Target:input_type -> tandem.internal.v1.TargetRequest
+	2,  // 24: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	4,  // 25: tandem.internal.v1.DrafterService.Hold:output_type -> tandem.internal.v1.DrafterServiceHoldResponse
+	8,  // 26: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	10, // 27: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	12, // 28: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	14, // 29: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	16, // 30: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	18, // 31: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	20, // 32: tandem.internal.v1.DrafterService.Target:output_type -> tandem.internal.v1.TargetResponse
+	24, // [24:33] is the sub-list for method output_type
+	15, // [15:24] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_drafter_proto_init() }

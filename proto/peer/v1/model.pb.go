@@ -196,7 +196,9 @@ type Opening struct {
 	// Features says that hidden states of committed tokens will be asked for.
 	Features bool `protobuf:"varint,27,opt,name=features,proto3" json:"features,omitempty"`
 	// Translate says that the receiver's tokens mean other texts than the session's: it was told those of the fingerprint, and translates.
-	Translate     bool `protobuf:"varint,28,opt,name=translate,proto3" json:"translate,omitempty"`
+	Translate bool `protobuf:"varint,28,opt,name=translate,proto3" json:"translate,omitempty"`
+	// Place of the verifier that holds the session, for a drafter.
+	Place         *Place `protobuf:"bytes,29,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +331,68 @@ func (x *Opening) GetTranslate() bool {
 	return false
 }
 
+func (x *Opening) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// Place says where the verifier is that holds a session.
+type Place struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Queue of its tickets in the pool; empty for the one that all share.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Address at which a drafter asks it for features; empty for the one that the drafter is configured with.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Place) Reset() {
+	*x = Place{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Place) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Place) ProtoMessage() {}
+
+func (x *Place) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Place.ProtoReflect.Descriptor instead.
+func (*Place) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Place) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Place) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // Progress tells how far a session is that a process is about to hold.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -346,7 +410,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +422,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +435,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{1}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Progress) GetHeld() int32 {
@@ -443,7 +507,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +519,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +532,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{2}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Sampling) GetTemperature() float64 {
@@ -598,7 +662,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +674,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +687,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Policy) GetNodes() int32 {
@@ -664,7 +728,7 @@ type Tree struct {
 
 func (x *Tree) Reset() {
 	*x = Tree{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +740,7 @@ func (x *Tree) String() string {
 func (*Tree) ProtoMessage() {}
 
 func (x *Tree) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +753,7 @@ func (x *Tree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tree.ProtoReflect.Descriptor instead.
 func (*Tree) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Tree) GetTokens() []uint32 {
@@ -737,7 +801,7 @@ type Handle struct {
 
 func (x *Handle) Reset() {
 	*x = Handle{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +813,7 @@ func (x *Handle) String() string {
 func (*Handle) ProtoMessage() {}
 
 func (x *Handle) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +826,7 @@ func (x *Handle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handle.ProtoReflect.Descriptor instead.
 func (*Handle) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Handle) GetSegment() uint64 {
@@ -828,7 +892,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +904,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +917,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ticket) GetVersion() uint32 {
@@ -1007,7 +1071,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1083,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1096,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Verdict) GetSession() uint64 {
@@ -1167,7 +1231,7 @@ type Guess struct {
 
 func (x *Guess) Reset() {
 	*x = Guess{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1243,7 @@ func (x *Guess) String() string {
 func (*Guess) ProtoMessage() {}
 
 func (x *Guess) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1256,7 @@ func (x *Guess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guess.ProtoReflect.Descriptor instead.
 func (*Guess) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Guess) GetWay() string {
@@ -1222,7 +1286,7 @@ type GuessLevel struct {
 
 func (x *GuessLevel) Reset() {
 	*x = GuessLevel{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1298,7 @@ func (x *GuessLevel) String() string {
 func (*GuessLevel) ProtoMessage() {}
 
 func (x *GuessLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1311,7 @@ func (x *GuessLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuessLevel.ProtoReflect.Descriptor instead.
 func (*GuessLevel) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GuessLevel) GetTokens() []uint32 {
@@ -1279,7 +1343,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1355,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1368,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1387,7 +1451,7 @@ type Description struct {
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1463,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1476,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Description) GetName() string {
@@ -1605,7 +1669,7 @@ type Way struct {
 
 func (x *Way) Reset() {
 	*x = Way{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1681,7 @@ func (x *Way) String() string {
 func (*Way) ProtoMessage() {}
 
 func (x *Way) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1694,7 @@ func (x *Way) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Way.ProtoReflect.Descriptor instead.
 func (*Way) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Way) GetName() string {
@@ -1688,7 +1752,7 @@ type WayLine struct {
 
 func (x *WayLine) Reset() {
 	*x = WayLine{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1764,7 @@ func (x *WayLine) String() string {
 func (*WayLine) ProtoMessage() {}
 
 func (x *WayLine) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1777,7 @@ func (x *WayLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayLine.ProtoReflect.Descriptor instead.
 func (*WayLine) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WayLine) GetSlope() float64 {
@@ -1749,7 +1813,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1825,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1838,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cost) GetRows() int32 {
@@ -1843,7 +1907,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1919,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1932,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Announcement) GetVersion() uint32 {
@@ -1985,7 +2049,7 @@ type AnnouncedVerifier struct {
 
 func (x *AnnouncedVerifier) Reset() {
 	*x = AnnouncedVerifier{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2061,7 @@ func (x *AnnouncedVerifier) String() string {
 func (*AnnouncedVerifier) ProtoMessage() {}
 
 func (x *AnnouncedVerifier) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2074,7 @@ func (x *AnnouncedVerifier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedVerifier.ProtoReflect.Descriptor instead.
 func (*AnnouncedVerifier) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AnnouncedVerifier) GetModel() string {
@@ -2128,7 +2192,7 @@ type VerifierLoad struct {
 
 func (x *VerifierLoad) Reset() {
 	*x = VerifierLoad{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2204,7 @@ func (x *VerifierLoad) String() string {
 func (*VerifierLoad) ProtoMessage() {}
 
 func (x *VerifierLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2217,7 @@ func (x *VerifierLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierLoad.ProtoReflect.Descriptor instead.
 func (*VerifierLoad) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{17}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifierLoad) GetFreePages() int32 {
@@ -2205,7 +2269,7 @@ type AnnouncedGateway struct {
 
 func (x *AnnouncedGateway) Reset() {
 	*x = AnnouncedGateway{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2281,7 @@ func (x *AnnouncedGateway) String() string {
 func (*AnnouncedGateway) ProtoMessage() {}
 
 func (x *AnnouncedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2294,7 @@ func (x *AnnouncedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedGateway.ProtoReflect.Descriptor instead.
 func (*AnnouncedGateway) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{18}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AnnouncedGateway) GetName() string {
@@ -2300,7 +2364,7 @@ type AnnouncedDrafter struct {
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2376,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2389,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{19}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -2388,7 +2452,7 @@ var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\x9a\x03\n" +
+	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xcb\x03\n" +
 	"\aOpening\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x16\n" +
@@ -2406,7 +2470,11 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"vocabulary\x12\x12\n" +
 	"\x04ways\x18\x1a \x03(\tR\x04ways\x12\x1a\n" +
 	"\bfeatures\x18\x1b \x01(\bR\bfeatures\x12\x1c\n" +
-	"\ttranslate\x18\x1c \x01(\bR\ttranslate\"e\n" +
+	"\ttranslate\x18\x1c \x01(\bR\ttranslate\x12/\n" +
+	"\x05place\x18\x1d \x01(\v2\x19.tandem.internal.v1.PlaceR\x05place\"7\n" +
+	"\x05Place\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"e\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04held\x18\x01 \x01(\x05R\x04held\x12\x16\n" +
 	"\x06cached\x18\x02 \x01(\x05R\x06cached\x12\x14\n" +
@@ -2641,58 +2709,60 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),                 // 0: tandem.internal.v1.Kind
 	(State)(0),                // 1: tandem.internal.v1.State
 	(*Opening)(nil),           // 2: tandem.internal.v1.Opening
-	(*Progress)(nil),          // 3: tandem.internal.v1.Progress
-	(*Sampling)(nil),          // 4: tandem.internal.v1.Sampling
-	(*Policy)(nil),            // 5: tandem.internal.v1.Policy
-	(*Tree)(nil),              // 6: tandem.internal.v1.Tree
-	(*Handle)(nil),            // 7: tandem.internal.v1.Handle
-	(*Ticket)(nil),            // 8: tandem.internal.v1.Ticket
-	(*Verdict)(nil),           // 9: tandem.internal.v1.Verdict
-	(*Guess)(nil),             // 10: tandem.internal.v1.Guess
-	(*GuessLevel)(nil),        // 11: tandem.internal.v1.GuessLevel
-	(*Logprob)(nil),           // 12: tandem.internal.v1.Logprob
-	(*Description)(nil),       // 13: tandem.internal.v1.Description
-	(*Way)(nil),               // 14: tandem.internal.v1.Way
-	(*WayLine)(nil),           // 15: tandem.internal.v1.WayLine
-	(*Cost)(nil),              // 16: tandem.internal.v1.Cost
-	(*Announcement)(nil),      // 17: tandem.internal.v1.Announcement
-	(*AnnouncedVerifier)(nil), // 18: tandem.internal.v1.AnnouncedVerifier
-	(*VerifierLoad)(nil),      // 19: tandem.internal.v1.VerifierLoad
-	(*AnnouncedGateway)(nil),  // 20: tandem.internal.v1.AnnouncedGateway
-	(*AnnouncedDrafter)(nil),  // 21: tandem.internal.v1.AnnouncedDrafter
-	nil,                       // 22: tandem.internal.v1.Description.CountersEntry
+	(*Place)(nil),             // 3: tandem.internal.v1.Place
+	(*Progress)(nil),          // 4: tandem.internal.v1.Progress
+	(*Sampling)(nil),          // 5: tandem.internal.v1.Sampling
+	(*Policy)(nil),            // 6: tandem.internal.v1.Policy
+	(*Tree)(nil),              // 7: tandem.internal.v1.Tree
+	(*Handle)(nil),            // 8: tandem.internal.v1.Handle
+	(*Ticket)(nil),            // 9: tandem.internal.v1.Ticket
+	(*Verdict)(nil),           // 10: tandem.internal.v1.Verdict
+	(*Guess)(nil),             // 11: tandem.internal.v1.Guess
+	(*GuessLevel)(nil),        // 12: tandem.internal.v1.GuessLevel
+	(*Logprob)(nil),           // 13: tandem.internal.v1.Logprob
+	(*Description)(nil),       // 14: tandem.internal.v1.Description
+	(*Way)(nil),               // 15: tandem.internal.v1.Way
+	(*WayLine)(nil),           // 16: tandem.internal.v1.WayLine
+	(*Cost)(nil),              // 17: tandem.internal.v1.Cost
+	(*Announcement)(nil),      // 18: tandem.internal.v1.Announcement
+	(*AnnouncedVerifier)(nil), // 19: tandem.internal.v1.AnnouncedVerifier
+	(*VerifierLoad)(nil),      // 20: tandem.internal.v1.VerifierLoad
+	(*AnnouncedGateway)(nil),  // 21: tandem.internal.v1.AnnouncedGateway
+	(*AnnouncedDrafter)(nil),  // 22: tandem.internal.v1.AnnouncedDrafter
+	nil,                       // 23: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
-	4,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
-	6,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
-	7,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
-	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	12, // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
-	10, // 5: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
-	11, // 6: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
-	22, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	16, // 8: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	14, // 9: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
-	1,  // 10: tandem.internal.v1.Description.state:type_name -> tandem.internal.v1.State
-	15, // 11: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
-	15, // 12: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
-	1,  // 13: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	21, // 14: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	18, // 15: tandem.internal.v1.Announcement.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
-	20, // 16: tandem.internal.v1.Announcement.gateway:type_name -> tandem.internal.v1.AnnouncedGateway
-	16, // 17: tandem.internal.v1.AnnouncedVerifier.costs:type_name -> tandem.internal.v1.Cost
-	19, // 18: tandem.internal.v1.AnnouncedVerifier.load:type_name -> tandem.internal.v1.VerifierLoad
-	16, // 19: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	5,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
+	3,  // 1: tandem.internal.v1.Opening.place:type_name -> tandem.internal.v1.Place
+	7,  // 2: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
+	8,  // 3: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
+	0,  // 4: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
+	13, // 5: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
+	11, // 6: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
+	12, // 7: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
+	23, // 8: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	17, // 9: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	15, // 10: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
+	1,  // 11: tandem.internal.v1.Description.state:type_name -> tandem.internal.v1.State
+	16, // 12: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
+	16, // 13: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
+	1,  // 14: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	22, // 15: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	19, // 16: tandem.internal.v1.Announcement.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
+	21, // 17: tandem.internal.v1.Announcement.gateway:type_name -> tandem.internal.v1.AnnouncedGateway
+	17, // 18: tandem.internal.v1.AnnouncedVerifier.costs:type_name -> tandem.internal.v1.Cost
+	20, // 19: tandem.internal.v1.AnnouncedVerifier.load:type_name -> tandem.internal.v1.VerifierLoad
+	17, // 20: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -2700,8 +2770,8 @@ func file_tandem_internal_v1_model_proto_init() {
 	if File_tandem_internal_v1_model_proto != nil {
 		return
 	}
-	file_tandem_internal_v1_model_proto_msgTypes[2].OneofWrappers = []any{}
-	file_tandem_internal_v1_model_proto_msgTypes[6].OneofWrappers = []any{
+	file_tandem_internal_v1_model_proto_msgTypes[3].OneofWrappers = []any{}
+	file_tandem_internal_v1_model_proto_msgTypes[7].OneofWrappers = []any{
 		(*Ticket_Inline)(nil),
 		(*Ticket_Handle)(nil),
 	}
@@ -2711,7 +2781,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
