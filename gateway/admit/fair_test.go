@@ -130,7 +130,7 @@ func TestShares(t *testing.T) {
 		w := &twin{sessions: rapid.IntRange(1, 5).Draw(t, "sessions"), queue: rapid.IntRange(0, 8).Draw(t, "queue"),
 			total: rapid.IntRange(4, 20).Draw(t, "pages")}
 		g := New(w.sessions, w.queue)
-		g.Capacity(int64(w.total*page), page)
+		g.Capacity(int64(w.total*page), page, int64(w.total*page))
 		tenants := []string{"a", "b", "c", ""}[:rapid.IntRange(1, 4).Draw(t, "tenants")]
 		compare := func() {
 			w.settle()
@@ -327,7 +327,7 @@ func TestTurns(t *testing.T) {
 // TestGreedyForMemory: a tenant that holds most of the memory and asks for more than is free does not stop others.
 func TestGreedyForMemory(t *testing.T) {
 	g := New(100, 100)
-	g.Capacity(1000, 10)
+	g.Capacity(1000, 10, 1000)
 	join := func(tenant string, tokens int) *Slot {
 		t.Helper()
 		p, err := g.join(Need{Tenant: tenant, Tokens: tokens})

@@ -119,7 +119,8 @@ type Gate struct {
 	queue    int // may wait
 
 	mu      sync.Mutex
-	total   int // pages of the verifier; 0 while unknown: then sessions alone count
+	total   int // pages of all verifiers; 0 while unknown: then sessions alone count
+	one     int // pages of the largest verifier
 	page    int // tokens of a page
 	inside  map[*Slot]struct{}
 	held    int                // pages of those inside
@@ -136,14 +137,15 @@ func New(sessions, queue int) *Gate {
 	return &Gate{sessions: sessions, queue: queue, inside: map[*Slot]struct{}{}, tenants: map[string]*tenant{}}
 }
 
-// Capacity tells the gate how many tokens the verifier's KV cache holds, in pages of pageTokens; 0 of
-// either means that it is unknown. Requests that wait for more than there is now are refused.
-func (g *Gate) Capacity(kvTokens int64, pageTokens int) {
+// Capacity tells the gate how many tokens the KV caches of all verifiers hold, in pages of pageTokens, and how many the largest of them;
+// 0 tokens or pages mean that it is unknown. A session lies in one of them, so requests that wait for more than the largest holds are
+// refused.
+func (g *Gate) Capacity(kvTokens int64, pageTokens int, longest int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.total, g.page, g.held = 0, 0, 0
+	g.total, g.one, g.page, g.held = 0, 0, 0, 0
 	if kvTokens > 0 && pageTokens > 0 {
-		g.total, g.page = int(kvTokens/int64(pageTokens)), pageTokens
+		g.total, g.one, g.page = int(kvTokens/int64(pageTokens)), int(longest/int64(pageTokens)), pageTokens
 	}
 	for _, t := range g.tenants {
 		t.held = 0
@@ -170,7 +172,7 @@ func (g *Gate) Longest(limit, rows int) int {
 	if g.total == 0 {
 		return limit
 	}
-	return min(limit, max(0, g.total*g.page-(rows+g.page-1)/g.page*g.page))
+	return min(limit, max(0, g.one*g.page-(rows+g.page-1)/g.page*g.page))
 }
 
 // Whole returns how many tokens so many take up in whole pages of the verifier's memory.
@@ -319,12 +321,12 @@ func (g *Gate) forget() {
 
 // impossible refuses what could not run even alone. g.mu must be held.
 func (g *Gate) impossible(n Need) error {
-	if g.total == 0 || n.pages(g.page) <= g.total {
+	if g.total == 0 || n.pages(g.page) <= g.one {
 		return nil
 	}
 	return tandem.Errorf(op, tandem.Invalid,
 		"prompt and max_tokens make %d tokens, with %d rows for trees %d pages of %d Tokens: the verifier's memory holds %d pages",
-		n.Tokens, n.Rows, n.pages(g.page), g.page, g.total)
+		n.Tokens, n.Rows, n.pages(g.page), g.page, g.one)
 }
 
 // refuse returns the error that t may not wait, with the time after which to try again: that of the requests

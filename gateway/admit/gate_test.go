@@ -60,7 +60,8 @@ func TestGate(t *testing.T) {
 		sessions, queue := rapid.IntRange(1, 6).Draw(t, "sessions"), rapid.IntRange(0, 12).Draw(t, "queue")
 		g := New(sessions, queue)
 		total := rapid.IntRange(1, 20).Draw(t, "pages")
-		g.Capacity(int64(total*page+rapid.IntRange(0, page-1).Draw(t, "rest")), page)
+		tokens := int64(total*page + rapid.IntRange(0, page-1).Draw(t, "rest"))
+		g.Capacity(tokens, page, tokens)
 		var waiting, inside []*Slot // as the test sees them, in order of arrival
 		overtaken := map[*Slot]int{}
 		settle := func() {
@@ -124,7 +125,7 @@ func TestGate(t *testing.T) {
 				waiting = slices.Delete(waiting, i, i+1)
 			case pick == 20: // a verifier with more memory, or as much as is in use
 				total = max(g.held, rapid.IntRange(1, 25).Draw(t, "pages"))
-				g.Capacity(int64(total)*page, page)
+				g.Capacity(int64(total)*page, page, int64(total)*page)
 			}
 			settle()
 		}
@@ -142,7 +143,7 @@ func TestGate(t *testing.T) {
 // TestLargeRequestIsPassedFourTimes: then it waits for memory alone.
 func TestLargeRequestIsPassedFourTimes(t *testing.T) {
 	g := New(100, 100)
-	g.Capacity(1000, 10)
+	g.Capacity(1000, 10, 1000)
 	half, _ := g.join(Need{Tokens: 500})
 	large, _ := g.join(Need{Tokens: 990, Rows: 10})
 	var small []*Slot
@@ -181,7 +182,7 @@ func TestCapacity(t *testing.T) {
 	if err != nil || !unknown.admitted() {
 		t.Fatalf("before the capacity is known: %v", err)
 	}
-	g.Capacity(64*64, 64)
+	g.Capacity(64*64, 64, 64*64)
 	waits, _ := g.join(Need{Tokens: 64 * 60, Rows: 255})
 	if waits.admitted() {
 		t.Error("admitted beside one that takes all memory and more")
@@ -191,11 +192,11 @@ func TestCapacity(t *testing.T) {
 			"1048576 tokens, with 255 rows for trees 16388 pages of 64 Tokens: the verifier's memory holds 64 pages") {
 		t.Errorf("a request beyond all memory: %v", err)
 	}
-	g.Capacity(63*64, 64)
+	g.Capacity(63*64, 64, 63*64)
 	if !waits.admitted() || !errors.Is(waits.err, tandem.Invalid) {
 		t.Errorf("a request that waits for more than a smaller verifier has: %v", waits.err)
 	}
-	g.Capacity(0, 0) // a verifier that says nothing
+	g.Capacity(0, 0, 0) // a verifier that says nothing
 	if p, err := g.join(huge); err != nil || !p.admitted() {
 		t.Errorf("with an unknown capacity: %v", err)
 	}
@@ -207,7 +208,7 @@ func TestThousandRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const requests, queue, each = 1000, 32, time.Second
 		g := New(64, queue)
-		g.Capacity(8*512, 64)
+		g.Capacity(8*512, 64, 8*512)
 		rng := rand.New(rand.NewPCG(1, 2))
 		begun := time.Now()
 		var all sync.WaitGroup

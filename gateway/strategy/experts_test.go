@@ -42,7 +42,7 @@ func TestTreesShrinkWhereExpertsAreDear(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := NewShared(rules)
-		l.Measured(costs)
+		l.Measured("", costs)
 		for i := range 80 {
 			rows, luck := []int{1, 8, 16}[i%3], []float64{0.5, 1, 1.5}[i%7%3]
 			var added []int

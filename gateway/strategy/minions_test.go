@@ -45,7 +45,7 @@ func newShared(t testing.TB, rule learn.LengthRule) *Shared {
 		t.Fatal(err)
 	}
 	s := NewShared(rules)
-	s.Measured([]tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}})
+	s.Measured("", []tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}})
 	return s
 }
 

@@ -68,7 +68,7 @@ func (w *wayRound) play(pass, heads time.Duration, hits int) {
 func newWayRound() *wayRound {
 	rules, _ := Rules{}.WithDefaults()
 	shared := NewShared(rules)
-	shared.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 16, Time: 42e6}})
+	shared.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 16, Time: 42e6}})
 	return &wayRound{p: newPlanner(shared, tandem.VoteTree, true, true, 0, 1000), base: 10}
 }
 

@@ -79,7 +79,7 @@ func (w pairWay) run(t testing.TB, b *box, texts []*recorded) (list []tally) {
 				t.Fatal(err)
 			}
 			shared = NewShared(rules)
-			shared.Measured(b.verify)
+			shared.Measured("", b.verify)
 		}
 		req := w.request
 		req.Sampling.Temperature = r.temperature

@@ -16,7 +16,7 @@ func newTestShared(t *testing.T) *Shared {
 		t.Fatal(err)
 	}
 	l := NewShared(rules)
-	l.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 64, Time: 80e6}})
+	l.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 64, Time: 80e6}})
 	for name, pass := range map[string]time.Duration{"cheap": 200e3, "dear": 8e6, "good": 8e6} {
 		*l.parts.drafter(name) = drafting{pass: pass, draft: 2 * pass, model: true}
 	}
@@ -322,7 +322,7 @@ func TestVotesWithoutTheDear(t *testing.T) {
 // brings nothing none.
 func TestPromptRows(t *testing.T) {
 	l := newTestShared(t)
-	l.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
+	l.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
 	p.round, l.tokens = 50*time.Millisecond, 2
 	rows := []int{2, 4, 8, 16}

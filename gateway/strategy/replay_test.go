@@ -371,7 +371,7 @@ func (b *box) every(t testing.TB, texts []*recorded, req tandem.Request, names [
 		t.Fatal(err)
 	}
 	shared := NewShared(rules)
-	shared.Measured(b.verify)
+	shared.Measured("", b.verify)
 	out := map[string]*tally{}
 	for _, r := range texts {
 		if out[r.class] == nil {

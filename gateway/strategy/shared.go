@@ -16,12 +16,22 @@ const mostNames = 256
 
 // Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the
 // same for all and kept only here; a session copies everything else at its start, continues on its copy, and
-// folds it in at its end. Safe for concurrent use; nothing in it grows with the number of sessions.
+// folds it in at its end. Passes cost what they cost at a session's verifier. Safe for concurrent use; nothing in it grows with the number
+// of sessions.
 type Shared struct {
+	*common
+	verifier *string // name of the session's, which the session alone reads; nil: none is named
+}
+
+// mostVerifiers is how many verifiers' costs are remembered.
+const mostVerifiers = 256
+
+// common is what every Shared of a gateway is.
+type common struct {
 	rules Rules
 
 	mu      sync.Mutex
-	costs   *learn.Costs
+	costs   map[string]*learn.Costs // by verifier; of one that is not known under ""
 	planner *learn.Planner
 	weights *learn.Weights
 	lengths *learn.Length
@@ -40,21 +50,38 @@ type Shared struct {
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	t := &r.Tuning
-	l := &Shared{rules: r, costs: learn.NewCosts(nil, t.Costs), planner: learn.NewPlanner(r.Planner, t.Planner, nil),
+	l := &common{rules: r, costs: map[string]*learn.Costs{"": learn.NewCosts(nil, t.Costs)},
+		planner: learn.NewPlanner(r.Planner, t.Planner, nil),
 		weights: learn.NewWeights(r.Weights, t.Compare),
 		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*learn.Calibration{},
 		mix: spec.NewMix(), parts: newParts()}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
-	return l
+	return &Shared{common: l}
 }
 
-// Measured replaces what passes cost.
-func (l *Shared) Measured(costs []tandem.Cost) {
+// At returns l for a session at the verifier that name names, now or later.
+func (l *Shared) At(name *string) *Shared { return &Shared{l.common, name} }
+
+// Measured replaces what passes cost at a verifier; "" at one that is not known.
+func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.costs = learn.NewCosts(costs, l.rules.Tuning.Costs)
+	if len(l.costs) > mostVerifiers { // most of them are long gone
+		l.costs = map[string]*learn.Costs{"": l.costs[""]}
+	}
+	l.costs[verifier] = learn.NewCosts(costs, l.rules.Tuning.Costs)
+}
+
+// passes returns what passes of the session's verifier cost. l.mu must be held.
+func (l *Shared) passes() *learn.Costs {
+	if l.verifier != nil {
+		if c := l.costs[*l.verifier]; c != nil {
+			return c
+		}
+	}
+	return l.costs[""]
 }
 
 // Enter counts a session that runs from now on, until leave is called.
@@ -113,7 +140,7 @@ func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 	defer l.mu.Unlock()
 	if rows := max(v.Rows, v.Nodes); !beside && (rows != l.rows || v.Busy != l.took) {
 		l.rows, l.took = rows, v.Busy
-		l.costs.Observe(rows, v.Experts, v.Busy)
+		l.passes().Observe(rows, v.Experts, v.Busy)
 	}
 	l.tokens = average(l.tokens, float64(len(v.Tokens)))
 }
@@ -125,13 +152,13 @@ func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	least := l.costs.Time(1 + others)
+	least := l.passes().Time(1 + others)
 	if least == 0 {
 		return nil, l.tokens
 	}
 	verify = make([]time.Duration, nodes)
 	for w := range verify {
-		verify[w] = least + time.Duration(slope*float64(l.costs.Time(w+1+others)-least))
+		verify[w] = least + time.Duration(slope*float64(l.passes().Time(w+1+others)-least))
 	}
 	return verify, l.tokens
 }
@@ -140,7 +167,7 @@ func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration
 func (l *Shared) pass(rows int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.costs.Time(rows)
+	return l.passes().Time(rows)
 }
 
 // usual returns how many tokens a round brings.
@@ -157,7 +184,7 @@ func (l *Shared) extra(rows, last int) time.Duration {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(l.costs.Time(rows)-l.costs.Time(max(rows-last, 1)), 0)
+	return max(l.passes().Time(rows)-l.passes().Time(max(rows-last, 1)), 0)
 }
 
 // perToken returns the time that a token takes in rounds of that time.
@@ -201,7 +228,7 @@ func (l *Shared) explainLength() string {
 func (l *Shared) chain(c learn.Chain) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lengths.Record(c, l.costs)
+	l.lengths.Record(c, l.passes())
 }
 
 // mixed learns from a round in which several drafters were merged.
