@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -54,10 +55,17 @@ var DefaultTimeouts = Timeouts{
 	Round: 2 * time.Second, Stall: 20 * time.Second, VerifierWait: time.Minute, Close: 2 * time.Second, Unread: 30 * time.Second,
 }
 
+// Verifier is what a gateway's sessions need of one, or of a fleet, with the contracts of tandem.Verifier.
+type Verifier interface {
+	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
+	Close(ctx context.Context, id tandem.SessionID) error
+	Submit(ctx context.Context, t tandem.Ticket) error
+}
+
 // Config is what New needs. Vocab and Verifier are required.
 type Config struct {
 	Vocab    Vocab
-	Verifier tandem.Verifier
+	Verifier Verifier
 	Drafters []Enlisted // enlisted from the start; none: until one is, every round is plain
 	// Recycling lets sessions draft from what verdicts say of likely tokens, by the name tandem.Recycling.
 	Recycling bool

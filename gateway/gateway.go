@@ -171,13 +171,19 @@ func (g *Gateway) Deliver(v tandem.Verdict) {
 // the waits of sessions that have lost it.
 func (g *Gateway) VerifierState(up bool) { g.verifier.Set(up) }
 
-// VerifierIs describes a verifier that has come up: what its passes cost (nil: not measured)
-// and how many tokens its KV cache holds, in pages of pageTokens (0 of either: unknown). It replaces the
-// previous description; requests that wait for more memory than there is now are refused.
-func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
-	g.shared.Measured(costs)
-	g.gate.Capacity(kvTokens, pageTokens)
+// VerifierIs describes the verifiers that are up: what passes cost (nil: not measured), how many tokens their KV caches hold together, in
+// pages of pageTokens (0 of either: unknown), and how many the largest of them holds. It replaces the previous description; requests that
+// wait for more memory than there is now are refused.
+func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int, longest int64) {
+	g.shared.Measured("", costs)
+	g.gate.Capacity(kvTokens, pageTokens, longest)
 }
+
+// Measured says what passes cost at one of several verifiers (Opened.Verifier).
+func (g *Gateway) Measured(verifier string, costs []tandem.Cost) { g.shared.Measured(verifier, costs) }
+
+// Moved says that the verifier has given up sessions that are to be opened again: those that wait for a verdict ask again, and learn it.
+func (g *Gateway) Moved() { g.verifier.Pulse() }
 
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
 // name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft or of recycling, is ignored.

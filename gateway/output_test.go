@@ -12,7 +12,7 @@ import (
 
 // slowSubmit is a verifier to which a ticket takes a while.
 type slowSubmit struct {
-	tandem.Verifier
+	Verifier
 	took func() // called when the ticket is there
 }
 

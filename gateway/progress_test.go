@@ -296,7 +296,7 @@ func TestDearDrafterIsOpenedLate(t *testing.T) {
 			c.Drafters = []Enlisted{{Name: "dear", Drafter: slowDrafter{late},
 				Costs: []tandem.Cost{{Rows: 1, Time: 2e6}, {Rows: 64, Time: 64e6}}}, w.enlisted("b")}
 			w.gw, _ = New(c)
-			w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: w.verify}, {Rows: 64, Time: 4 * w.verify}}, 0, 0)
+			w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: w.verify}, {Rows: 64, Time: 4 * w.verify}}, 0, 0, 0)
 			r := tandem.Request{Prompt: strings.Repeat("x", tc.prompt), MaxTokens: tc.output, IgnoreEOS: true,
 				Sampling: tandem.Sampling{TopP: 1}, Strategy: tandem.StrategyPlanner, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 			s, before := &sink{}, 0 // tokens before it was opened

@@ -274,7 +274,7 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 				}
 				if measured {
 					w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: 5 * time.Millisecond}, {Rows: 8, Time: 6 * time.Millisecond},
-						{Rows: 16, Time: 12 * time.Millisecond}}, 0, 0)
+						{Rows: 16, Time: 12 * time.Millisecond}}, 0, 0, 0)
 				}
 			}
 			problem = faulty(w, c, rec, r, nil)

@@ -54,6 +54,7 @@ type session struct {
 	sources   *source.Set
 	drafting  source.Session // what sources know of it
 	strategy  strategy.Strategy
+	shared    *strategy.Shared // the gateway's, as this session's verifier has it
 	weights   *learn.Weights
 	target    target
 	admission admission
@@ -85,6 +86,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 		Names:  r.Drafters,
 		Traced: func(ctx context.Context) context.Context { return s.spans.open(ctx, c.Events) }}
 	s.sources = g.sources.NewSet(&s.drafting)
+	s.shared = g.shared.At(&s.target.verifier)
 	s.adopt()
 	return s
 }
@@ -94,7 +96,7 @@ func (s *session) adopt() {
 	if s.strategy != nil {
 		s.strategy.HandOn()
 	}
-	s.strategy, s.weights = strategy.New(s.req, s.text.Prompt, s.g.shared)
+	s.strategy, s.weights = strategy.New(s.req, s.text.Prompt, s.shared)
 	s.sources.Adopt(s.strategy)
 }
 
@@ -241,7 +243,7 @@ func (s *session) learn(t *turn) {
 	planning := time.Now()
 	n := len(t.delta.Tokens)
 	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
-	s.g.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
+	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
 	s.ahead = t.Ahead()
 	s.sources.Committed(n)
 	o := t.Outcome(n, s.finish != "", t.wall)

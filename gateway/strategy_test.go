@@ -175,7 +175,7 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = g.Shutdown(context.Background()) })
-	g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}}, 0, 0)
+	g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}}, 0, 0, 0)
 	r.MaxTokens = 1 << 30
 	s := newSession(g, 1, r, []tandem.Token{1}, 1<<30, nil, newOutput(deaf{}, 1<<16, time.Minute))
 	s.update(t.Context())
@@ -314,7 +314,7 @@ func TestPlannerPays(t *testing.T) {
 			c.Timeouts = DefaultTimeouts
 			c.Drafters = append(c.Drafters, w.enlisted("b"), w.enlisted("c"))
 			w.gw, _ = New(c)
-			w.gw.VerifierIs(measured, 0, 0)
+			w.gw.VerifierIs(measured, 0, 0, 0)
 			r.Prompt, r.MaxTokens, r.IgnoreEOS, r.Sampling = "func (s *session) put(ctx context.Context", tokens, true,
 				tandem.Sampling{TopP: 1}
 			res, err := w.gw.Generate(context.Background(), r, &sink{})
@@ -391,7 +391,7 @@ func TestRestingDraftersFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gw = g
-		g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40 * time.Millisecond}, {Rows: 64, Time: 41 * time.Millisecond}}, 0, 0)
+		g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40 * time.Millisecond}, {Rows: 64, Time: 41 * time.Millisecond}}, 0, 0, 0)
 		res, err := g.Generate(context.Background(), tandem.Request{Prompt: "func (s *session) put(ctx context.Context", MaxTokens: 400,
 			IgnoreEOS: true,
 			Bounds:    tandem.Bounds{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}},

@@ -6,6 +6,7 @@ import "github.com/tandem-llm/tandem"
 type target struct {
 	touched  bool            // one may hold it
 	held     bool            // one has held it
+	verifier string          // name of the one that holds it, in a fleet
 	identity tandem.Identity // of the verifier that began it, which all that follow must have; valid once held
 	cached   int             // tokens of the prompt that were found in the verifier's memory; valid once looked
 	looked   bool            // a verifier has looked
@@ -16,7 +17,7 @@ func (t *target) accept(id tandem.SessionID, o tandem.Opened) error {
 	if t.held && o.Identity != t.identity {
 		return tandem.OtherIdentity(id, t.identity, o.Identity)
 	}
-	t.identity, t.held = o.Identity, true
+	t.identity, t.held, t.verifier = o.Identity, true, o.Verifier
 	return nil
 }
 

@@ -30,7 +30,7 @@ func runOut(t *testing.T, known bool) {
 	c.Sessions, c.Queue = 8, requests
 	w.gw, _ = New(c)
 	if known {
-		w.gw.VerifierIs(nil, memory, 16)
+		w.gw.VerifierIs(nil, memory, 16, memory)
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex

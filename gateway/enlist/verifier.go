@@ -19,15 +19,11 @@ const (
 type VerifierConfig struct {
 	// Gateway is told whether there is a verifier, and what it is.
 	Gateway interface {
-		VerifierState(up bool)
-		VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int)
-		SelfDraftsAre([]tandem.SelfDraft)
+		State(up bool)
+		Is(d tandem.Description)
 	}
-	// Monitor is told whether there is a verifier, and why the present one cannot be used.
-	Monitor interface {
-		VerifierState(up bool)
-		VerifierRefused(why string)
-	}
+	// Monitor is told why the verifier cannot be used.
+	Monitor     interface{ VerifierRefused(why string) }
 	Members     *Members                                              // told the verifier's identity and its target's self-drafts
 	Describe    func(ctx context.Context) (tandem.Description, error) // asks the verifier
 	Fingerprint string                                                // of the gateway's vocabulary
@@ -64,8 +60,7 @@ func (w *Verifier) Close() {
 
 // State says that the verifier has come up or is gone.
 func (w *Verifier) State(up bool) {
-	w.cfg.Gateway.VerifierState(up)
-	w.cfg.Monitor.VerifierState(up)
+	w.cfg.Gateway.State(up)
 	turn := w.turn.Add(1)
 	if up {
 		w.work.Go(func() { w.introduce(turn) })
@@ -97,8 +92,7 @@ func (w *Verifier) introduce(turn uint64) {
 	if err != nil {
 		return
 	}
-	w.cfg.Gateway.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
-	w.cfg.Gateway.SelfDraftsAre(d.SelfDrafts)
+	w.cfg.Gateway.Is(d)
 	w.compare(d)
 	w.cfg.Members.TargetIs(d.Identity, d.SelfDraftNames())
 }

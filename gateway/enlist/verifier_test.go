@@ -23,14 +23,11 @@ func (t told) add(format string, args ...any) {
 	*t.lines = append(*t.lines, t.name+" "+fmt.Sprintf(format, args...))
 }
 
-func (t told) VerifierState(up bool)      { t.add("up %v", up) }
+func (t told) State(up bool)              { t.add("up %v", up) }
 func (t told) VerifierRefused(why string) { t.add("refused: %s", why) }
-func (t told) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
-	t.add("is %d costs, %d tokens in pages of %d", len(costs), kvTokens, pageTokens)
-}
-
-func (t told) SelfDraftsAre(ways []tandem.SelfDraft) {
-	for _, w := range ways {
+func (t told) Is(d tandem.Description) {
+	t.add("is %d costs, %d tokens in pages of %d", len(d.Costs), d.KVCapacity, d.PageTokens)
+	for _, w := range d.SelfDrafts {
 		t.add("guesses by %s, %d levels", w.Name, w.Levels)
 	}
 }
@@ -58,7 +55,7 @@ func TestVerifier(t *testing.T) {
 		w.State(true)
 		w.work.Wait()
 		w.State(false)
-		want = slices.Concat([]string{"gateway up true", "monitor up true"}, want, []string{"gateway up false", "monitor up false"})
+		want = slices.Concat([]string{"gateway up true"}, want, []string{"gateway up false"})
 		if !slices.Equal(lines, want) {
 			t.Errorf("%s: told %q: want %q", what, lines, want)
 		}
@@ -96,7 +93,7 @@ func TestVerifier(t *testing.T) {
 		lines, here = nil, other
 		w.State(true)
 		w.work.Wait()
-		if len(lines) != 4 || lines[2] != is || !strings.HasPrefix(lines[3], "monitor refused: ") || !strings.Contains(lines[3], why) {
+		if len(lines) != 3 || lines[1] != is || !strings.HasPrefix(lines[2], "monitor refused: ") || !strings.Contains(lines[2], why) {
 			t.Errorf("told %q: want it refused", lines)
 		}
 	}

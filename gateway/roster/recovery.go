@@ -20,6 +20,16 @@ func (r *Recovery) Set(up bool) {
 	r.up = up
 }
 
+// Pulse wakes those that wait, although the peer has neither come nor gone.
+func (r *Recovery) Pulse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.came != nil {
+		close(r.came)
+		r.came = nil
+	}
+}
+
 // Next returns a channel that closes the next time the peer comes up.
 func (r *Recovery) Next() <-chan struct{} {
 	r.mu.Lock()

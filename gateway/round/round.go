@@ -199,6 +199,9 @@ func (r *Round) Merged(took time.Duration, answered bool) Action {
 func (r *Round) Sent(now time.Time, err error) (a Action) {
 	if r.fault = err; err != nil {
 		r.losses.Suspect(now)
+		if errors.Is(err, tandem.UnknownSession) { // whoever holds it does not, so asking again is in vain
+			return r.fail(Action{Count: "pool." + tandem.KindOf(err).String(), Err: err})
+		}
 		a.Count, a.Wait = "pool."+tandem.KindOf(err).String(), r.retry
 		if errors.Is(err, tandem.Exhausted) {
 			a.Wait = min(a.Wait, fullPause)
