@@ -34,7 +34,7 @@ type Addresses struct {
 	PoolFile   string   `help:"File in which a gateway that runs the pool writes its URL." placeholder:"FILE" group:"Serving"`
 	PoolStore  string   `help:"JetStream in a gateway's own pool (default: off). A folder for its files, or memory. Then the processes of a fleet are in a registry too: one that starts sees all others at once." placeholder:"DIR|memory" more:"" group:"Serving"`
 	Drafter    []string `help:"Address of a drafter; may be repeated. Drafters that announce themselves through the pool's server are found without." placeholder:"ADDR" sep:"none" group:"Serving"`
-	Verifier   string   `help:"Address of the verifier (default: its default socket)." placeholder:"ADDR" group:"Serving"`
+	Verifier   []string `help:"Address of a verifier (default: its default socket); for a gateway it may be repeated. Verifiers of its model that announce themselves through the pool's server are found without." placeholder:"ADDR" sep:"none" group:"Serving"`
 }
 
 // Process are settings that every process has.

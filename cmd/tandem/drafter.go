@@ -51,7 +51,7 @@ func (c *drafterCmd) Run(a *app) error {
 		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
 			Drafts: paths, Pool: c.Pool,
 			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: gain, Host: host, PrefixCache: prefixes,
-			Verifier: c.Drafter.Verifier})
+			Verifiers: c.Drafter.Verifier})
 	})
 }
 

@@ -52,7 +52,7 @@ func (c *gatewayCmd) Run(a *app) error {
 	}
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Target: path,
 		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
-		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
+		KeepAwake: c.KeepAwake, Verifiers: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		PoolStore: c.PoolStore,
 		HTTP:      web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields,
 		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys,

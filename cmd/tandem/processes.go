@@ -164,7 +164,7 @@ func (l launch) children(dir *supervise.RunDir, addr string) (c children, err er
 	g := &c.gateway
 	*g = settings.Gateway{Target: l.target, Process: l.Process, Logging: logging, GatewayOptions: l.GatewayOptions,
 		Speculation: l.Speculation, Web: l.Web, Drawing: l.Drawing, Answers: l.Answers,
-		Addresses: settings.Addresses{Listen: addr, Verifier: verifierAddr, PoolFile: pool}}
+		Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}
 	g.Ctx, g.Sessions, g.HTTP = l.context(), l.sessions, or(l.HTTP, gateway.NoHTTP)
 	g.APIKey, g.APIKeys = keys, ""
 	if g.LookupDrafts, err = l.Beside(l.Prefixes, len(l.drafts) > 0); err != nil {
@@ -188,7 +188,7 @@ func (l launch) children(dir *supervise.RunDir, addr string) (c children, err er
 		DrafterOptions: l.DrafterOptions, Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}
 	d.KVMemory, d.AheadGain = settings.SizeOf(l.room.drafts), gain
 	if len(taps) > 0 {
-		d.Target, d.Verifier = l.target, verifierAddr
+		d.Target, d.Verifier = l.target, []string{verifierAddr}
 	}
 	return c, nil
 }

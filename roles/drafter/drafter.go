@@ -38,7 +38,9 @@ type Config struct {
 	Advertise   string   // address under which the other processes reach it; "": where it listens
 	AheadGain   float64  // as drafter.Config has it; Measured: by what passes of each draft cost the processor of Host
 	PrefixCache int      // likewise
-	Verifier    string   // address of the verifier, for drafts that read the target's hidden states; "": its default socket
+	// Verifiers holds at most one address, of the verifier that drafts ask for the target's hidden states where a gateway names none. None:
+	// its default socket.
+	Verifiers []string
 	// Host makes a device of the cores that a verifier on this machine uses. AheadGain Measured needs it.
 	Host func() (roles.Device, error)
 }

@@ -12,32 +12,25 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// fleet are the verifiers and gateways that share the gateway's pool. It knows none before join. Safe for concurrent use.
-type fleet struct {
-	verifiers, gateways atomic.Pointer[discovery.Table]
+// membership are the verifiers that the gateway works with, and the gateways that share its pool. It knows none before join. Safe for
+// concurrent use.
+type membership struct {
+	verifiers *verifiers
+	gateways  atomic.Pointer[discovery.Table]
 }
 
-// join announces the gateway and finds the other processes of the fleet, until undo runs.
+// join announces the gateway and finds the others, until undo runs.
 func (f front) join(r *roles.Process, undo *roles.Cleanup) error {
-	cfg := discovery.Config{Pool: f.pool, Counters: r.Counters, Log: r.Log, Refused: r.Refused, Vouch: r.Credentials.Vouch}
-	verifiers := cfg
-	verifiers.Kind, verifiers.Dial = discovery.Verifiers, r.Credentials.Dialer(rpc.Verifier)
-	gateways := cfg
-	gateways.Kind = discovery.Gateways
-	if r.Credentials.Secret == nil {
-		gateways.Vouch = nil // nobody calls them, and on loopback they have no secret to prove
+	cfg := discovery.Config{Pool: f.pool, Kind: discovery.Gateways, Counters: r.Counters, Log: r.Log, Refused: r.Refused}
+	if r.Credentials.Secret != nil { // else nobody calls them, and on loopback they have no secret to prove
+		cfg.Vouch = r.Credentials.Vouch
 	}
-	for _, x := range []struct {
-		cfg discovery.Config
-		to  *atomic.Pointer[discovery.Table]
-	}{{verifiers, &f.fleet.verifiers}, {gateways, &f.fleet.gateways}} {
-		table, err := discovery.NewTable(x.cfg)
-		if err != nil {
-			return err
-		}
-		undo.Add(table.Close)
-		x.to.Store(table)
+	table, err := discovery.NewTable(cfg)
+	if err != nil {
+		return err
 	}
+	undo.Add(table.Close)
+	f.fleet.gateways.Store(table)
 	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: f.pool, Sign: r.Credentials.Sign, What: f.announcement(r),
 		Load: func(what *wire.Announcement) {
 			now := *what.Gateway
@@ -65,9 +58,9 @@ func (f front) announcement(r *roles.Process) wire.Announcement {
 }
 
 // members returns the processes of the fleet, the gateways first.
-func (f *fleet) members() (out []public.Member) {
+func (f *membership) members() (out []public.Member) {
 	now := time.Now()
-	for _, table := range []*discovery.Table{f.gateways.Load(), f.verifiers.Load()} {
+	for _, table := range []*discovery.Table{f.gateways.Load(), f.verifiers.table.Load()} {
 		if table == nil {
 			continue
 		}

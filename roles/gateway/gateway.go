@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -23,10 +22,8 @@ import (
 	"github.com/tandem-llm/tandem/services/httpapi/playground"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/services/route"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/verifying"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -44,8 +41,8 @@ type Config struct {
 	Sampling     tandem.Preset // over HTTP, for what a request leaves out; it takes precedence over the file's values
 	KeepAwake    bool          // keep processors out of deep idle states while requests run
 
-	Verifier string   // its address; "": its default socket
-	Drafters []string // addresses of drafter processes that do not announce themselves
+	Verifiers []string // addresses of verifiers that need not announce themselves; none: the default socket
+	Drafters  []string // likewise of drafter processes
 
 	Pool       string // as roles.Process.PoolAccess takes it; "": the gateway runs a server of its own
 	PoolListen string // address on which that server listens; "": a loopback port that the system chooses
@@ -72,7 +69,7 @@ type front struct {
 	*gateway.Gateway
 	web   *httpapi.Server // nil for none
 	model string          // its name
-	fleet *fleet
+	fleet *membership
 	pool  pool.Config
 }
 
@@ -102,7 +99,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
 		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint()),
 		Embedding: c.embedding(info)},
-		model{c.Target, info.Config.Arch, vocab, room, info.Sampling})
+		model{c.Target, info.Config.Name, info.Config.Arch, vocab, room, info.Sampling})
 	defer undo.Run()
 	if err != nil {
 		r.Server.Close()
@@ -144,17 +141,13 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	}
 	undo.Add(publisher.Close)
 
-	verifierConn, err := r.Credentials.Dialer(rpc.Verifier)(c.Verifier)
-	if err != nil {
-		return out, undo, err
-	}
-	undo.Add(func() { verifierConn.Close() })
-	v := verifying.NewClient(verifierConn).Passing(socket)
-	verifier := route.New(route.Config{Verifier: v, Pool: publisher, PoolUp: publisher.Connected, Events: r.Events, Counters: r.Counters})
-	config.Verifier, config.Embedding.Source, config.Events, config.Counters = verifier, v, r.Events, r.Counters
+	told := new(together)
+	verifiers := newVerifiers(verifiersConfig{role: r, static: c.Verifiers, model: target.name, fingerprint: config.Fingerprint,
+		publisher: publisher, key: access.PrefixKey(r.Credentials.Secret), socket: socket}, told)
+	config.Verifier, config.Embedding.Source, config.Events, config.Counters = verifiers, verifiers, r.Events, r.Counters
 	config.Sessions = r.Sessions
 	config.Queue = roles.QueuePerSession * config.Sessions
-	taken, describeLookup, err := c.addOwn(r, target.vocab.Size(), verifier, &config, &undo)
+	taken, describeLookup, err := c.addOwn(r, target.vocab.Size(), verifiers, &config, &undo)
 	if err != nil {
 		return out, undo, err
 	}
@@ -174,19 +167,19 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		Static: c.Drafters, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
 		Changed: func(processes []discovery.Process) {
 			memory.Update(processes)
-			members.Update(processesOf(processes, verifier, memory))
+			members.Update(processesOf(processes, verifiers, memory))
 		}})
 	if err != nil {
 		return out, undo, err
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
-	peers := &peers{verifier: verifier, members: members, lookup: describeLookup, fleet: new(fleet)}
+	peers := &peers{verifiers: verifiers, members: members, lookup: describeLookup, fleet: &membership{verifiers: verifiers}}
 	var generator tandem.Generator = g
 	if c.KeepAwake {
 		generator = awake.New(g, r.Counters)
 	}
-	monitor := httpapi.NewMonitor(generator, r.Events.Mute, peers.passes).Places(config.Sessions)
+	monitor := httpapi.NewMonitor(generator, r.Events.Mute, verifiers.passes).Places(config.Sessions)
 	describe := peers.describer(r, config.ModelName, config.Limits)
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)
@@ -205,37 +198,26 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 			return out, undo, err
 		}
 	}
-	known := enlist.NewVerifier(enlist.VerifierConfig{Gateway: g, Monitor: monitor, Members: members,
-		Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log, Describe: verifier.Describe})
-	undo.Add(follow(g, verifier, known))
-	return out, undo, nil
+	told.Gateway, told.monitor = g, monitor
+	stop, err := verifiers.begin(g, enlist.VerifierConfig{Monitor: monitor, Members: members, Fingerprint: config.Fingerprint,
+		Counters: r.Counters, Log: r.Log}, discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Verifier),
+		Vouch: r.Credentials.Vouch, Counters: r.Counters, Log: r.Log, Refused: r.Refused})
+	undo.Add(stop)
+	return out, undo, err
 }
 
-// follow hands the verifier's verdicts to the gateway, and its state to known, until stop is called.
-func follow(g *gateway.Gateway, verifier tandem.Verifier, known *enlist.Verifier) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		verifying.Follow(ctx, verifier, verifying.Subscriber{Sessions: g.Sessions, Deliver: g.Deliver,
-			Refused: known.Refused, State: known.State})
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-		known.Close()
-	}
-}
-
-// meet fills in the verifier's address. If any of the other processes may be on another machine, the certificate must name the
+// meet fills in the verifiers' addresses. If any of the other processes may be on another machine, the certificate must name the
 // role gateway.
-func (c *Config) meet(certificate *rpc.Certificate) (err error) {
-	if c.Verifier == "" {
-		if c.Verifier, err = roles.DefaultSocket(rpc.Verifier); err != nil {
+func (c *Config) meet(certificate *rpc.Certificate) error {
+	if len(c.Verifiers) == 0 {
+		own, err := roles.DefaultSocket(rpc.Verifier)
+		if err != nil {
 			return err
 		}
+		c.Verifiers = []string{own}
 	}
 	outside := func(addr string) bool { return !rpc.Loopback(addr) }
-	if outside(c.Verifier) || slices.ContainsFunc(c.Drafters, outside) ||
+	if slices.ContainsFunc(c.Verifiers, outside) || slices.ContainsFunc(c.Drafters, outside) ||
 		c.PoolListen != "" && outside(c.PoolListen) || strings.Contains(c.Pool, "tls://") {
 		return certificate.Require(rpc.Gateway)
 	}

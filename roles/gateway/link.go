@@ -15,14 +15,14 @@ import (
 
 // link is a connection to a process of drafters; it implements enlist.Link.
 type link struct {
-	conn   *grpc.ClientConn
-	router *route.Router
-	memory *discovery.Memory // of the processes
+	conn      *grpc.ClientConn
+	verifiers route.Routers
+	memory    *discovery.Memory // of the processes
 }
 
 // Drafter implements enlist.Link.
 func (l link) Drafter(name, enlisted string) tandem.Drafter {
-	return l.router.Drafter(enlisted, drafting.NewClient(l.conn, name).Mapping(l.memory.Of(l.conn)))
+	return route.Drafter(enlisted, drafting.NewClient(l.conn, name).Mapping(l.memory.Of(l.conn)), l.verifiers)
 }
 
 // Target implements enlist.Link.
@@ -44,10 +44,10 @@ func (l link) Vocabulary(ctx context.Context, name string, most int) (token.List
 }
 
 // processesOf converts processes for package enlist.
-func processesOf(processes []discovery.Process, router *route.Router, memory *discovery.Memory) []enlist.Process {
+func processesOf(processes []discovery.Process, verifiers route.Routers, memory *discovery.Memory) []enlist.Process {
 	out := make([]enlist.Process, len(processes))
 	for i, p := range processes {
-		out[i] = enlist.Process{Addr: p.Addr, Instance: p.Instance, Link: link{p.Conn, router, memory}, Up: p.Up, Draining: p.Draining}
+		out[i] = enlist.Process{Addr: p.Addr, Instance: p.Instance, Link: link{p.Conn, verifiers, memory}, Up: p.Up, Draining: p.Draining}
 		for _, d := range p.Drafters {
 			out[i].Drafters = append(out[i].Drafters, enlist.Drafter{Name: d.Name, Model: d.Model, Vocab: d.Vocab,
 				Fingerprint: d.Fingerprint, Identity: d.Identity, Features: d.Features, Costs: d.Costs})

@@ -11,14 +11,14 @@ import (
 )
 
 // tickets makes a verifier the pool of a drafter in this process.
-type tickets struct{ tandem.Verifier }
+type tickets struct{ gateway.Verifier }
 
 // Put implements tandem.Pool.
 func (t tickets) Put(ctx context.Context, k tandem.Ticket) error { return t.Submit(ctx, k) }
 
 // addOwn gives a gateway the drafters without a model, which work in this process, unless they are switched off. It returns the names that
 // are taken with them, and a function that describes lookup like a process.
-func (c Config) addOwn(r *roles.Process, vocab int, v tandem.Verifier, to *gateway.Config, undo *roles.Cleanup) (
+func (c Config) addOwn(r *roles.Process, vocab int, v gateway.Verifier, to *gateway.Config, undo *roles.Cleanup) (
 	taken []string, describe func() []public.Process, err error) {
 	if to.Recycling = c.Recycling; c.Recycling {
 		taken = append(taken, tandem.Recycling)

@@ -84,16 +84,10 @@ func tellPace(counters map[string]int64, p gateway.Pace) {
 
 // peers are the processes behind a gateway.
 type peers struct {
-	verifier tandem.Verifier
-	members  *enlist.Members
-	lookup   func() []public.Process // without a process of its own
-	fleet    *fleet
-}
-
-// passes returns how many passes the verifier has ended.
-func (p *peers) passes(ctx context.Context) (int64, error) {
-	d, err := p.verifier.Describe(ctx)
-	return d.Counters["passes"], err
+	verifiers *verifiers
+	members   *enlist.Members
+	lookup    func() []public.Process // without a process of its own
+	fleet     *membership
 }
 
 // describer returns a function that describes the gateway and the processes behind it.
@@ -107,8 +101,7 @@ func (p *peers) describer(r *roles.Process, model string, l tandem.Limits) func(
 		d := public.Description{Version: here.Version, Model: model, Vocab: l.Vocab, Context: l.Context, Counters: here.Counters,
 			Fleet: p.fleet.members()}
 		d.Processes = append(d.Processes, public.Process{Role: "gateway", Up: true, Description: here})
-		v, err := p.verifier.Describe(ctx)
-		d.Processes = append(d.Processes, public.Process{Role: "verifier", Up: err == nil, Description: v})
+		d.Processes = append(d.Processes, p.verifiers.describe(ctx)...)
 		for _, x := range p.members.Processes() {
 			v, err := drafting.NewClient(x.Link.(link).conn, "").Describe(ctx)
 			if v.Name == "" && len(x.Drafters) > 0 { // away

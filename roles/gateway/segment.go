@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
@@ -27,7 +28,10 @@ func segmentSocket(listen, verifier string) string {
 // segment returns a writer of the gateway's merged trees into shared memory for the verifier, and the socket on which that is handed
 // out. They are nil and "" if the verifier is on another host or shared memory is not available: then trees travel inside tickets.
 func (c Config) segment(r *roles.Process) (w *trees.Writer, socket string, undo func()) {
-	if socket = segmentSocket(r.Server.Addr(), c.Verifier); socket == "" {
+	for _, addr := range c.Verifiers {
+		socket = cmp.Or(socket, segmentSocket(r.Server.Addr(), addr))
+	}
+	if socket == "" {
 		return nil, "", func() {}
 	}
 	segment, err := r.OpenSegment(socket, shm.Config{})

@@ -16,7 +16,8 @@ import (
 
 // model is what a gateway reads from a model file.
 type model struct {
-	path, architecture string
+	path               string
+	name, architecture string // in the file
 	vocab              *token.Vocab
 	chat               conversation.Chat
 	sampling           tandem.Preset // as its file says

@@ -134,7 +134,7 @@ func (g *Gateway) meet(processes []discovery.Process, memory *discovery.Memory) 
 			continue
 		}
 		select {
-		case g.found <- peer{g.verifier.Drafter(Name, drafting.NewClient(p.Conn, Name).Mapping(link)),
+		case g.found <- peer{route.Drafter(Name, drafting.NewClient(p.Conn, Name).Mapping(link), g.verifier),
 			func() bool { return link.Segment() != 0 }}:
 		default:
 		}

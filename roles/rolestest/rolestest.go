@@ -43,6 +43,7 @@ type System struct {
 
 	verifier    func(heads []string) (end func())
 	endVerifier func()
+	taps        []int
 	heads       []string                        // the running verifier's side files
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
 }
@@ -62,6 +63,7 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := &System{Log: new(Log), t: t, dir: dir, target: target}
+	s.taps = taps
 	s.verifier = func(heads []string) (end func()) {
 		with := models
 		with.Sides = map[string][]string{target: heads}
@@ -75,7 +77,7 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	}
 	s.endVerifier = s.verifier(nil)
 	serve := func(ctx context.Context) error {
-		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
+		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifiers: []string{s.addr("verifier")},
 			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
 			Defaults: public.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
 				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}}
@@ -117,6 +119,19 @@ func (s *System) RestartVerifier() {
 	s.endVerifier()
 	s.endVerifier = s.verifier(s.heads)
 	s.awaitVerifier()
+}
+
+// Beside starts a further verifier of the target, which the gateway finds only through the pool's server, on a device that device makes;
+// nil: the processor.
+func (s *System) Beside(name string, device func() (roles.Device, error)) (end func()) {
+	with := models
+	if device != nil {
+		with.Device = func(int) (roles.Device, error) { return device() }
+	}
+	return s.run(name, func(ctx context.Context) error {
+		return verifier.Run(ctx, verifier.Config{Config: s.config(name), Models: with, Target: s.target, Pool: s.pool(), Taps: s.taps,
+			FeatureBytes: 1 << 20})
+	})
 }
 
 // VerifierOn ends the verifier and returns once another one, on a device that device makes, serves. ended gets the error with which it
@@ -182,7 +197,7 @@ func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...s
 	own.Open = func(path string, o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, s.target, o) }
 	return s.run(name, func(ctx context.Context) error {
 		return drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: own, Drafts: drafts, Pool: s.pool(),
-			Verifier: s.addr("verifier")})
+			Verifiers: []string{s.addr("verifier")}})
 	})
 }
 

@@ -12,14 +12,16 @@ import (
 	"github.com/tandem-llm/tandem/verifier"
 )
 
-// announce tells gateways of the verifier, through the pool's server, until undo runs, and serves the call that drains it.
-func (c Config) announce(ctx context.Context, r *roles.Process, v *verifier.Verifier, p pool.Config, undo *roles.Cleanup) (
+// announce tells gateways of the verifier, and of the queue of its tickets, through the pool's server, until undo runs, and serves the call
+// that drains it.
+func (c Config) announce(ctx context.Context, r *roles.Process, v *verifier.Verifier, p pool.Config, queue string, undo *roles.Cleanup) (
 	*discovery.Announcer, error) {
 	d, err := v.Describe(ctx)
 	if err != nil {
 		return nil, err
 	}
 	told := discovery.VerifierOf(d)
+	told.Queue = queue
 	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: p, Sign: r.Credentials.Sign,
 		What: wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Verifier: told},
 		Load: func(what *wire.Announcement) {

@@ -4,6 +4,7 @@ package verifier
 import (
 	"cmp"
 	"context"
+	"strconv"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache/prefixes"
@@ -136,25 +137,31 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 		server.Forget(process)
 	})
 
-	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), pool.Config{Access: access, Counters: r.Counters, Log: r.Log}, mapped, &undo)
+	return server, announcer, undo, err
+}
+
+// join takes tickets from the pool, on a queue of its own, finds the drafters whose trees they name, and announces the verifier.
+func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier, vocab int, p pool.Config, mapped *shm.Set,
+	undo *roles.Cleanup) (*discovery.Announcer, error) {
 	memory := discovery.NewMemory(shm.Verifier, mapped)
-	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter),
+	table, err := discovery.NewTable(discovery.Config{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
 		Vouch: r.Credentials.Vouch, Static: c.Drafters,
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
-		return nil, nil, undo, err
+		return nil, err
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
-	tickets, err := pool.NewSource(pool.SourceConfig{Config: poolConfig, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
+	queue := strconv.FormatUint(discovery.NewInstance(), 36)
+	tickets, err := pool.NewSource(pool.SourceConfig{Config: p, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: vocab, Queue: queue,
 		Submit: v.Submit, Segments: mapped, Fetcher: memory})
 	if err != nil {
-		return nil, nil, undo, err
+		return nil, err
 	}
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
-	announcer, err = c.announce(ctx, r, v, poolConfig, &undo)
-	return server, announcer, undo, err
+	return c.announce(ctx, r, v, p, queue, undo)
 }
 
 // costs returns the costs of m's passes, nil without Config.Measure. left: m goes on without SpareThreads of its threads.

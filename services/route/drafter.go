@@ -8,24 +8,51 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Drafter wraps d, called name on tickets, so that it works while its pool cannot be reached: then d returns the tree instead of
-// putting a ticket, and the router submits the ticket.
-func (r *Router) Drafter(name string, d tandem.Drafter) tandem.Drafter {
-	return &drafter{d, name, r}
+// Routers knows at which verifier a session is.
+type Routers interface {
+	// Place returns the verifier at which o's session is, or is to be opened; nil: there is none.
+	Place(o tandem.Opening) *Router
+	// Of returns the verifier at which a session is; nil: at none, it is to be opened again.
+	Of(id tandem.SessionID) *Router
+}
+
+// Of implements Routers for a gateway with one verifier.
+func (r *Router) Of(tandem.SessionID) *Router { return r }
+
+// Place implements Routers for a gateway with one verifier.
+func (r *Router) Place(tandem.Opening) *Router { return r }
+
+// Drafter wraps d, called name on tickets, so that its tickets reach the verifier that holds their session, also while its pool cannot be
+// reached: then d returns the tree instead of putting a ticket, and the router submits the ticket.
+func Drafter(name string, d tandem.Drafter, verifiers Routers) tandem.Drafter {
+	return &drafter{d, name, verifiers}
 }
 
 type drafter struct {
 	tandem.Drafter
-	name string
-	r    *Router
+	name      string
+	verifiers Routers
+}
+
+// Open implements tandem.Drafter.Open.
+func (d *drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	if r := d.verifiers.Place(o); r != nil {
+		o.Place = r.now()
+	}
+	return d.Drafter.Open(ctx, o)
 }
 
 // Propose implements tandem.Drafter.Propose. Further errors: Corrupt for an invalid tree.
 func (d *drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	r := d.verifiers.Of(p.Session)
+	if r == nil {
+		return tandem.Proposed{}, tandem.Errorf(op, tandem.Unavailable, "no verifier holds session %s: it is to be opened again", p.Session)
+	}
+	p.Place = r.now()
 	if p.Return {
 		return d.Drafter.Propose(ctx, p)
 	}
-	if d.r.poolUp() {
+	if r.poolUp() {
 		if got, err := d.Drafter.Propose(ctx, p); !poolAway(err) {
 			return got, err
 		}
@@ -41,14 +68,14 @@ func (d *drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 				d.name, got.Tree.Len(), len(got.Tree.Parents))
 	}
 	t := p.Ticket(d.name, got.Tree)
-	t.Trace = d.r.cfg.Events.Carrier(ctx)
-	return got, d.submit(ctx, t)
+	t.Trace = r.cfg.Events.Carrier(ctx)
+	return got, r.submit(ctx, t)
 }
 
 // submit waits for room like a drafter does.
-func (d *drafter) submit(ctx context.Context, t tandem.Ticket) error {
+func (r *Router) submit(ctx context.Context, t tandem.Ticket) error {
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		err := d.r.Submit(ctx, t)
+		err := r.Submit(ctx, t)
 		if tandem.KindOf(err) != tandem.Exhausted {
 			return err
 		}

@@ -45,7 +45,7 @@ func (p *pond) Submit(_ context.Context, t tandem.Ticket) error {
 
 func TestDraftsGoOnWithoutThePool(t *testing.T) {
 	f, p, up := new(asked), new(pond), true
-	d := New(Config{Verifier: p, Pool: new(counted), PoolUp: func() bool { return up }}).Drafter("go", f)
+	d := Drafter("go", f, New(Config{Verifier: p, Pool: new(counted), PoolUp: func() bool { return up }}))
 	ctx := context.Background()
 	ask := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, SelfDrafts: []string{tandem.Medusa}}
 	want := tandem.Ticket{Session: 3, Epoch: 1, Base: 3, Hash: 7, Drafter: "go", Tree: drafted.Tree,

@@ -5,6 +5,7 @@ package route
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -26,11 +27,12 @@ type Config struct {
 	Counters *tandem.Counters // "tickets.direct": those that bypassed the pool; may be nil
 }
 
-// Router is a gateway's verifier: it implements tandem.Verifier over two ways to one. Tickets go through the pool; while it is
+// Router is one of a gateway's verifiers: it implements tandem.Verifier over two ways to one. Tickets go through the pool; while it is
 // Unavailable they bypass it, and it is tried again after a while. All other calls go directly to the verifier. Safe for concurrent use.
 type Router struct {
 	tandem.Verifier
-	cfg Config
+	cfg   Config
+	place atomic.Pointer[tandem.Place] // nil: the one of a group without others
 
 	mu     sync.Mutex
 	detour time.Duration // the next one's length; 0 after the pool took a ticket
@@ -45,8 +47,19 @@ func New(cfg Config) *Router {
 	return &Router{Verifier: cfg.Verifier, cfg: cfg}
 }
 
+// At says where the verifier is from now on.
+func (r *Router) At(p tandem.Place) { r.place.Store(&p) }
+
+func (r *Router) now() (p tandem.Place) {
+	if at := r.place.Load(); at != nil {
+		p = *at
+	}
+	return p
+}
+
 // Submit implements tandem.Verifier.Submit.
 func (r *Router) Submit(ctx context.Context, t tandem.Ticket) error {
+	t.Queue = r.now().Queue
 	if r.poolUp() {
 		begun := time.Now()
 		err := r.cfg.Pool.Put(ctx, t)
