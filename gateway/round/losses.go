@@ -1,6 +1,7 @@
 package round
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -47,8 +48,11 @@ func (l *Losses) Reopen(now time.Time, most time.Duration, t *Text, cause error)
 		default:
 			kind = tandem.Internal
 		}
-		return 0, tandem.Errorf(op, kind, "session %s got no further at %d tokens in %v and %d attempts: %w",
-			t.Session, t.Len(), waited.Round(time.Millisecond), l.Repairs, cause)
+		limit := fmt.Sprintf("%d attempts", l.Repairs)
+		if !tooMany {
+			limit = fmt.Sprint(waited.Round(time.Millisecond))
+		}
+		return 0, tandem.Errorf(op, kind, "session %s got no further at %d tokens in %s: %w", t.Session, t.Len(), limit, cause)
 	}
 	if l.Repairs > 1 {
 		pause = min(firstPause<<l.Repairs, longPause)
