@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -22,6 +21,7 @@ type entry struct {
 	seen     time.Time // when it was last announced, or the entry was made
 	told     time.Time // when what it tells was last told, in whatever way
 	static   bool
+	called   bool // it is reached by gRPC, or not; else it is up while it is heard
 	shown    bool
 	// confirmed says that the process at the other end of Conn has told Instance.
 	confirmed bool
@@ -43,25 +43,14 @@ func (e *entry) close() {
 	}
 }
 
-// record takes over what a process tells of itself.
-func (e *entry) record(a wire.Announcement) {
-	e.Drafters, e.Verifier, e.Gateway, e.Draining = a.Drafters, a.Verifier, a.Gateway, a.Draining
-	e.told = time.Now()
-}
-
-// otherHosts reports whether an announcement is of a process of another host with the same socket or address of loopback.
-func (e *entry) otherHosts(a wire.Announcement) bool {
-	return e.confirmed && e.Up && a.Instance != e.Instance && rpc.OnThisHost(e.Addr)
-}
-
 // add makes an entry and watches its connection. Errors: Invalid, Exhausted.
 func (t *Table) add(ctx context.Context, id, addr string, static bool) error {
-	if t.processes[id] != nil {
+	if t.membership.entries[id] != nil {
 		return nil
 	}
-	if len(t.processes) >= maxProcesses {
+	if len(t.membership.entries) >= maxProcesses {
 		return tandem.Errorf(op, tandem.Exhausted, "%s %s: %d are known already, and no more may be",
-			t.cfg.Kind.name, addr, len(t.processes))
+			t.cfg.Kind.name, addr, len(t.membership.entries))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	e := &entry{Process: Process{Addr: addr}, static: static, seen: time.Now(), cancel: cancel}
@@ -71,11 +60,11 @@ func (t *Table) add(ctx context.Context, id, addr string, static bool) error {
 			cancel()
 			return err
 		}
-		e.Conn = conn
+		e.Conn, e.called = conn, true
 		e.ask = func() { t.work.Go(func() { t.ask(ctx, addr, conn) }) }
 		t.work.Go(func() { t.watch(ctx, addr, conn, static) })
 	}
-	t.processes[id] = e
+	t.membership.entries[id] = e
 	return nil
 }
 

@@ -196,12 +196,3 @@ func (t *Table) member(ctx context.Context, e jetstream.KeyValueEntry) {
 	case <-ctx.Done():
 	}
 }
-
-// withdrawn records that a process has taken its key away: it does not wait for its lease.
-func (t *Table) withdrawn(key string) {
-	for id, e := range t.processes {
-		if t.cfg.Kind.key(id) == key {
-			e.seen = time.Time{}
-		}
-	}
-}

@@ -7,10 +7,10 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// snapshot returns the processes by address.
-func (t *Table) snapshot() []Process {
+// list returns the processes by address.
+func (m *membership) list() []Process {
 	var out []Process
-	for _, all := range t.known() {
+	for _, all := range m.known() {
 		e := slices.MinFunc(all, func(a, b *entry) int { return a.preferred(b) })
 		for _, x := range all {
 			x.shown = x == e
@@ -28,9 +28,9 @@ func (t *Table) snapshot() []Process {
 }
 
 // known returns the entries by process: those of one instance belong together.
-func (t *Table) known() (out [][]*entry) {
+func (m *membership) known() (out [][]*entry) {
 	of := map[uint64]int{}
-	for _, e := range t.processes {
+	for _, e := range m.entries {
 		i, found := of[e.Instance]
 		if !found || e.Instance == 0 {
 			i, out = len(out), append(out, nil)

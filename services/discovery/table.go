@@ -65,20 +65,10 @@ type Config struct {
 	Refused func(err error)
 }
 
-// Table keeps the processes of one kind that are there.
+// Table keeps the processes of one kind that are there. Which are, its membership decides.
 //
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
-//
-//  1. An address has one entry: a process that was restarted at its old address takes the entry over.
-//  2. An announcement changes an entry only if its instance is another one or its sequence is later.
-//  3. An entry is removed only if its process was not heard for three beats, although NATS was connected all
-//     the time, and cannot be reached by gRPC. A configured one is never removed. With a registry it is a lease in place of
-//     three beats, or less if the process has taken its key away.
-//  4. A process that is known by several addresses, such as a configured and an announced one, is shown once, by the address at which
-//     it was first reached, until that fails. Its instance tells that it is the same.
-//  5. Processes of several hosts may announce the same socket or address of loopback. The one that can be reached here says by its
-//     instance which announcements are its own.
 type Table struct {
 	cfg    Config
 	conn   *pool.Conn
@@ -93,11 +83,10 @@ type Table struct {
 	registry registry
 	leased   atomic.Bool // there is one, and it is watched
 
-	processes  map[string]*entry  // by Kind.id; the owner's, as all below
+	membership membership         // the owner's, as all below
 	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
-	since      time.Time          // when NATS was connected; zero while it is away
 }
 
 // heard is an announcement, or the key of one that was taken out of the registry.
@@ -130,7 +119,7 @@ func NewTable(cfg Config) (*Table, error) {
 		cfg.Lease = DefaultLease
 	}
 	t := &Table{cfg: cfg, heard: make(chan heard, inbox), poke: make(chan struct{}, 1), came: make(chan struct{}, 1),
-		told: make(chan told), processes: map[string]*entry{}, complaints: map[[2]string]bool{},
+		told: make(chan told), membership: newMembership(cfg.Kind, cfg.Beat, cfg.Lease), complaints: map[[2]string]bool{},
 		refused: map[string]bool{}}
 	t.now.Store(new([]Process))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +151,7 @@ func (t *Table) Close() {
 		t.conn.Close()
 	}
 	t.work.Wait()
-	for _, e := range t.processes {
+	for _, e := range t.membership.entries {
 		e.close()
 	}
 }
@@ -205,7 +194,7 @@ func (t *Table) run(ctx context.Context) {
 			return
 		case h := <-t.heard:
 			if h.what.Instance == 0 {
-				t.withdrawn(h.key)
+				t.membership.withdraw(h.key)
 			} else {
 				t.take(ctx, h)
 			}
@@ -216,7 +205,7 @@ func (t *Table) run(ctx context.Context) {
 		}
 		t.listen()
 		gone := t.sweep()
-		now := t.snapshot()
+		now := t.membership.list()
 		t.now.Store(&now)
 		if !slices.EqualFunc(last, now, same) {
 			last = now
@@ -230,18 +219,15 @@ func (t *Table) run(ctx context.Context) {
 
 // listen notices that NATS came or went; when it came, it asks all processes to announce themselves.
 func (t *Table) listen() {
-	switch connected := t.conn.Connected(); {
-	case !connected:
-		t.since = time.Time{}
-	case t.since.IsZero():
-		t.since = time.Now()
+	t.membership.leased = t.leased.Load()
+	if t.membership.server(time.Now(), t.conn.Connected()) {
 		_ = t.conn.Publish(t.cfg.Pool.Subject(t.cfg.Kind.ask()), nil)
 	}
 }
 
 // enter records what a process told when it was asked.
 func (t *Table) enter(d told) {
-	e := t.processes[d.addr]
+	e := t.membership.entries[d.addr]
 	if e == nil {
 		return
 	}
@@ -249,22 +235,18 @@ func (t *Table) enter(d told) {
 		t.refuse(d.addr, err)
 		return
 	}
-	if id := d.what.Instance; id != 0 && id != e.Instance {
-		e.Instance, e.sequence = id, 0
-	}
-	e.confirmed = d.what.Instance != 0
-	e.record(d.what)
+	e.tell(time.Now(), d.what)
 }
 
 // take records an announcement.
 func (t *Table) take(ctx context.Context, h heard) {
 	a := h.what
 	id := t.cfg.Kind.id(a)
-	e := t.processes[id]
+	e := t.membership.entries[id]
 	unproved := t.vouch(a)
 	if !t.understood(a) {
 		if e != nil && unproved == nil {
-			e.record(wire.Announcement{}) // another process was at this address before
+			e.record(time.Now(), wire.Announcement{}) // another process was at this address before
 		}
 		return
 	}
@@ -281,24 +263,21 @@ func (t *Table) take(ctx context.Context, h heard) {
 			t.cfg.Counters.Add("announcements.garbage", 1)
 			return
 		}
-		e = t.processes[id]
+		e = t.membership.entries[id]
 	}
 	if e.otherHosts(a) {
 		t.cfg.Counters.Add("announcements.elsewhere", 1)
 		return
 	}
-	if a.Instance == e.Instance && a.Sequence <= e.sequence {
+	before := e.Instance
+	switch {
+	case !t.membership.hear(time.Now(), e, a):
 		if h.key == "" { // what is in the registry may be a little older
 			t.cfg.Counters.Add("announcements.stale", 1)
 		}
-		return
-	}
-	if a.Instance != e.Instance && e.Instance != 0 {
+	case before != 0 && before != a.Instance:
 		t.cfg.Counters.Add("announcements.restarted", 1)
 	}
-	e.Instance, e.sequence, e.seen, e.Segment = a.Instance, a.Sequence, time.Now(), a.Segment
-	e.Lease = e.seen.Add(t.lease())
-	e.record(a)
 }
 
 // vouch returns nil if an announcement is proved, or needs no proof. Errors: Unauthenticated.
@@ -331,42 +310,14 @@ func (t *Table) stranger(err error) {
 	}
 }
 
-// lease is how long an announcement holds.
-func (t *Table) lease() time.Duration {
-	beats := missedBeats * t.cfg.Beat
-	if t.leased.Load() {
-		return max(beats, t.cfg.Lease)
-	}
-	return beats
-}
-
-// lapsed reports whether a process that was seen then has missed its lease, although NATS was connected all the time.
-func (t *Table) lapsed(seen time.Time) bool {
-	return time.Since(seen) > t.lease() && !t.since.IsZero() && time.Since(t.since) > t.lease()
-}
-
-// sweep updates the state of the entries' connections and removes the entries that are gone.
+// sweep updates the state of the entries' connections and returns the entries that are gone.
 func (t *Table) sweep() (gone []*entry) {
-	for id, e := range t.processes {
-		lapsed := t.lapsed(e.seen)
-		if e.Conn == nil {
-			e.Up = !lapsed
-		} else {
-			up := e.Conn.GetState() == connectivity.Ready
-			if up && !e.Up {
-				e.confirmed = false
-				if !e.static && (e.Draining || rpc.OnThisHost(e.Addr)) {
-					e.ask() // it may be the successor of one that was draining, or another host's
-				}
-			}
-			e.Up = up
-		}
-		e.Lapsed = lapsed && !e.Lease.IsZero()
-		if !e.Up && !e.static && lapsed {
-			t.cfg.Counters.Add("announcements.gone", 1)
-			delete(t.processes, id)
-			gone = append(gone, e)
-		}
+	gone, again := t.membership.sweep(time.Now(), func(e *entry) bool { return e.Conn.GetState() == connectivity.Ready })
+	for _, e := range again {
+		e.ask()
+	}
+	for range gone {
+		t.cfg.Counters.Add("announcements.gone", 1)
 	}
 	return gone
 }
