@@ -18,6 +18,7 @@ const askPause = 100 * time.Millisecond
 type entry struct {
 	Process
 	sequence uint64
+	earlier  []uint64  // instances that it has replaced, the latest last
 	seen     time.Time // when it was last announced, or the entry was made
 	told     time.Time // when what it tells was last told, in whatever way
 	static   bool

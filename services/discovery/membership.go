@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem/services/rpc"
@@ -11,7 +12,8 @@ import (
 // knows no goroutine, connection or clock; its table has them. It has one user.
 //
 //  1. An address has one entry: a process that was restarted at its old address takes the entry over.
-//  2. An announcement changes an entry only if its instance is another one or its sequence is later.
+//  2. An announcement changes an entry only if its instance is another one or its sequence is later. An instance that was replaced
+//     is believed again only when its successor is not heard any more: its last announcements may be late.
 //  3. An entry is removed only if its process was not heard for three beats, although NATS was connected all
 //     the time, and cannot be reached by gRPC. A configured one is never removed. With a registry it is a lease in place of
 //     three beats, or less if the process has taken its key away.
@@ -26,6 +28,9 @@ type membership struct {
 	since       time.Time         // when NATS was connected; zero while it is away
 	entries     map[string]*entry // by Kind.id
 }
+
+// mostEarlier is how many earlier instances of an address are remembered.
+const mostEarlier = 8
 
 func newMembership(kind Kind, beat, lease time.Duration) membership {
 	return membership{kind: kind, beat: beat, lease: lease, entries: map[string]*entry{}}
@@ -45,9 +50,10 @@ func (m *membership) server(now time.Time, connected bool) (came bool) {
 
 // hear records an announcement of the process at e's address. It reports false if the announcement is not newer than what is known.
 func (m *membership) hear(now time.Time, e *entry, a wire.Announcement) bool {
-	if a.Instance == e.Instance && a.Sequence <= e.sequence {
+	if a.Instance == e.Instance && a.Sequence <= e.sequence || m.replaced(now, e, a.Instance) {
 		return false
 	}
+	e.replace(a.Instance)
 	e.Instance, e.sequence, e.seen, e.Segment = a.Instance, a.Sequence, now, a.Segment
 	e.Lease = now.Add(m.holds())
 	e.record(now, a)
@@ -55,8 +61,12 @@ func (m *membership) hear(now time.Time, e *entry, a wire.Announcement) bool {
 }
 
 // tell records what the process at e's address told when it was asked.
-func (e *entry) tell(now time.Time, a wire.Announcement) {
+func (m *membership) tell(now time.Time, e *entry, a wire.Announcement) {
+	if m.replaced(now, e, a.Instance) && !rpc.OnThisHost(e.Addr) { // there the one that was heard may be another host's
+		return
+	}
 	if a.Instance != 0 && a.Instance != e.Instance {
+		e.replace(a.Instance)
 		e.Instance, e.sequence = a.Instance, 0
 	}
 	e.confirmed = a.Instance != 0
@@ -66,6 +76,23 @@ func (e *entry) tell(now time.Time, a wire.Announcement) {
 // otherHosts reports whether an announcement is of a process of another host with the same socket or address of loopback.
 func (e *entry) otherHosts(a wire.Announcement) bool {
 	return e.confirmed && e.Up && a.Instance != e.Instance && rpc.OnThisHost(e.Addr)
+}
+
+// replaced reports whether an instance is one that had e's address before, and its successor is still heard.
+func (m *membership) replaced(now time.Time, e *entry, instance uint64) bool {
+	return slices.Contains(e.earlier, instance) && now.Sub(e.seen) <= m.holds()
+}
+
+// replace notes that e's instance has a successor.
+func (e *entry) replace(by uint64) {
+	e.earlier = slices.DeleteFunc(e.earlier, func(x uint64) bool { return x == by })
+	if e.Instance == 0 || e.Instance == by {
+		return
+	}
+	if len(e.earlier) >= mostEarlier {
+		e.earlier = slices.Delete(e.earlier, 0, 1)
+	}
+	e.earlier = append(e.earlier, e.Instance)
 }
 
 // record takes over what a process tells of itself.

@@ -235,7 +235,7 @@ func (t *Table) enter(d told) {
 		t.refuse(d.addr, err)
 		return
 	}
-	e.tell(time.Now(), d.what)
+	t.membership.tell(time.Now(), e, d.what)
 }
 
 // take records an announcement.
