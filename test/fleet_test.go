@@ -110,7 +110,7 @@ func TestFleetOutlivesBoxes(t *testing.T) {
 			all.Go(func() {
 				for i := n + k; !stop.Load(); i++ {
 					if got, err := text(c, i); err != nil || !slices.Equal(got, want[i%6]) {
-						t.Errorf("gateway %d, request %d: %d tokens, %v: want as without faults\n%v\n%v", n, i, len(got), err, got, want[i%6])
+						t.Errorf("gateway %d, request %d: %v, tokens\n%v, without faults\n%v", n, i, err, got, want[i%6])
 						return
 					}
 					done.Add(1)
