@@ -185,6 +185,9 @@ func (g *Gateway) Measured(verifier string, costs []tandem.Cost) { g.shared.Meas
 // Moved says that the verifier has given up sessions that are to be opened again: those that wait for a verdict ask again, and learn it.
 func (g *Gateway) Moved() { g.verifier.Pulse() }
 
+// Away returns how far away the drafters are that rounds have asked: what a call takes beside their arithmetic.
+func (g *Gateway) Away() map[string]time.Duration { return g.shared.Away() }
+
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
 // name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft or of recycling, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {

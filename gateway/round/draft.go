@@ -25,6 +25,7 @@ type Draft struct {
 	Last     time.Time     // when it answered before this; zero: never
 	Extra    time.Duration // what it took longer than usual because it had to catch up first
 	Tried    bool          // it was asked, after its answer before this, to draft ahead
+	Away     time.Duration // what the call took beside the drafter's arithmetic: the way there and back; 0: not known
 	Useful   time.Duration // of Got.Ahead: what drafting the reused nodes within the round would have taken
 }
 

@@ -71,7 +71,7 @@ func (r *Round) Outcome(committed int, atEnd bool, wall time.Duration) *strategy
 		Merged: r.Origin == Several, Voted: r.Voted, Verdict: r.Verdict, Judged: r.Judged(), Tokens: committed, AtEnd: atEnd,
 		Lossy: r.Tickets > 1, Rest: r.Rest(wall), Wall: wall - max(r.Verdict.Guessing, 0), Prompts: r.Prompts}
 	for i, d := range r.Drafts {
-		o.Drafts[i] = strategy.Draft{Drafter: d.Drafter, Got: d.Got, Extra: d.Extra}
+		o.Drafts[i] = strategy.Draft{Drafter: d.Drafter, Got: d.Got, Extra: d.Extra, Away: d.Away}
 		o.Wall += d.Guessing
 	}
 	return o

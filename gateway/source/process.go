@@ -417,6 +417,7 @@ func (p *process) judge(ctx context.Context, c *Call) (round.Draft, error) {
 		out.Extra = max(c.took-usual, 0)
 	}
 	if !c.trial {
+		out.Away = max(c.took-c.got.Busy-out.Extra, 0)
 		out.Tried, p.ahead = p.ahead, c.ask.Ahead
 		out.Useful = p.useful(c.got)
 	}

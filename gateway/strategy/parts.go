@@ -14,7 +14,7 @@ import (
 // it was used little, and what has disturbed one round does not stay in the price of a way. A session works on a copy; what it measures
 // goes into both. Shared's lock protects Shared's.
 type parts struct {
-	plain, drafted time.Duration         // the rest of a plain round, and of one with a draft: neither draft nor pass
+	plain, drafted time.Duration         // the rest of a plain round, and of one with a draft: neither draft, its way, nor pass
 	drafters       map[string]*drafting  // by drafter
 	ahead          map[string]*aheadCost // by set of drafters
 }
@@ -23,6 +23,7 @@ type parts struct {
 type drafting struct {
 	draft time.Duration // for a tree
 	pass  time.Duration // of its model, over the few rows of a usual one; 0: unknown, or it has no model
+	away  time.Duration // the way to it and back, as its calls show: near nothing on the same machine; 0: unknown
 	model bool          // it was seen to run one, or said what passes of it cost
 	free  bool          // it costs next to nothing
 	// reading is the time of a token of a prompt, as a share of pass. It is measured at the drafter's start, and pass goes on to be: so a
@@ -108,6 +109,14 @@ func (p *parts) unit(drafters []string) (longest time.Duration) {
 	return longest
 }
 
+// away returns the longest way to one of the drafters, which are asked at once.
+func (p *parts) away(drafters []string) (longest time.Duration) {
+	for _, d := range drafters {
+		longest = max(longest, p.drafter(d).away)
+	}
+	return longest
+}
+
 // passes returns a time of drafting as a multiple of the longest pass: as many as there were, if none was measured yet.
 func (p *parts) passes(drafters []string, busy time.Duration, seen int) float64 {
 	if unit := p.unit(drafters); unit > 1 && busy > 0 {
@@ -167,6 +176,7 @@ func (p *planner) price(a *learn.Arm) {
 	if p.parts.drafted > 0 {
 		rest = p.parts.drafted
 	}
+	rest += p.parts.away(a.Drafters)
 	s, draft, unit := p.choices.Shape(*a), time.Duration(0), p.parts.unit(a.Drafters)
 	depth, read := 1.0, time.Duration(0)
 	for _, d := range a.Drafters {
@@ -218,6 +228,7 @@ type timed struct {
 	name string
 	got  tandem.Proposed
 	busy time.Duration
+	away time.Duration
 }
 
 // drafts returns the drafts of a round whose times count, what they took together, and the most passes of one. A time is that of passes
@@ -240,11 +251,11 @@ func (p *planner) drafts(o *Outcome) (list []timed, longest time.Duration, passe
 			} else {
 				longest = max(longest, busy)
 			}
-			list = append(list, timed{d.Drafter, d.Got, busy})
+			list = append(list, timed{d.Drafter, d.Got, busy, d.Away})
 		}
 	}
 	for _, d := range o.Idle {
-		list = append(list, timed{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter)})
+		list = append(list, timed{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter), 0})
 	}
 	return list, longest, passes, cold, late
 }
@@ -254,11 +265,18 @@ func (p *planner) drafts(o *Outcome) (list []timed, longest time.Duration, passe
 func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
 	v, set := o.Verdict, p.arm.Set
 	list, longest, passes, cold, late := p.drafts(o)
+	away := time.Duration(0)
+	for _, d := range o.Drafts {
+		away = max(away, d.Away)
+	}
 	ahead := p.before.Ahead && p.before.Set == set // what it drafts now was drafted ahead in part
 	usual, usualDraft := p.shared.pass(max(v.Rows, v.Nodes)), p.choices.Shape(p.arm).Draft
 	p.each(func(x *parts) {
 		for _, d := range list {
 			of := x.drafter(d.name)
+			if d.away > 0 {
+				measure(&of.away, d.away)
+			}
 			if !ahead {
 				of.draft = learn.Mean(of.draft, d.busy) // how many passes a tree takes varies by itself
 			}
@@ -275,7 +293,7 @@ func (p *planner) learnParts(o *Outcome) (s learn.Shape) {
 		case len(p.arm.Drafters) == 0:
 			measure(&x.plain, o.Rest)
 		default:
-			measure(&x.drafted, o.Rest)
+			measure(&x.drafted, max(o.Rest-away, 1))
 		}
 		if p.arm.Ahead && usual > 0 && v.Busy > 0 {
 			b := x.beside(set)
@@ -328,7 +346,7 @@ func (p *planner) depth(drafter string) int {
 	tokens := 1.0
 	for i, c := range chances {
 		tokens += c
-		round := p.parts.drafted + time.Duration(i+1)*pass + p.shared.pass(i+2+int(p.rows+0.5))
+		round := p.parts.drafted + p.parts.drafter(drafter).away + time.Duration(i+1)*pass + p.shared.pass(i+2+int(p.rows+0.5))
 		if r := tokens / max(round, 1).Seconds(); r > most {
 			best, most = i+1, r
 		}
@@ -342,5 +360,5 @@ const mostDepth = 8
 // later reports whether a drafter takes so long that it is asked only once the others have answered, and if it is then worth the wait.
 func (p *planner) later(drafter string) bool {
 	d := p.parts.drafters[drafter]
-	return d != nil && !isSelfDraft(drafter) && float64(d.draft) > p.tuning.Choice.Felt*float64(p.shared.pass(1))
+	return d != nil && !isSelfDraft(drafter) && float64(d.draft+d.away) > p.tuning.Choice.Felt*float64(p.shared.pass(1))
 }

@@ -390,3 +390,32 @@ func TestNeverAhead(t *testing.T) {
 		}
 	}
 }
+
+// TestFarDrafters: the way to a drafter and back is learned from its calls, and is in the price of ways that ask it, once for all that are
+// asked together.
+func TestFarDrafters(t *testing.T) {
+	l := newTestShared(t)
+	p := newPlanner(l, tandem.VoteTree, true, true, 10, 100)
+	price := func(drafters ...string) time.Duration {
+		a := learn.Arm{Name: setOf(drafters), Set: setOf(drafters), Drafters: drafters}
+		p.price(&a)
+		return a.Time
+	}
+	near := price("good")
+	for range 30 {
+		p.arm = learn.Arm{Set: "good", Drafters: []string{"good"}}
+		p.warm["good"] = true
+		p.learnParts(&Outcome{Verdict: tandem.Verdict{Nodes: 4, Rows: 4, Busy: 40e6, Tokens: make([]tandem.Token, 2)}, Tokens: 2,
+			Drafts: []Draft{{Drafter: "good", Got: tandem.Proposed{Nodes: 4, Depth: 3, Passes: 2, Busy: 16e6}, Away: 20e6}},
+			Rest:   21e6, Wall: 77e6})
+	}
+	if d := price("good") - near; d < 20e6 || d > 24e6 {
+		t.Errorf("20 ms away: rounds are dearer by %v", d)
+	}
+	if alone, both := price("dear"), price("dear", "good"); both-alone < 15e6 || both-alone > 25e6 {
+		t.Errorf("one that is near alone: %v, with one that is not: %v", alone, both)
+	}
+	if away := l.Away(); len(away) != 1 || away["good"] < 19e6 || away["good"] > 21e6 {
+		t.Errorf("told: %v", away)
+	}
+}

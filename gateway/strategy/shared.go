@@ -114,6 +114,19 @@ func (l *Shared) Costs(drafter string, draft time.Duration) {
 	}
 }
 
+// Away returns how far away drafters are: what a call takes beside their arithmetic. Those that were never asked are left out.
+func (l *Shared) Away() map[string]time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]time.Duration{}
+	for name, d := range l.parts.drafters {
+		if d.away > 0 {
+			out[name] = d.away
+		}
+	}
+	return out
+}
+
 // PassCosts tells what passes of a drafter's model cost, as it measured them, unless its own rounds have shown it. The narrowest is one of
 // a draft, the widest reads a prompt. Impossible costs are ignored; none: unknown.
 func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {

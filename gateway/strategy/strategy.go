@@ -79,6 +79,7 @@ type Draft struct {
 	Drafter string
 	Got     tandem.Proposed
 	Extra   time.Duration // what it took longer than usual because it had to catch up first
+	Away    time.Duration // what the call took beside the drafter's arithmetic; 0: not known
 }
 
 // Outcome is the result of a decision.

@@ -27,6 +27,9 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 	r.Tell(func(counters map[string]int64) {
 		tellPrefills(counters, g.Prefills())
 		tellPace(counters, g.Pace())
+		for name, away := range g.Away() {
+			counters[AwayOf+name] = away.Microseconds()
+		}
 	})
 	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe, Prefilling: func() (n int) {
 		for _, p := range g.Prefills() {
@@ -55,6 +58,9 @@ const PrefillOf = "prefill.of."
 
 // mostPrefills bounds the sessions that are listed one by one.
 const mostPrefills = 64
+
+// AwayOf is the prefix of the gauges of the ways to drafters and back, in microseconds.
+const AwayOf = "drafters.away_us."
 
 // tellPrefills tells how far the verifier has read which sessions.
 func tellPrefills(counters map[string]int64, all []gateway.Prefill) {

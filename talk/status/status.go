@@ -113,7 +113,7 @@ func (r Status) Print(to io.Writer) error {
 			cmp.Or(terminal.Shown(p.Identity), "-"))
 	}
 	err := w.Flush()
-	lines := []string{poolLine(r.Processes), prefillLine(r.Processes)}
+	lines := []string{poolLine(r.Processes), prefillLine(r.Processes), awayLine(r.Processes)}
 	for _, p := range r.Processes {
 		lines = append(lines, terminal.Shown(p.Brings))
 	}
@@ -124,6 +124,22 @@ func (r Status) Print(to io.Writer) error {
 		}
 	}
 	return errors.Join(err, printFleet(to, r.Fleet))
+}
+
+// awayLine says how far away the drafters are that rounds have asked, which the planner adds to what their drafts cost; "" for nothing.
+func awayLine(all []Process) string {
+	var ways []string
+	for _, p := range all {
+		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
+			if drafter, ok := strings.CutPrefix(name, gateway.AwayOf); ok {
+				ways = append(ways, fmt.Sprintf("%s %.1f ms", terminal.Shown(drafter), float64(p.Counters[name])/1e3))
+			}
+		}
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	return "the way to a drafter and back: " + strings.Join(ways, ", ")
 }
 
 // printFleet writes the members of a fleet as a table; nothing if there are none.
