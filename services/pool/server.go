@@ -160,6 +160,23 @@ func startServer(o *server.Options, token string) (*Server, error) {
 // the environment, never on a command line.
 func (s *Server) Access() Access { return s.access }
 
+// Traffic is what a server has handled since it started, in both directions: what it got and what it handed on.
+type Traffic struct{ Messages, Bytes int64 }
+
+// Since returns what was handled after t.
+func (t Traffic) Since(before Traffic) Traffic {
+	return Traffic{t.Messages - before.Messages, t.Bytes - before.Bytes}
+}
+
+// Traffic returns what the server has handled.
+func (s *Server) Traffic() Traffic {
+	v, err := s.nats.Varz(nil)
+	if err != nil { // of a server without a system account, which ours has
+		return Traffic{}
+	}
+	return Traffic{v.InMsgs + v.OutMsgs, v.InBytes + v.OutBytes}
+}
+
 // Close stops the server and waits until it has.
 func (s *Server) Close() {
 	s.nats.Shutdown()
