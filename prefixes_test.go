@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestPrefixes: a summary tells who has the key how much of a text is kept, to the power of two of pages, for its tenant and identity
-// alone.
-func TestPrefixes(t *testing.T) {
+// TestPrefixSummaries: a summary tells who has the key how much of a text is kept, to the power of two of pages, for its tenant and
+// identity alone.
+func TestPrefixSummaries(t *testing.T) {
 	const page, identity = 4, Identity("i-1")
 	key := PrefixKey{1}
 	text := make([]Token, 23) // five full pages
