@@ -46,6 +46,7 @@ type Config struct {
 // Process is the common part of a running process: its server, its traces, its log and counters.
 type Process struct {
 	Config
+	Role        rpc.Role
 	Server      *rpc.Server
 	Certificate *rpc.Certificate // nil for none
 	Credentials *rpc.Credentials
@@ -73,7 +74,7 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Process{Config: c, Counters: new(tandem.Counters)}
+	r := &Process{Config: c, Role: name, Counters: new(tandem.Counters)}
 	serve, err := r.access(name)
 	if err != nil {
 		return nil, err

@@ -54,6 +54,7 @@ type cli struct {
 	Drain      drainCmd      `cmd:"" help:"Have a verifier or drafter finish its sessions and take no new ones."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
+	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server that is not a gateway's."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 

@@ -48,6 +48,7 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 		}
 	}
 	access := server.Access()
+	access.Role = r.Role
 	if access.TLS = r.Certificate.Client(); access.TLS != nil {
 		access.TLS.ServerName = r.Certificate.Name() // whatever the address, it is this process
 	}

@@ -23,9 +23,10 @@ const maxFile = 4 << 10
 // and uses the secret that it read with the address.
 type fileServer struct {
 	path string
+	role rpc.Role
 
-	mu    sync.Mutex
-	token string
+	mu   sync.Mutex
+	user *url.Userinfo // as last read
 }
 
 // Dial implements nats.CustomDialer. It ignores the client's address, which is the file's first one.
@@ -35,15 +36,29 @@ func (f *fileServer) Dial(network, _ string) (net.Conn, error) {
 		return nil, err
 	}
 	f.mu.Lock()
-	f.token = u.User.Username()
+	f.user = u.User
 	f.mu.Unlock()
 	return net.DialTimeout(network, u.Host, dialTime)
 }
 
-func (f *fileServer) secret() string {
+// token returns the token that the file holds, "" if it holds a name and a password.
+func (f *fileServer) token() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.token
+	if _, named := f.user.Password(); named {
+		return ""
+	}
+	return f.user.Username()
+}
+
+// name returns the name and password that the file holds, else the role that is claimed.
+func (f *fileServer) name() (user, password string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if password, named := f.user.Password(); named {
+		return f.user.Username(), password
+	}
+	return string(f.role), ""
 }
 
 // readURL returns the one URL, with a port, in the file at path. Errors: Invalid, wrapping fs.ErrNotExist.
@@ -126,19 +141,47 @@ func userOf(u *url.URL) string {
 // options returns the URL and the options with which the client connects.
 func (a Access) options() (url string, opts []nats.Option) {
 	url = a.URL
-	if a.File != "" {
-		if url == "" {
-			url = "nats://127.0.0.1:4222" // never dialed
-		}
-		f := &fileServer{path: a.File}
-		opts = append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.secret))
-	} else if a.Token != "" {
-		opts = append(opts, nats.Token(a.Token))
-	} else if a.Secret != nil && !strings.Contains(url, "@") {
-		opts = append(opts, nats.TokenHandler(a.Secret.PoolToken))
+	if a.Role != "" {
+		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(a.Role)))
 	}
 	if a.TLS != nil && strings.Contains(url, "tls://") {
 		opts = append(opts, nats.Secure(a.TLS))
 	}
+	role := string(a.Role)
+	switch bare, token := tokenIn(url); {
+	case a.File != "":
+		if url == "" {
+			url = "nats://127.0.0.1:4222" // never dialed
+		}
+		f := &fileServer{path: a.File, role: a.Role}
+		return url, append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.token), nats.UserInfoHandler(f.name))
+	case a.Token != "":
+		return url, append(opts, nats.Token(a.Token), nats.UserInfo(role, ""))
+	case token != "":
+		return bare, append(opts, nats.Token(token), nats.UserInfo(role, ""))
+	case a.Secret != nil && !strings.Contains(url, "@"):
+		// Tandem's server reads the token, a server with NATSConfig the password.
+		token := func() string { return a.Secret.PoolToken(a.Role) }
+		return url, append(opts, nats.TokenHandler(token), nats.UserInfoHandler(func() (string, string) { return role, token() }))
+	case !strings.Contains(url, "@"):
+		return url, append(opts, nats.UserInfo(role, ""))
+	}
 	return url, opts
+}
+
+// tokenIn returns the token that all of the URLs hold, and the URLs without it; "" if they hold none, several, or names with passwords.
+func tokenIn(urls string) (bare, token string) {
+	var without []string
+	for i, raw := range strings.Split(urls, ",") {
+		u, err := url.Parse(raw)
+		if err != nil || u.User == nil {
+			return urls, ""
+		}
+		if _, named := u.User.Password(); named || i > 0 && u.User.Username() != token {
+			return urls, ""
+		}
+		token, u.User = u.User.Username(), nil
+		without = append(without, u.String())
+	}
+	return strings.Join(without, ","), token
 }

@@ -79,6 +79,8 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
 func (l *lines) count(s string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,18 +106,7 @@ func TestServerConfig(t *testing.T) {
 		return i
 	}
 	server := certificate(ca, "127.0.0.1")
-	secret := func(text string) *rpc.Secret {
-		path := filepath.Join(t.TempDir(), "secret")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s, err := rpc.OpenSecret(path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	s, err := ServerConfig{Listen: "127.0.0.1:0", TLS: server.Server(), Secret: secret("secret-of-this-pool")}.Start()
+	s, err := ServerConfig{Listen: "127.0.0.1:0", TLS: server.Server(), Secret: secretOf(t, "secret-of-this-pool")}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,15 +125,16 @@ func TestServerConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, opts := range map[string][]nats.Option{
-		"another CA":          {nats.Secure(certificate(other, "127.0.0.1", "drafter").Client()), nats.Token(access.Token)},
-		"no certificate":      {nats.RootCAs(ca.File), nats.Token(access.Token)},
-		"no TLS":              {nats.Token(access.Token)},
-		"no token":            {nats.Secure(friend.Client())},
-		"an empty token":      {nats.Secure(friend.Client()), nats.Token("")},
-		"a wrong token":       {nats.Secure(friend.Client()), nats.Token(access.Token + "x")},
-		"no role":             {nats.Secure(certificate(ca, "client").Client()), nats.Token(access.Token)},
-		"the secret itself":   {nats.Secure(friend.Client()), nats.Token("secret-of-this-pool")},
-		"of another's secret": {nats.Secure(friend.Client()), nats.TokenHandler(secret("secret-of-another-pool").PoolToken)},
+		"another CA":        {nats.Secure(certificate(other, "127.0.0.1", "drafter").Client()), nats.Token(access.Token)},
+		"no certificate":    {nats.RootCAs(ca.File), nats.Token(access.Token)},
+		"no TLS":            {nats.Token(access.Token)},
+		"no token":          {nats.Secure(friend.Client())},
+		"an empty token":    {nats.Secure(friend.Client()), nats.Token("")},
+		"a wrong token":     {nats.Secure(friend.Client()), nats.Token(access.Token + "x")},
+		"no role":           {nats.Secure(certificate(ca, "client").Client()), nats.Token(access.Token)},
+		"the secret itself": {nats.Secure(friend.Client()), nats.Token("secret-of-this-pool")},
+		"of another's secret": {nats.Secure(friend.Client()), nats.Token(secretOf(t, "secret-of-another-pool").PoolToken(rpc.Drafter)),
+			nats.UserInfo("drafter", "")},
 	} {
 		url := access.URL
 		if name == "no TLS" {
@@ -154,12 +146,12 @@ func TestServerConfig(t *testing.T) {
 			t.Errorf("%s: was let in", name)
 		}
 	}
-	bySecret := Access{URL: access.URL, TLS: friend.Client(), Secret: secret("secret-of-this-pool")}
+	bySecret := Access{URL: access.URL, TLS: friend.Client(), Role: rpc.Drafter, Secret: secretOf(t, "secret-of-this-pool")}
 	testkit.Eventually(t, "a process with the secret is not let in",
 		newPublisher(t, PublisherConfig{Config: Config{Access: bySecret}}).Connected)
 	var log lines
-	bySecret.Secret = secret("secret-of-another-pool")
-	newPublisher(t, PublisherConfig{Config: Config{Access: bySecret, Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	bySecret.Secret = secretOf(t, "secret-of-another-pool")
+	newPublisher(t, PublisherConfig{Config: Config{Access: bySecret, Log: log.logger()}})
 	testkit.Eventually(t, "nobody is told that the server does not let the process in",
 		func() bool { return log.count("does not let this process in") == 1 })
 	time.Sleep(200 * time.Millisecond) // some attempts

@@ -128,7 +128,7 @@ func (c Config) connect(role string, connected func()) (*Conn, error) {
 		nats.Name("tandem " + role), nats.Timeout(dialTime), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
+		nats.ErrorHandler(c.denials(role)),
 		nats.ReconnectErrHandler(c.refusals(role)),
 	}
 	server, access := c.options()
@@ -149,8 +149,22 @@ func (c Config) refusals(role string) nats.ConnErrHandler {
 		if errors.Is(err, nats.ErrAuthorization) {
 			once.Do(func() {
 				c.Log.Warn("the pool's server does not let this process in: want the token that it has, by its file (--pool file:PATH), "+
-					"in the URL, or by the same --secret-file",
-					"server", c.where(), "connection", role)
+					"in the URL, or by the same --secret-file; and under TLS a certificate that names this process's role",
+					"server", c.where(), "connection", role, "role", c.Role)
+			})
+		}
+	}
+}
+
+// denials returns a handler that counts what the server does not allow this process, and logs it once for each connection.
+func (c Config) denials(role string) nats.ErrHandler {
+	var once sync.Once
+	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			c.Counters.Add("pool.denied", 1)
+			once.Do(func() {
+				c.Log.Warn("the pool's server does not allow this process what it needs: want the rights that tandem nats-config prints",
+					"server", c.where(), "connection", role, "role", c.Role, "error", err)
 			})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,8 @@ type Access struct {
 	// gateway has another port and secret. URL is then its first content without the secret, or "".
 	File string
 	TLS  *tls.Config // for "tls://"; nil: the system's roots and no client certificate
+	// Role is what this process is. tandem's server limits it to what the role needs; "" claims none.
+	Role rpc.Role
 	// Secret makes the token if there is no other; nil for none.
 	Secret *rpc.Secret
 }
@@ -51,6 +54,7 @@ type Access struct {
 // ServerConfig describes an embedded server.
 type ServerConfig struct {
 	Listen string      // host:port; "": a port of 127.0.0.1 that the system chooses
+	Name   string      // of the pool, as Config.Name
 	TLS    *tls.Config // clients must also show a certificate that it accepts, with a role in it; nil: the token is enough
 	Secret *rpc.Secret // its token lets clients in too, like the server's own; nil for none
 	// Store turns JetStream on: a folder for its files, or InMemory. "": off, and the server writes no file.
@@ -79,7 +83,7 @@ func (c ServerConfig) Start() (*Server, error) {
 	if c.TLS != nil {
 		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, c.TLS, dialTime.Seconds()
 	}
-	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret}
+	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret, pool: Config{Name: c.Name}}
 	o.CustomClientAuthentication = d
 	undo, err := c.store(&o)
 	if err != nil {
@@ -116,23 +120,44 @@ func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 	return undo, nil
 }
 
-// door decides which clients get into a server. It implements server.Authentication.
+// door decides which clients get into a server, and as what. It implements server.Authentication.
+//
+// A client's name at the server is the role that it claims. The token in the pool's file is one for all roles, because who can read the
+// file could read all of them: there the claim protects from mistakes alone. A token made of the secret is of one role. With
+// certificates, a client has no role that its certificate lacks, whatever else it knows.
+//
+// A client that claims none, such as one of the release before roles were claimed, has the rights of all roles that it could claim.
 type door struct {
 	token  string
 	roles  bool // they must have a certificate with a role
 	secret *rpc.Secret
+	pool   Config
 }
 
 // Check implements server.Authentication.
 func (d *door) Check(c server.ClientAuthentication) bool {
+	may := everyRole
 	if d.roles {
 		secure := c.GetTLSConnectionState()
-		if secure == nil || len(secure.PeerCertificates) == 0 || len(rpc.Roles(secure.PeerCertificates[0])) == 0 {
+		if secure == nil || len(secure.PeerCertificates) == 0 {
 			return false
 		}
+		named := rpc.Roles(secure.PeerCertificates[0])
+		may = slices.DeleteFunc(slices.Clone(everyRole), func(r rpc.Role) bool { return !slices.Contains(named, r) })
+	}
+	claimed := rpc.Role(c.GetOpts().Username)
+	if claimed != "" {
+		may = slices.DeleteFunc(slices.Clone(may), func(r rpc.Role) bool { return r != claimed })
+	}
+	if len(may) == 0 {
+		return false
 	}
 	given := c.GetOpts().Token
-	return subtle.ConstantTimeCompare([]byte(given), []byte(d.token)) == 1 || d.secret.AcceptsPool(given)
+	if subtle.ConstantTimeCompare([]byte(given), []byte(d.token)) != 1 && !d.secret.AcceptsPool(given, claimed) {
+		return false
+	}
+	c.RegisterUser(&server.User{Permissions: d.pool.permissions(may, claimed != "")})
+	return true
 }
 
 func startServer(o *server.Options, token string) (*Server, error) {

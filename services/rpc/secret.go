@@ -198,16 +198,19 @@ func (s *secrets) accepts(given string, from func(secret string) string) bool {
 	return ok
 }
 
-// PoolToken returns the token for the pool of processes with this secret; "" without a secret.
-func (s *Secret) PoolToken() string {
+// PoolToken returns the token with which a process of that role shows a pool's server that it has the secret; "" without a secret. Who
+// sees it can pass for no other role.
+func (s *Secret) PoolToken(role Role) string {
 	if now := s.current(); now != "" {
-		return poolToken(now)
+		return poolToken(now, role)
 	}
 	return ""
 }
 
-// AcceptsPool reports whether given is a valid PoolToken.
-func (s *Secret) AcceptsPool(given string) bool { return s.accepts(given, poolToken) }
+// AcceptsPool reports whether given is a valid PoolToken of the role; role "" is for processes of the release before tokens had one.
+func (s *Secret) AcceptsPool(given string, role Role) bool {
+	return s.accepts(given, func(secret string) string { return poolToken(secret, role) })
+}
 
 // PrefixKey returns the key for summaries of prompts of processes with this secret; no key without a secret.
 func (s *Secret) PrefixKey() tandem.PrefixKey { return PrefixKey(s.current()) }
@@ -221,7 +224,12 @@ func PrefixKey(secret string) (key tandem.PrefixKey) {
 }
 
 // poolToken derives the token from the secret, because NATS servers that are not tandem's may see it.
-func poolToken(secret string) string { return derive(secret, "tandem pool") }
+func poolToken(secret string, role Role) string {
+	if role == "" {
+		return derive(secret, "tandem pool")
+	}
+	return derive(secret, "tandem pool", string(role))
+}
 
 // proof returns what shows, for one call of a method, that the caller has the secret: a random number, and a MAC of it and the method.
 // Whoever sees it learns neither the secret nor a proof for another method. "" without a secret.

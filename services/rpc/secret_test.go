@@ -60,7 +60,7 @@ func TestBadSecretFiles(t *testing.T) {
 	}
 	itself := func(secret string) string { return secret }
 	var nobody *Secret
-	if nobody.accepts("", itself) || nobody.AcceptsPool("") || nobody.current() != "" || nobody.PoolToken() != "" {
+	if nobody.accepts("", itself) || nobody.AcceptsPool("", Drafter) || nobody.current() != "" || nobody.PoolToken(Drafter) != "" {
 		t.Error("no secret accepts something")
 	}
 }
@@ -90,7 +90,7 @@ func TestSecretIsReplaced(t *testing.T) {
 			if got := server.accepts(given, itself); got != want {
 				t.Errorf("%s: %q is accepted: %v, want %v", when, given, got, want)
 			}
-			if got := server.AcceptsPool(poolToken(given)); got != want && given != "" {
+			if got := server.AcceptsPool(poolToken(given, Drafter), Drafter); got != want && given != "" {
 				t.Errorf("%s: the pool's token of %q is accepted: %v, want %v", when, given, got, want)
 			}
 		}
