@@ -2,7 +2,9 @@ package conversation
 
 import (
 	crand "crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/text/calls"
@@ -12,8 +14,10 @@ import (
 type Turn struct {
 	reader   *calls.Reader // nil: it is text as it comes
 	shortIDs bool
-	within   bool // the last piece was of a thought
-	thought  int  // tokens of thoughts
+	name     string // of which ids of calls are made; "": they are random
+	made     int    // ids of it
+	within   bool   // the last piece was of a thought
+	thought  int    // tokens of thoughts
 }
 
 // Turn returns the turn of one answer.
@@ -79,18 +83,30 @@ func (t *Turn) Called(why tandem.FinishReason) bool {
 	return why == tandem.FinishStop && t.Calls() > 0
 }
 
+// Name makes the ids of calls follow from a name and their order: an answer whose stream is taken up again has the same ones.
+func (t *Turn) Name(name string) { t.name = name }
+
 // ID returns a new id of a call.
 func (t *Turn) ID() string {
+	b := t.bytes()
 	if !t.shortIDs {
-		var b [12]byte
-		_, _ = crand.Read(b[:])
 		return "call_" + hex.EncodeToString(b[:])
 	}
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-	b := make([]byte, 9)
-	_, _ = crand.Read(b)
-	for i := range b {
-		b[i] = letters[int(b[i])%len(letters)]
+	id := make([]byte, 9)
+	for i := range id {
+		id[i] = letters[int(b[i])%len(letters)]
 	}
-	return string(b)
+	return string(id)
+}
+
+// bytes returns those of a new id.
+func (t *Turn) bytes() (b [12]byte) {
+	if t.name == "" {
+		_, _ = crand.Read(b[:])
+		return b
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "call %s %d", t.name, t.made))
+	t.made++
+	return [12]byte(sum[:12])
 }

@@ -23,8 +23,17 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
+	m := &mark{}
+	if o.Stream {
+		if m, err = takenUp(c, o); err != nil {
+			return err
+		}
+	}
 	choices, err := s.choices(w, o, prompts)
 	if err != nil {
+		return err
+	}
+	if err := m.fits(len(choices)); err != nil {
 		return err
 	}
 	x := choices[0]
@@ -32,7 +41,8 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	head := anthropic.Message{ID: "msg_" + randomHex(12), Type: "message", Role: "assistant", Model: cmp.Or(o.Model, s.cfg.Model.Name),
 		Content: []anthropic.Block{}}
 	if o.Stream {
-		return s.streamMessage(w, c, o, x, head, output)
+		head.ID = "msg_" + m.name()
+		return s.streamMessage(w, c, o, x, head, output, m)
 	}
 	weight := &weight{all: s.answers}
 	defer weight.release()
@@ -108,7 +118,7 @@ func (s *Server) countTokens(w http.ResponseWriter, c *call) error {
 
 // messageSink sends an answer as events of the Messages API: blocks, one after another.
 type messageSink struct {
-	events *sse.Writer
+	sequel
 	head   anthropic.Message
 	prompt int // tokens
 	turn   *conversation.Turn
@@ -118,9 +128,12 @@ type messageSink struct {
 }
 
 // Started implements tandem.Sink.
-func (m *messageSink) Started(tandem.Started) error {
+func (m *messageSink) Started(e tandem.Started) error {
+	if err := m.sent.by(e.Identity); err != nil {
+		return err
+	}
 	m.head.Usage.Input = m.prompt
-	if err := m.events.Send("message_start", anthropic.Event{Type: "message_start", Message: &m.head}); err != nil {
+	if sent, err := m.sequel.send("message_start", anthropic.Event{Type: "message_start", Message: &m.head}); err != nil || !sent {
 		return err
 	}
 	return m.events.Send("ping", anthropic.Event{Type: "ping"})
@@ -134,14 +147,10 @@ func (m *messageSink) Delta(d tandem.Delta) error {
 // add sends pieces of the answer.
 func (m *messageSink) add(pieces []calls.Piece) error {
 	for _, p := range pieces {
-		var delta any
 		kind, block := "text", anthropic.Text("")
 		switch p.Kind {
-		case calls.Text:
-			delta = anthropic.TextDelta{Type: "text_delta", Text: p.Text}
 		case calls.Thought:
 			kind, block = "thinking", anthropic.Thought("")
-			delta = anthropic.ThoughtDelta{Type: "thinking_delta", Thinking: p.Text}
 		case calls.Begin:
 			if err := m.shut(); err != nil {
 				return err
@@ -149,7 +158,6 @@ func (m *messageSink) add(pieces []calls.Piece) error {
 			kind, block = "tool_use", anthropic.Call("toolu_"+randomHex(12), p.Text, json.RawMessage("{}"))
 		case calls.Arguments:
 			kind = "tool_use"
-			delta = anthropic.InputDelta{Type: "input_json_delta", JSON: p.Text}
 		}
 		if m.open != kind {
 			if err := m.shut(); err != nil {
@@ -161,9 +169,8 @@ func (m *messageSink) add(pieces []calls.Piece) error {
 			}
 			m.open = kind
 		}
-		if delta != nil {
-			index := m.index
-			if err := m.send(anthropic.Event{Type: "content_block_delta", Index: &index, Delta: delta}); err != nil {
+		if p.Kind != calls.Begin {
+			if err := m.delta(p); err != nil {
 				return err
 			}
 		}
@@ -171,7 +178,28 @@ func (m *messageSink) add(pieces []calls.Piece) error {
 	return nil
 }
 
-func (m *messageSink) send(e anthropic.Event) error { return m.events.Send(e.Type, e) }
+// delta sends a piece of the block that is open.
+func (m *messageSink) delta(p calls.Piece) error {
+	index := m.index
+	e := anthropic.Event{Type: "content_block_delta", Index: &index}
+	_, err := m.sequel.delta(e.Type, p.Text, func(rest string) any {
+		switch p.Kind {
+		case calls.Text:
+			e.Delta = anthropic.TextDelta{Type: "text_delta", Text: rest}
+		case calls.Thought:
+			e.Delta = anthropic.ThoughtDelta{Type: "thinking_delta", Thinking: rest}
+		case calls.Arguments:
+			e.Delta = anthropic.InputDelta{Type: "input_json_delta", JSON: rest}
+		}
+		return e
+	})
+	return err
+}
+
+func (m *messageSink) send(e anthropic.Event) error {
+	_, err := m.sequel.send(e.Type, e)
+	return err
+}
 
 // shut ends the block that is open.
 func (m *messageSink) shut() error {
@@ -207,12 +235,12 @@ func (m *messageSink) end(x *choice) error {
 	return m.send(anthropic.Event{Type: "message_stop"})
 }
 
-// streamMessage runs a choice and sends its answer as it comes.
+// streamMessage runs a choice and sends its answer as it comes, behind a mark.
 func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *choice, head anthropic.Message,
-	output conversation.Output) error {
+	output conversation.Output, m *mark) error {
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("ping", anthropic.Event{Type: "ping"})
 	defer e.Close()
-	sink := &messageSink{events: e, head: head, prompt: len(x.request.Tokens), turn: output.Turn()}
+	sink := &messageSink{sequel: newSequel(e, m), head: head, prompt: len(x.request.Tokens), turn: output.Turn()}
 	x.sink = sink
 	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, sink.end))
 	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", anthropic.Error(told)) })

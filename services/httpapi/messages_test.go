@@ -41,12 +41,17 @@ func (m message) blocks() string {
 const wantBlocks = `thinking "" "Hm." ; text "I look." "" ; tool_use "" "" f{"a":"x\ny"}; tool_use "" "" g{}; tool_use`
 
 // messageOf puts the events of a stream together, and checks their order.
-func messageOf(t *testing.T, stream string) (m message) {
+func messageOf(t *testing.T, stream string) message {
+	t.Helper()
+	return messageFrom(t, events(t, strings.NewReader(stream)))
+}
+
+// messageFrom is messageOf for events.
+func messageFrom(t *testing.T, all []event) (m message) {
 	t.Helper()
 	order, open := "", -1
 	var input string
-	for _, part := range strings.Split(strings.TrimSpace(stream), "\n\n") {
-		head, data, _ := strings.Cut(part, "\n")
+	for _, part := range all {
 		var e struct {
 			Type    string
 			Message message
@@ -59,8 +64,8 @@ func messageOf(t *testing.T, stream string) (m message) {
 			}
 			Usage map[string]int
 		}
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &e); err != nil || head != "event: "+e.Type {
-			t.Fatalf("%s: %v", part, err)
+		if err := json.Unmarshal([]byte(part.data), &e); err != nil || part.kind != e.Type {
+			t.Fatalf("%+v: %v", part, err)
 		}
 		switch e.Type {
 		case "message_start":
@@ -68,7 +73,7 @@ func messageOf(t *testing.T, stream string) (m message) {
 		case "content_block_start":
 			m.Content = slices.Grow(m.Content, 1)[:e.Index+1]
 			if err := json.Unmarshal(e.Block, &m.Content[e.Index]); err != nil || open >= 0 {
-				t.Fatalf("%s: %v while block %d is open", part, err, open)
+				t.Fatalf("%+v: %v while block %d is open", part, err, open)
 			}
 			open, input = e.Index, ""
 		case "content_block_delta":
@@ -76,7 +81,7 @@ func messageOf(t *testing.T, stream string) (m message) {
 			b.Text, b.Thinking, input = b.Text+e.Delta.Text, b.Thinking+e.Delta.Thinking, input+e.Delta.JSON
 		case "content_block_stop":
 			if open != e.Index {
-				t.Fatalf("%s: block %d is open", part, open)
+				t.Fatalf("%+v: block %d is open", part, open)
 			}
 			if open = -1; input != "" {
 				m.Content[e.Index].Input = json.RawMessage(input)

@@ -33,18 +33,29 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
+	m, name := &mark{created: time.Now().Unix()}, randomHex(12)
+	if o.Stream {
+		if m, err = takenUp(c, o); err != nil {
+			return err
+		}
+		name = m.name()
+	}
 	choices, err := s.choices(w, o, prompts)
 	if err != nil {
 		return err
 	}
+	if err := m.fits(len(choices)); err != nil {
+		return err
+	}
 	x := choices[0]
 	defer c.count(choices)
-	r := &responding{turn: output.Turn(), tools: plan.Tools, weight: &weight{all: s.answers},
-		response: responses.NewResponse("resp_"+randomHex(12), cmp.Or(o.Model, s.cfg.Model.Name), time.Now().Unix(), plan.Echo)}
+	r := &responding{turn: output.Turn(), tools: plan.Tools, weight: &weight{all: s.answers}, name: name,
+		response: responses.NewResponse("resp_"+name, cmp.Or(o.Model, s.cfg.Model.Name), m.created, plan.Echo)}
+	r.turn.Name(name)
 	defer r.weight.release()
 	x.sink = r
 	if o.Stream {
-		return s.streamResponse(w, c, o, x, r)
+		return s.streamResponse(w, c, o, x, r, m)
 	}
 	if err := s.run(c.Context(), c, choices, r.end); err != nil {
 		return o.InItsWords(r.weight.failed(err))
@@ -53,34 +64,37 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
-// streamResponse runs a choice and sends its answer as it comes. Pings are events: some clients do not count comments.
-func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *responding) error {
-	r.events = sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("", responses.Event{Type: "keepalive"})
-	defer r.events.Close()
+// streamResponse runs a choice and sends its answer as it comes, behind a mark. Pings are events: some clients do not count comments.
+func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *responding,
+	m *mark) error {
+	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("", responses.Event{Type: "keepalive"})
+	defer e.Close()
+	r.sequel, r.sequence = newSequel(e, m), m.at[0].tokens
 	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, r.end))
 	if err != nil {
 		err = r.weight.failed(err)
 	}
-	return s.broken(c, r.events, err, func(e *oai.Error) error {
+	return s.broken(c, e, err, func(told *oai.Error) error {
 		failed := r.response
 		failed.Status = "failed"
-		failed.Error = &responses.Failure{Code: cmp.Or(e.Code, "server_error"), Message: e.Message, Request: e.Request}
-		return r.send(responses.Event{Type: "response.failed", Response: &failed})
+		failed.Error = &responses.Failure{Code: cmp.Or(told.Code, "server_error"), Message: told.Message, Request: told.Request}
+		return e.Send("response.failed", responses.Event{Type: "response.failed", Sequence: r.sequence, Response: &failed})
 	})
 }
 
 // responding is the sink of an answer of the Responses API: items, one after another. The items are kept, because the last event holds all.
 type responding struct {
+	sequel          // without events: the answer is sent as a whole
+	name     string // of the answer; ids of items are made of it
 	turn     *conversation.Turn
 	tools    map[string]responses.Offered
 	weight   *weight
-	events   *sse.Writer // nil: the answer is sent as a whole
 	response responses.Response
 	items    []responses.Item
 	text     []byte // of the item that is open
 	open     bool
 	kind     calls.Kind // of the item that is open
-	sent     int        // events
+	sequence int        // of the next event
 }
 
 // send sends an event with its number.
@@ -88,13 +102,39 @@ func (r *responding) send(e responses.Event) error {
 	if r.events == nil {
 		return nil
 	}
-	e.Sequence = r.sent
-	r.sent++
-	return r.events.Send(e.Type, e)
+	e.Sequence = r.sequence
+	sent, err := r.sequel.send(e.Type, e)
+	if sent {
+		r.sequence++
+	}
+	return err
 }
 
+// delta sends a piece of a text.
+func (r *responding) delta(e responses.Event, text string) error {
+	if r.events == nil {
+		return nil
+	}
+	sent, err := r.sequel.delta(e.Type, text, func(rest string) any {
+		e.Sequence, e.Delta = r.sequence, rest
+		return e
+	})
+	if sent {
+		r.sequence++
+	}
+	return err
+}
+
+// id returns the id of the next item.
+func (r *responding) id(kind string) string { return kind + made(r.name, len(r.items)) }
+
 // Started implements tandem.Sink.
-func (r *responding) Started(tandem.Started) error {
+func (r *responding) Started(e tandem.Started) error {
+	if r.events != nil {
+		if err := r.sent.by(e.Identity); err != nil {
+			return err
+		}
+	}
 	if err := r.send(responses.Event{Type: "response.created", Response: &r.response}); err != nil {
 		return err
 	}
@@ -133,7 +173,7 @@ func (r *responding) add(pieces []calls.Piece) error {
 		}
 		r.text = append(r.text, p.Text...)
 		item, at := r.item()
-		e := responses.Event{ItemID: item.ID, Output: at, Delta: p.Text}
+		e := responses.Event{ItemID: item.ID, Output: at}
 		switch {
 		case p.Kind == calls.Text:
 			e.Type, e.Content, e.Logprobs = "response.output_text.delta", zero, []any{}
@@ -144,7 +184,7 @@ func (r *responding) add(pieces []calls.Piece) error {
 		default:
 			e.Type = "response.function_call_arguments.delta"
 		}
-		if err := r.send(e); err != nil {
+		if err := r.delta(e, p.Text); err != nil {
 			return err
 		}
 	}
@@ -159,15 +199,15 @@ func (r *responding) begin(p calls.Piece) error {
 	it := responses.Item{Status: "in_progress"}
 	switch p.Kind {
 	case calls.Text:
-		it.ID, it.Type, it.Role, it.Content = "msg_"+randomHex(12), "message", "assistant", []responses.Part{}
+		it.ID, it.Type, it.Role, it.Content = r.id("msg_"), "message", "assistant", []responses.Part{}
 	case calls.Thought:
-		it.ID, it.Type, it.Content, it.Summary = "rs_"+randomHex(12), "reasoning", []responses.Part{}, []responses.Part{}
+		it.ID, it.Type, it.Content, it.Summary = r.id("rs_"), "reasoning", []responses.Part{}, []responses.Part{}
 	default:
-		it.ID, it.Type, it.CallID, it.Name = "fc_"+randomHex(12), "function_call", r.turn.ID(), p.Text
+		it.ID, it.Type, it.CallID, it.Name = r.id("fc_"), "function_call", r.turn.ID(), p.Text
 		if t, ok := r.tools[p.Text]; ok {
 			it.Name, it.Namespace = t.Name, t.Namespace
 			if t.Custom {
-				it.ID, it.Type, it.Input = "ctc_"+randomHex(12), "custom_tool_call", new(string)
+				it.ID, it.Type, it.Input = r.id("ctc_"), "custom_tool_call", new(string)
 			}
 		}
 		if it.Input == nil {

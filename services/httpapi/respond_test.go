@@ -50,12 +50,10 @@ func TestResponses(t *testing.T) {
 		var last responses.Response
 		var order []string
 		done := map[int64]string{}
-		for i, part := range strings.Split(strings.TrimSpace(all), "\n\n") {
-			head, data, _ := strings.Cut(part, "\n")
+		for i, part := range events(t, strings.NewReader(all)) {
 			var e responses.ResponseStreamEventUnion
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &e); err != nil || head != "event: "+e.Type ||
-				e.SequenceNumber != int64(i) {
-				t.Fatalf("event %d: %s: %v", i, part, err)
+			if err := json.Unmarshal([]byte(part.data), &e); err != nil || part.kind != e.Type || e.SequenceNumber != int64(i) {
+				t.Fatalf("event %d: %+v: %v", i, part, err)
 			}
 			switch e.Type {
 			case "response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta":

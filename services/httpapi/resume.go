@@ -12,11 +12,12 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
 	"github.com/tandem-llm/tandem/services/public"
 )
 
-// A stream that broke off can be taken up again, at this gateway or at another one of the same model: each event of a chat or completion
-// has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made again, which
+// A stream that broke off can be taken up again, at this gateway or at another one of the same model: each event of OpenAI's and
+// Anthropic's APIs has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made again, which
 // its request and seed determine, and what the client has is left out. So nothing of a request is kept anywhere.
 
 // mark says where a stream stands. Its text is the id of an event.
@@ -31,8 +32,8 @@ type mark struct {
 
 // place is how much of a choice was sent, in a measure that does not depend on how the text was divided into events.
 type place struct {
-	text   int // bytes, and 1 for each of: a chat's first chunk, the beginning of a call, the last chunk
-	tokens int // in log-probabilities and reports
+	text   int // bytes, and 1 for each of: a chat's first chunk, the beginning of a call, the last chunk; every event that is no delta
+	tokens int // in log-probabilities and reports; where an answer is one choice, events, which the Responses API numbers
 }
 
 const (
@@ -133,6 +134,12 @@ func (m *mark) name() string {
 	return hex.EncodeToString(sum[:12])
 }
 
+// made returns what is made up in the n-th id of a part of an answer with that name.
+func made(name string, n int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", name, n))
+	return hex.EncodeToString(sum[:12])
+}
+
 // progress is what the choices of a stream know of what was sent of them.
 type progress struct {
 	mu   sync.Mutex // places change while events are written
@@ -148,6 +155,35 @@ func (p *progress) id(choice, text, tokens int) func() string {
 		at.text, at.tokens = at.text+text, at.tokens+tokens
 		return p.mark.String()
 	}
+}
+
+// sequel sends the events of an answer that is one choice, without those that the client has. The zero value, with events, sends all.
+type sequel struct {
+	events *sse.Writer
+	sent   *progress
+	had    public.Had
+}
+
+// newSequel returns the sequel of a stream behind a mark.
+func newSequel(events *sse.Writer, m *mark) sequel {
+	return sequel{events: events, sent: &progress{mark: m}, had: m.had(0)}
+}
+
+// send sends an event that is no delta, unless the client has it.
+func (s *sequel) send(kind string, e any) (sent bool, err error) {
+	if s.had.Skip(1) == 1 {
+		return false, nil
+	}
+	return true, s.events.SendAt(kind, e, s.sent.id(0, 1, 1))
+}
+
+// delta sends the rest of a text behind what the client has, by a function that makes its event, if there is a rest.
+func (s *sequel) delta(kind, text string, event func(rest string) any) (sent bool, err error) {
+	rest := s.had.RestOf(text)
+	if rest == "" {
+		return false, nil
+	}
+	return true, s.events.SendAt(kind, event(rest), s.sent.id(0, len(rest), 1))
 }
 
 // by checks that a choice is computed as the stream began.

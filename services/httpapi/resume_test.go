@@ -152,3 +152,119 @@ func TestStreamTakenUpRefused(t *testing.T) {
 		t.Errorf("an answer at once: %s: want the header ignored", whole)
 	}
 }
+
+// takenUpEverywhere asks for a stream and, behind each of its events with an id, another server for the rest. check gets the stream that a
+// client has then.
+func takenUpEverywhere(t *testing.T, path, body string, first, second tandem.Generator, check func(all []event)) {
+	t.Helper()
+	a, b := serve(t, first, large), serve(t, second, large)
+	_, all := a.ask(t, "POST", path, body)
+	sent, ids := events(t, strings.NewReader(all)), 0
+	check(sent)
+	for i, e := range sent {
+		if e.id == "" {
+			continue
+		}
+		ids++
+		answer, rest := b.ask(t, "POST", path, body, "Last-Event-ID", e.id)
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("behind %s: %s: %s", e.id, answer.Status, rest)
+		}
+		if check(slices.Concat(sent[:i+1], events(t, strings.NewReader(rest)))); t.Failed() {
+			t.Fatalf("taken up behind event %d, %+v", i, e)
+		}
+	}
+	if ids < 10 {
+		t.Errorf("%d events have ids: want most", ids)
+	}
+}
+
+// TestMessagesTakenUp: behind each event of a message another server goes on, whatever pieces it writes in, and the message is whole: its
+// blocks begin and end once.
+func TestMessagesTakenUp(t *testing.T) {
+	for _, pieces := range [][2]int{{7, 3}, {2, 60}} {
+		want := ""
+		takenUpEverywhere(t, "/v1/messages", fmt.Sprintf(asksClaude, `,"stream":true`), writes(twoCalls, pieces[0], tandem.FinishStop),
+			writes(twoCalls, pieces[1], tandem.FinishStop), func(all []event) {
+				m := messageFrom(t, all)
+				got := fmt.Sprint(m.ID, m.blocks()) // the two servers count other tokens
+				for _, b := range m.Content {
+					if b.Type == "tool_use" && b.ID == "" {
+						t.Errorf("a call without an id: %+v", b)
+					}
+				}
+				if want == "" {
+					want = got
+				}
+				if got != want || m.blocks() != wantBlocks {
+					t.Errorf("%s\nwant\n%s", got, want)
+				}
+			})
+	}
+}
+
+// TestResponsesTakenUp: the same for the Responses API. Events are numbered through, and the last one holds the items that the client saw.
+func TestResponsesTakenUp(t *testing.T) {
+	for _, pieces := range [][2]int{{7, 3}, {2, 60}} {
+		want := ""
+		takenUpEverywhere(t, "/v1/responses", `{"model":"m","input":"hi","stream":true,"tools":[{"type":"function","name":"f"},`+
+			`{"type":"custom","name":"g"}]}`, writes(twoCalls, pieces[0], tandem.FinishStop), writes(twoCalls, pieces[1], tandem.FinishStop),
+			func(all []event) {
+				got := responseFrom(t, all)
+				if want == "" {
+					want = got
+				}
+				if got != want || !strings.Contains(got, "I look.") {
+					t.Errorf("%s\nwant\n%s", got, want)
+				}
+			})
+	}
+}
+
+// responseFrom returns what a client makes of the events of a response: the deltas of each item, the kinds of the other events, and the
+// response that the last one holds. It checks the numbers of events.
+func responseFrom(t *testing.T, all []event) string {
+	t.Helper()
+	said, order, last := map[string]string{}, "", ""
+	for i, part := range all {
+		var e struct {
+			Type     string
+			Sequence int    `json:"sequence_number"`
+			ItemID   string `json:"item_id"`
+			Delta    string
+			Response json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(part.data), &e); err != nil || part.kind != e.Type || e.Sequence != i {
+			t.Fatalf("event %d: %+v: %v", i, part, err)
+		}
+		if e.Delta != "" {
+			said[e.ItemID] += e.Delta
+		} else {
+			order += e.Type + " "
+		}
+		last, _, _ = strings.Cut(string(e.Response), `"usage":{`) // the two servers count other tokens
+	}
+	return fmt.Sprint(said, order, last)
+}
+
+// TestTakenUpRefusedInItsForm: ids of other requests are refused in the form of each API.
+func TestTakenUpRefusedInItsForm(t *testing.T) {
+	s := serve(t, writes("text", 2, tandem.FinishStop), large)
+	_, all := s.ask(t, "POST", "/v1/messages", fmt.Sprintf(asksClaude, `,"stream":true`))
+	id := events(t, strings.NewReader(all))[0].id
+	for _, tc := range []struct{ path, body, id, says string }{
+		{"/v1/messages", fmt.Sprintf(asksClaude, `,"stream":true,"top_k":3`), id, "another request"},
+		{"/v1/messages", fmt.Sprintf(asksClaude, `,"stream":true`), "17", `Last-Event-ID is \"17\"`},
+		{"/v1/responses", `{"input":"hi","stream":true}`, id, "another request"},
+	} {
+		answer, text := s.ask(t, "POST", tc.path, tc.body, "Last-Event-ID", tc.id)
+		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(text, tc.says) {
+			t.Errorf("%s behind %s: %s: %s: want a refusal with %q", tc.path, tc.id, answer.Status, text, tc.says)
+		}
+	}
+	for path, body := range map[string]string{"/v1/messages": fmt.Sprintf(asksClaude, ""), "/v1/responses": `{"input":"hi"}`} {
+		if answer, text := s.ask(t, "POST", path, body, "Last-Event-ID", "17"); answer.StatusCode != http.StatusOK {
+			t.Errorf("%s at once: %s: %s: want the header ignored", path, answer.Status, text)
+		}
+	}
+}
