@@ -17,8 +17,8 @@ import (
 )
 
 // A stream that broke off can be taken up again, at this gateway or at another one of the same model: each event of OpenAI's and
-// Anthropic's APIs has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made again, which
-// its request and seed determine, and what the client has is left out. So nothing of a request is kept anywhere.
+// Anthropic's APIs has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made
+// again, which its request and seed determine, and what the client has is left out. So nothing of a request is kept anywhere.
 
 // mark says where a stream stands. Its text is the id of an event.
 type mark struct {

@@ -40,12 +40,15 @@ type Writer struct {
 const (
 	stallWrites = 32       // about a kilobyte: a client that takes no more in the stall time is given up
 	keptBuffer  = 32 << 10 // bytes: a larger event's memory is given back
+
+	// comment is not followed by an empty line: OpenAI's Python client takes one for an event without data, once an event had an id.
+	comment = ": ping\n"
 )
 
 // New returns a writer of a request's answer; it must be closed before the handler returns. A client that keeps its
 // output waiting for the stall time is given up.
 func New(w http.ResponseWriter, stall, ping time.Duration) *Writer {
-	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping, comment: []byte(": ping\n\n")}
+	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping, comment: []byte(comment)}
 	e.enc = json.NewEncoder(&e.buf)
 	e.enc.SetEscapeHTML(false)
 	e.mu.Lock() // it may fire before it is known

@@ -55,7 +55,7 @@ func TestAlive(t *testing.T) {
 		kind string
 		v    any
 		want string
-	}{{"", nil, ": ping\n\n"}, {"ping", map[string]string{"type": "ping"}, "event: ping\ndata: {\"type\":\"ping\"}\n\n"},
+	}{{"", nil, ": ping\n"}, {"ping", map[string]string{"type": "ping"}, "event: ping\ndata: {\"type\":\"ping\"}\n\n"},
 		{"", map[string]string{"type": "keepalive"}, "data: {\"type\":\"keepalive\"}\n\n"}} {
 		w := httptest.NewRecorder()
 		e := New(w, time.Second, time.Hour)
@@ -92,13 +92,13 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
-// TestPing sends comments while nothing else is sent, also before the first event.
+// TestPing sends comments while nothing else is sent, also before the first event. No empty line follows them.
 func TestPing(t *testing.T) {
 	w := httptest.NewRecorder()
 	e := New(w, time.Second, 5*time.Millisecond)
 	time.Sleep(300 * time.Millisecond)
 	e.Close()
-	if n := strings.Count(w.Body.String(), ": ping\n\n"); n < 2 || len(w.Body.String()) != n*len(": ping\n\n") {
+	if n := strings.Count(w.Body.String(), ": ping\n"); n < 2 || len(w.Body.String()) != n*len(": ping\n") {
 		t.Errorf("in 300 ms of silence: %q", w.Body.String())
 	}
 }
