@@ -16,11 +16,10 @@ import (
 var everyRole = []rpc.Role{rpc.Gateway, rpc.Drafter, rpc.Verifier}
 
 const (
-	registryBucket = "tandem-registry"  // of the key-value store in which processes enter themselves; a key is ROLE.INSTANCE
-	answerTime     = time.Minute        // for which a verifier may answer a ticket
-	inboxes        = "_INBOX"           // first token of the subjects of replies
-	streamAPI      = "$JS.API.STREAM."  // JetStream's requests about streams; a bucket is one
-	readerAPI      = "$JS.API.CONSUMER" // JetStream's requests of those who read a stream
+	answerTime = time.Minute         // for which a verifier may answer a ticket
+	inboxes    = "_INBOX"            // first token of the subjects of replies
+	streamAPI  = "$JS.API.STREAM."   // JetStream's requests about streams; a bucket is one
+	readerAPI  = "$JS.API.CONSUMER." // JetStream's requests of those who read a stream
 )
 
 // right says who may send on a subject, and who may subscribe to it. Nobody else may.
@@ -35,7 +34,7 @@ type right struct {
 func (c Config) rights() []right {
 	gateway, drafter, verifier := []rpc.Role{rpc.Gateway}, []rpc.Role{rpc.Drafter}, []rpc.Role{rpc.Verifier}
 	senders, readers := []rpc.Role{rpc.Gateway, rpc.Drafter}, []rpc.Role{rpc.Gateway, rpc.Verifier}
-	const stream = "KV_" + registryBucket
+	stream := "KV_" + c.Registry()
 	out := []right{
 		{c.Subject("ticket"), senders, verifier},
 		{c.Subject("ticket.>"), senders, verifier}, // of one verifier each
@@ -52,16 +51,27 @@ func (c Config) rights() []right {
 		{streamAPI + "INFO." + stream, everyRole, nil},
 		{streamAPI + "MSG.GET." + stream, readers, nil},
 		{"$JS.API.DIRECT.GET." + stream + ".>", readers, nil},
-		{readerAPI + ".CREATE." + stream + ".>", readers, nil},
-		{readerAPI + ".INFO." + stream + ".>", readers, nil},
-		{readerAPI + ".DELETE." + stream + ".>", readers, nil},
+		{readerAPI + "CREATE." + stream + ".>", readers, nil},
+		{readerAPI + "INFO." + stream + ".>", readers, nil},
+		{readerAPI + "DELETE." + stream + ".>", readers, nil},
 		{"$JS.FC." + stream + ".>", readers, nil},
 	}
 	for _, role := range everyRole {
 		own := []rpc.Role{role}
-		out = append(out, right{inboxPrefix(role) + ".>", nil, own}, right{"$KV." + registryBucket + "." + string(role) + ".*", own, nil})
+		out = append(out, right{inboxPrefix(role) + ".>", nil, own}, right{"$KV." + c.Registry() + "." + string(role) + "s.*", own, nil})
 	}
 	return out
+}
+
+// Registry returns the name of the key-value bucket in which the pool's processes enter themselves, by keys such as drafters.KEY. A
+// bucket's name has letters, digits, dashes and underscores alone.
+func (c Config) Registry() string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '_'
+	}, c.Subject("members"))
 }
 
 // inboxPrefix is how the subjects begin on which processes of a role get replies.

@@ -145,24 +145,24 @@ var allowed = [][3]string{
 	{"_INBOX.verifier.1", "", "vn"},
 	{"_INBOX.>", "", "n"},
 	{"_INBOX.1", "", "n"},
-	{"$KV.tandem-registry.gateway.1", "g", ""},
-	{"$KV.tandem-registry.drafter.1", "d", ""},
-	{"$KV.tandem-registry.verifier.1", "v", ""},
-	{"$KV.tandem-registry.other.1", "", ""},
-	{"$KV.other.drafter.1", "", ""},
-	{"$KV.tandem-registry.>", "", ""},
+	{"$KV.tandem-drafts_members.gateways.1", "g", ""},
+	{"$KV.tandem-drafts_members.drafters.1", "d", ""},
+	{"$KV.tandem-drafts_members.verifiers.1", "v", ""},
+	{"$KV.tandem-drafts_members.other.1", "", ""},
+	{"$KV.other.drafters.1", "", ""},
+	{"$KV.tandem-drafts_members.>", "", ""},
 	{"$JS.API.INFO", "gdv", ""},
-	{"$JS.API.STREAM.INFO.KV_tandem-registry", "gdv", ""},
-	{"$JS.API.STREAM.CREATE.KV_tandem-registry", "g", ""},
-	{"$JS.API.STREAM.UPDATE.KV_tandem-registry", "g", ""},
-	{"$JS.API.STREAM.DELETE.KV_tandem-registry", "", ""},
-	{"$JS.API.STREAM.PURGE.KV_tandem-registry", "", ""},
+	{"$JS.API.STREAM.INFO.KV_tandem-drafts_members", "gdv", ""},
+	{"$JS.API.STREAM.CREATE.KV_tandem-drafts_members", "g", ""},
+	{"$JS.API.STREAM.UPDATE.KV_tandem-drafts_members", "g", ""},
+	{"$JS.API.STREAM.DELETE.KV_tandem-drafts_members", "", ""},
+	{"$JS.API.STREAM.PURGE.KV_tandem-drafts_members", "", ""},
 	{"$JS.API.STREAM.CREATE.tickets", "", ""},
-	{"$JS.API.STREAM.MSG.GET.KV_tandem-registry", "gv", ""},
-	{"$JS.API.DIRECT.GET.KV_tandem-registry.$KV.tandem-registry.drafter.1", "gv", ""},
-	{"$JS.API.CONSUMER.CREATE.KV_tandem-registry.x.y", "gv", ""},
-	{"$JS.API.CONSUMER.INFO.KV_tandem-registry.x", "gv", ""},
-	{"$JS.API.CONSUMER.DELETE.KV_tandem-registry.x", "gv", ""},
+	{"$JS.API.STREAM.MSG.GET.KV_tandem-drafts_members", "gv", ""},
+	{"$JS.API.DIRECT.GET.KV_tandem-drafts_members.$KV.tandem-drafts_members.drafters.1", "gv", ""},
+	{"$JS.API.CONSUMER.CREATE.KV_tandem-drafts_members.x.y", "gv", ""},
+	{"$JS.API.CONSUMER.INFO.KV_tandem-drafts_members.x", "gv", ""},
+	{"$JS.API.CONSUMER.DELETE.KV_tandem-drafts_members.x", "gv", ""},
 	{"$SYS.REQ.SERVER.PING", "", ""},
 }
 
@@ -325,17 +325,18 @@ func TestTicketsAtAnotherServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if role == rpc.Gateway {
-			_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: registryBucket, Storage: jetstream.MemoryStorage})
+			_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: (Config{}).Registry(),
+				Storage: jetstream.MemoryStorage})
 			if err != nil {
 				t.Fatalf("the gateway makes the registry: %v, %v", err, c.LastError())
 			}
 		}
-		if stores[role], err = js.KeyValue(ctx, registryBucket); err != nil {
+		if stores[role], err = js.KeyValue(ctx, (Config{}).Registry()); err != nil {
 			t.Fatalf("%s opens the registry: %v", role, err)
 		}
 	}
 	for _, role := range everyRole {
-		if _, err := stores[role].Put(ctx, string(role)+".1", []byte(role)); err != nil {
+		if _, err := stores[role].Put(ctx, string(role)+"s.1", []byte(role)); err != nil {
 			t.Errorf("%s enters itself: %v", role, err)
 		}
 	}
@@ -351,13 +352,13 @@ func TestTicketsAtAnotherServer(t *testing.T) {
 			}
 			got[e.Key()] = string(e.Value()) != ""
 		}
-		if keys := slices.Sorted(maps.Keys(got)); !slices.Equal(keys, []string{"drafter.1", "gateway.1", "verifier.1"}) {
+		if keys := slices.Sorted(maps.Keys(got)); !slices.Equal(keys, []string{"drafters.1", "gateways.1", "verifiers.1"}) {
 			t.Errorf("%s sees %v", role, keys)
 		}
 		if err := w.Stop(); err != nil {
 			t.Errorf("%s stops watching: %v", role, err)
 		}
-		if e, err := stores[role].Get(ctx, "drafter.1"); err != nil || string(e.Value()) != "drafter" {
+		if e, err := stores[role].Get(ctx, "drafters.1"); err != nil || string(e.Value()) != "drafter" {
 			t.Errorf("%s reads a drafter's key: %v", role, err)
 		}
 	}
