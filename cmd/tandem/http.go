@@ -94,15 +94,14 @@ func (f httpFlags) metricsKeys() (*access.Keys, error) {
 	if f.MetricsKey == "" {
 		return nil, nil
 	}
-	tokens, err := readKeys("--metrics-key", f.MetricsKey)
-	if err != nil {
-		return nil, err
-	}
-	return access.New(tokens)
+	return access.Follow(f.MetricsKey, func() ([]string, error) { return readKeys("--metrics-key", f.MetricsKey) })
 }
 
-// keys returns the same, ready to be compared; nil for none.
+// keys returns the clients' keys, ready to be compared; nil for none. A file of them may be replaced.
 func (f httpFlags) keys() (*access.Keys, error) {
+	if f.APIKeys != "" {
+		return access.Follow(f.APIKeys, f.tokens)
+	}
 	tokens, err := f.tokens()
 	if err != nil {
 		return nil, err

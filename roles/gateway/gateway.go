@@ -95,6 +95,8 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer r.Close()
+	c.Keys.Report(r.Log, r.Counters)
+	c.MetricsKeys.Report(r.Log, r.Counters)
 	g, undo, err := c.assemble(ctx, r, gateway.Config{
 		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
 		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint()),

@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // maxToken is the length limit of a token in bytes.
@@ -16,21 +18,70 @@ const maxToken = 4096
 
 // Keys are the tokens that let clients in. Safe for concurrent use; nil lets everybody in.
 type Keys struct {
+	now    func() *tokens
+	report func(why error) // that replaced ones cannot be used; may be nil
+}
+
+// tokens are what Keys are at one time.
+type tokens struct {
 	sums    [][sha256.Size]byte
 	tenants []string
 }
 
 // New returns the keys with those tokens, nil if there are none. A token is 1 to 4,096 visible ASCII characters, so that it
 // fits into a header. Errors do not show it.
-func New(tokens []string) (*Keys, error) {
-	if len(tokens) == 0 {
+func New(all []string) (*Keys, error) {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	k := &Keys{}
-	for i, t := range tokens {
+	t, err := summed(all)
+	if err != nil {
+		return nil, err
+	}
+	return &Keys{now: func() *tokens { return t }}, nil
+}
+
+// Follow returns the keys with the tokens that read returns, at least one, from the file at path. It is read again when it was written or
+// replaced: a new token lets in from then on, and who is served goes on. One that cannot be used changes nothing. Errors: those of read,
+// and Invalid.
+func Follow(path string, read func() ([]string, error)) (*Keys, error) {
+	k := new(Keys)
+	followed, err := files.Follow(func() (*tokens, error) {
+		all, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return summed(all)
+	}, func(why error) {
+		if k.report != nil {
+			k.report(why)
+		}
+	}, path)
+	if err != nil {
+		return nil, err
+	}
+	k.now = followed.Now
+	return k, nil
+}
+
+// Report makes k log and count ("keys.refused") files that cannot be used. Call it before the keys are used. Nil keys do nothing.
+func (k *Keys) Report(log *slog.Logger, counters *tandem.Counters) {
+	if k == nil {
+		return
+	}
+	k.report = func(why error) {
+		counters.Add("keys.refused", 1)
+		log.Warn("the clients' keys stay as they were", "error", why)
+	}
+}
+
+// summed hashes tokens.
+func summed(all []string) (*tokens, error) {
+	k := new(tokens)
+	for i, t := range all {
 		if t == "" || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, tandem.Errorf("api key", tandem.Invalid, "key %d of %d has %d bytes: want 1 to %d visible ASCII characters", i+1,
-				len(tokens), len(t), maxToken)
+				len(all), len(t), maxToken)
 		}
 		sum := sha256.Sum256([]byte(t))
 		k.sums, k.tenants = append(k.sums, sum), append(k.tenants, tenant(sum))
@@ -44,12 +95,12 @@ func tenant(sum [sha256.Size]byte) string {
 	return hex.EncodeToString(name[:16])
 }
 
-// Tenants returns the tenants of all tokens, each once: "" alone for nil keys.
+// Tenants returns the tenants of all tokens there are now, each once: "" alone for nil keys.
 func (k *Keys) Tenants() []string {
 	if k == nil {
 		return []string{""}
 	}
-	return slices.Compact(slices.Sorted(slices.Values(k.tenants)))
+	return slices.Compact(slices.Sorted(slices.Values(k.now().tenants)))
 }
 
 // Opens reports whether one of the keys is in the only Authorization header of a call. Nil keys open everything.
@@ -73,12 +124,12 @@ func (k *Keys) Tenant(header string) (name string, ok bool) {
 		return "", false
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	found := -1
-	for i := range k.sums {
-		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(k.sums[i][:], sum[:]), i, found)
+	found, now := -1, k.now()
+	for i := range now.sums {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(now.sums[i][:], sum[:]), i, found)
 	}
 	if found < 0 {
 		return "", false
 	}
-	return k.tenants[found], true
+	return now.tenants[found], true
 }
