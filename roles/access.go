@@ -40,6 +40,8 @@ func (r *Process) access(name rpc.Role) (c rpc.Config, err error) {
 		return c, err
 	}
 	r.Certificate = r.Credentials.Certificate
+	r.Certificate.Report(r.Log, r.Counters)
+	r.Credentials.Secret.Count(r.Counters)
 	c = rpc.Config{Listen: cmp.Or(r.Listen, GatewayAddr), TLS: r.Certificate, Insecure: r.Insecure,
 		Streams: max(128, (1+QueuePerSession)*r.Sessions+16)}
 	if name == rpc.Gateway {

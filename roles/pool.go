@@ -30,14 +30,14 @@ func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, err
 	}
 	path, isFile := strings.CutPrefix(flag, "file:")
 	if !isFile {
-		return pool.Access{URL: flag, TLS: r.Certificate.Client(), Role: r.Role, Secret: r.Credentials.PoolSecret(flag)}, nil
+		return pool.Access{URL: flag, Certificate: r.Certificate, Role: r.Role, Secret: r.Credentials.PoolSecret(flag)}, nil
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return pool.Access{}, tandem.Errorf("", tandem.Invalid, "--pool %s: directory %s does not exist", flag, filepath.Dir(path))
 	}
 	for begun := time.Now(); ; {
 		access, err := pool.FromFile(path)
-		access.TLS, access.Role = r.Certificate.Client(), r.Role
+		access.Certificate, access.Role = r.Certificate, r.Role
 		waited := time.Since(begun)
 		switch {
 		case err == nil:

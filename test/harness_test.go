@@ -37,7 +37,7 @@ var (
 // they take long, and what they look at is looked at more briefly by others. `go test ./...` leaves them out; `make slow` and the CI run
 // them. Each calls mayBeSlow.
 const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*|" +
-	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|" +
+	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|Rotation|" +
 	"RealConversation|RealCompletion|" +
 	"Crowd|SlowClients|StalledClients|StalledStream|SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory)$"
 

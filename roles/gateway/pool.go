@@ -48,9 +48,8 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 		}
 	}
 	access := server.Access()
-	access.Role = r.Role
-	if access.TLS = r.Certificate.Client(); access.TLS != nil {
-		access.TLS.ServerName = r.Certificate.Name() // whatever the address, it is this process
+	if access.Role, access.Certificate = r.Role, r.Certificate; r.Certificate != nil {
+		access.ServerName = r.Certificate.Name() // whatever the address, it is this process
 	}
 	return access, undo, nil
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/url"
@@ -144,8 +145,13 @@ func (a Access) options() (url string, opts []nats.Option) {
 	if a.Role != "" {
 		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(a.Role)))
 	}
-	if a.TLS != nil && strings.Contains(url, "tls://") {
-		opts = append(opts, nats.Secure(a.TLS))
+	if a.Certificate != nil && strings.Contains(url, "tls://") {
+		secure := a.Certificate.Client()
+		secure.ServerName = a.ServerName
+		opts = append(opts, nats.Secure(secure), func(o *nats.Options) error {
+			o.RootCAsCB = func() (*x509.CertPool, error) { return a.Certificate.Client().RootCAs, nil }
+			return nil
+		})
 	}
 	role := string(a.Role)
 	switch bare, token := tokenIn(url); {

@@ -116,7 +116,7 @@ func TestServerConfig(t *testing.T) {
 		t.Errorf("access %+v: want a tls:// URL and a token", access)
 	}
 	friend := certificate(ca, "friend", "drafter")
-	access.TLS = friend.Client()
+	access.Certificate = friend
 	p := newPublisher(t, PublisherConfig{Config: Config{Access: access}})
 	testkit.Eventually(t, "a friend is not let in", p.Connected)
 
@@ -146,7 +146,7 @@ func TestServerConfig(t *testing.T) {
 			t.Errorf("%s: was let in", name)
 		}
 	}
-	bySecret := Access{URL: access.URL, TLS: friend.Client(), Role: rpc.Drafter, Secret: secretOf(t, "secret-of-this-pool")}
+	bySecret := Access{URL: access.URL, Certificate: friend, Role: rpc.Drafter, Secret: secretOf(t, "secret-of-this-pool")}
 	testkit.Eventually(t, "a process with the secret is not let in",
 		newPublisher(t, PublisherConfig{Config: Config{Access: bySecret}}).Connected)
 	var log lines

@@ -44,7 +44,9 @@ type Access struct {
 	// File holds such a URL with the secret. It is read at every attempt to connect, because a restarted
 	// gateway has another port and secret. URL is then its first content without the secret, or "".
 	File string
-	TLS  *tls.Config // for "tls://"; nil: the system's roots and no client certificate
+	// Certificate is for "tls://": what it is at each attempt to connect. nil: the system's roots, and none to show.
+	Certificate *rpc.Certificate
+	ServerName  string // that the server's certificate must have; "": the host's in URL
 	// Role is what this process is. tandem's server limits it to what the role needs; "" claims none.
 	Role rpc.Role
 	// Secret makes the token if there is no other; nil for none.

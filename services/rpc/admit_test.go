@@ -160,13 +160,13 @@ func TestOwnRole(t *testing.T) {
 	if err := c.Require(Drafter); err != nil {
 		t.Error(err)
 	}
-	first := c.current()
+	first := c.now.Now()
 	issue()
 	later := time.Now().Add(time.Minute)
 	if err := os.Chtimes(cert, later, later); err != nil {
 		t.Fatal(err)
 	}
-	if c.current() != first {
+	if c.now.Now() != first {
 		t.Error("a certificate without the role is used")
 	}
 	if err := (*Certificate)(nil).Require(Gateway); err != nil {

@@ -50,25 +50,38 @@ func (c *Credentials) DialListener(addr string) (*grpc.ClientConn, error) {
 	case Loopback(addr):
 		return dial(addr, nil, nil)
 	case err != nil || ip == nil || !ip.IsUnspecified():
-		return dial(addr, c.Certificate.Client(), nil)
+		return dial(addr, c.client(), nil)
+	case c.Certificate == nil:
+		return dial(net.JoinHostPort("127.0.0.1", port), nil, nil)
 	}
-	secure := c.Certificate.Client()
-	if secure != nil {
+	return dial(net.JoinHostPort("127.0.0.1", port), func() *tls.Config {
+		secure := c.Certificate.Client()
 		secure.ServerName = c.Certificate.Name()
-	}
-	return dial(net.JoinHostPort("127.0.0.1", port), secure, nil)
+		return secure
+	}, nil)
 }
 
-// encryption returns the TLS configuration for a connection to addr, nil for none; the other end must have the role, unless that is "".
-func (c *Credentials) encryption(addr string, role Role) *tls.Config {
+// client returns Certificate.Client, nil without a certificate.
+func (c *Credentials) client() func() *tls.Config {
+	if c.Certificate == nil {
+		return nil
+	}
+	return c.Certificate.Client
+}
+
+// encryption returns the TLS configuration for connections to addr, nil for none; the other end must have the role, unless that is "".
+func (c *Credentials) encryption(addr string, role Role) func() *tls.Config {
 	if c.Certificate == nil || onThisHost(addr) {
 		return nil
 	}
-	secure := c.Certificate.Client()
-	if role != "" {
-		secure.VerifyConnection = func(s tls.ConnectionState) error { return isRole(s.PeerCertificates[0], role) }
+	if role == "" {
+		return c.Certificate.Client
 	}
-	return secure
+	return func() *tls.Config {
+		secure := c.Certificate.Client()
+		secure.VerifyConnection = func(s tls.ConnectionState) error { return isRole(s.PeerCertificates[0], role) }
+		return secure
+	}
 }
 
 // isRole returns nil if a server's certificate names the role.

@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -29,8 +28,9 @@ const aliveAfter, aliveTime = 15 * time.Second, 15 * time.Second
 // *tandem.Error. The caller closes the connection.
 func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil, nil) }
 
-// dial is Dial with TLS to TCP addresses if secure is not nil; every call proves that this process has the secret, if any.
-func dial(addr string, secure *tls.Config, proved *Secret) (*grpc.ClientConn, error) {
+// dial is Dial with TLS to TCP addresses if secure is not nil, configured anew for each connection; every call proves that this process has
+// the secret, if any.
+func dial(addr string, secure func() *tls.Config, proved *Secret) (*grpc.ClientConn, error) {
 	rest, isUnix, err := split(addr)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func dial(addr string, secure *tls.Config, proved *Secret) (*grpc.ClientConn, er
 	if isUnix {
 		target = "unix://" + rest
 	} else if secure != nil {
-		creds = credentials.NewTLS(secure)
+		creds = dialing(secure)
 	}
 	as := calls{process: number(addr), secret: proved}
 	conn, err := grpc.NewClient(target,

@@ -38,6 +38,8 @@ type Secret struct {
 	path string
 	log  *slog.Logger // may be nil
 
+	counters atomic.Pointer[tandem.Counters]
+
 	state atomic.Pointer[secrets]
 	look  atomic.Int64 // when to look at the file again, Unix nanoseconds
 
@@ -58,6 +60,13 @@ func OpenSecret(path string, log *slog.Logger) (*Secret, error) {
 	s.state.Store(new(secrets))
 	err := s.read()
 	return s, err
+}
+
+// Count makes s count new files that cannot be used: "secrets.refused". A nil s does nothing.
+func (s *Secret) Count(counters *tandem.Counters) {
+	if s != nil {
+		s.counters.Store(counters)
+	}
 }
 
 // defaultSecret is the secret's file in Folder.
@@ -159,11 +168,11 @@ func (s *Secret) refresh(now bool) {
 		return // nobody has made it yet
 	}
 	why := ""
-	if err := s.read(); err != nil {
+	if err = s.read(); err != nil {
 		why = err.Error()
 	}
-	if why != s.said && why != "" && s.log != nil {
-		s.log.Warn("the secret stays as it was", "error", why)
+	if why != s.said && why != "" {
+		refused(s.log, s.counters.Load(), "secrets", err)
 	}
 	s.said = why
 }

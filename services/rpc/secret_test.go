@@ -75,6 +75,8 @@ func TestSecretIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	counters := new(tandem.Counters)
+	server.Count(counters)
 	caller, err := OpenSecret(path, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +117,9 @@ func TestSecretIsReplaced(t *testing.T) {
 	check("after a file that others can read", one, two)
 	if caller.current() != two || strings.Count(log.String(), "want 0600") != 1 || strings.Contains(log.String(), one) {
 		t.Errorf("told: %s", log.String())
+	}
+	if n := counters.Snapshot()["secrets.refused"]; n != 1 {
+		t.Errorf("%d files that cannot be used are counted: want 1", n)
 	}
 	later := *server.state.Load()
 	later.until = time.Now().Add(-time.Second)

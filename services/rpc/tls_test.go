@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/services/rpc/certtest"
 )
 
@@ -111,12 +113,12 @@ func TestMutualTLS(t *testing.T) {
 		{"another CA", anyOf(stranger), "certificate signed by unknown authority"},
 		{"no TLS", Dial, "server preface"},
 		{"no certificate", func(addr string) (*grpc.ClientConn, error) {
-			return dial(addr, &tls.Config{RootCAs: friend.roots}, nil)
+			return dial(addr, func() *tls.Config { return &tls.Config{RootCAs: friend.Client().RootCAs} }, nil)
 		}, "rpc: "}, // the server's word for it, or its hanging up, whichever is seen first
 		{"TLS 1.2", func(addr string) (*grpc.ClientConn, error) {
 			old := friend.Client()
 			old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-			return dial(addr, old, nil)
+			return dial(addr, func() *tls.Config { return old }, nil)
 		}, "protocol version not supported"},
 	} {
 		conn, err := c.dial(addr)
@@ -191,6 +193,108 @@ func TestRenewal(t *testing.T) {
 	conn, err = anyOf(friend)(addr)
 	if err := check(t, conn, err); err != nil {
 		t.Errorf("after a certificate that cannot be used: %v: want the last good one", err)
+	}
+}
+
+// lines is a log of several goroutines.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// TestAuthorityIsReplaced: a server and a caller that run move to another authority. Connections that are there go on; new ones are judged
+// by what the files hold then, on both sides.
+func TestAuthorityIsReplaced(t *testing.T) {
+	t.Parallel()
+	ip := outside(t)
+	first, second, dir := newCA(t), newCA(t), t.TempDir()
+	authorities := filepath.Join(dir, "authorities.pem")
+	trust := func(all ...*certtest.CA) {
+		t.Helper()
+		var pem []byte
+		for _, ca := range all {
+			one, err := os.ReadFile(ca.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pem = append(pem, one...)
+		}
+		if err := files.Replace(authorities, pem); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(who string) string {
+		folder := filepath.Join(dir, who)
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return folder
+	}
+	issue := func(ca *certtest.CA, who string) *Certificate {
+		t.Helper()
+		cert, key, err := ca.Issue(at(who), certtest.Options{Names: []string{ip}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := TLSFiles{cert, key, authorities}.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	trust(first)
+	server, caller := issue(first, "server"), issue(first, "caller")
+	var log lines
+	counters := new(tandem.Counters)
+	server.Report(slog.New(slog.NewTextHandler(&log, nil)), counters)
+	addr := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: server})
+	running, err := anyOf(caller)(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	step := func(name string, want bool, callers ...*Certificate) {
+		t.Helper()
+		if _, err := grpc_health_v1.NewHealthClient(running).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+			t.Errorf("%s: the connection that was there: %v", name, err)
+		}
+		for i, c := range callers {
+			conn, err := anyOf(c)(addr)
+			if err := check(t, conn, err); (err == nil) != want {
+				t.Errorf("%s: caller %d: %v: want it let in: %v", name, i, err, want)
+			}
+		}
+	}
+	step("at first", true, caller)
+	trust(first, second)
+	moved := issue(second, "moved")
+	step("the overlap", true, caller, moved)
+	if err := os.WriteFile(filepath.Join(at("server"), "cert.pem"), []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	step("a damaged certificate", true, caller, moved)
+	issue(second, "server") // its key is another one's for a moment
+	step("the server's new certificate", true, caller, moved)
+	issue(second, "caller")
+	step("the caller's new certificate", true, caller, moved)
+	stays := load(t, first, certtest.Options{Names: []string{ip}})
+	trust(second)
+	step("the end of the old authority", true, caller, moved)
+	step("a certificate of the old authority", false, stays)
+	if n := strings.Count(log.String(), "stay as they were"); int64(n) != counters.Snapshot()["certificates.refused"] || n < 1 || n > 2 {
+		t.Errorf("told %d times, counted %v: want once for the damaged one: %s", n, counters.Snapshot(), &log)
 	}
 }
 
