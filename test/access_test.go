@@ -420,3 +420,32 @@ func TestKeyBeforeMessage(t *testing.T) {
 		cancel()
 	}
 }
+
+// TestClientsReachNoPeerService: at a gateway's address for clients nothing answers that the processes offer each other, with a key or
+// without.
+func TestClientsReachNoPeerService(t *testing.T) {
+	t.Parallel()
+	g := up(t, "--api-key", "right")
+	addr := "unix://" + filepath.Join(g.w.tmp, "g.sock")
+	for key, want := range map[string]codes.Code{"Bearer wrong": codes.Unauthenticated, "Bearer right": codes.Unimplemented} {
+		conn := stranger(t, addr, "authorization", key)
+		for _, d := range []grpc.ServiceDesc{peerv1.VerifierService_ServiceDesc, peerv1.DrafterService_ServiceDesc} {
+			for _, m := range d.Methods {
+				err := conn.Invoke(t.Context(), "/"+d.ServiceName+"/"+m.MethodName, new(peerv1.SubmitRequest), new(peerv1.SubmitResponse))
+				if status.Code(err) != want {
+					t.Errorf("%s calls %s: %v: want %v", key, m.MethodName, err, want)
+				}
+			}
+			for _, m := range d.Streams {
+				s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+					"/"+d.ServiceName+"/"+m.StreamName)
+				if err == nil {
+					err = s.RecvMsg(new(peerv1.SubmitResponse))
+				}
+				if status.Code(err) != want {
+					t.Errorf("%s calls %s: %v: want %v", key, m.StreamName, err, want)
+				}
+			}
+		}
+	}
+}

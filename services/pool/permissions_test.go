@@ -280,6 +280,7 @@ func TestClaimedRoles(t *testing.T) {
 		{"a drafter's token as a verifier", p, nil, asDrafter, "verifier", "-"},
 		{"a drafter's token, nothing claimed", p, nil, asDrafter, "", "-"},
 		{"the file's token as a drafter", p, nil, plain.Access().Token, "drafter", "d"},
+		{"the file's token as a verifier", p, nil, plain.Access().Token, "verifier", "v"},
 		{"the file's token as something else", p, nil, plain.Access().Token, "operator", "-"},
 		{"the file's token, nothing claimed", p, nil, plain.Access().Token, "", "gdvn"},
 		{"no token as a drafter", p, nil, "", "drafter", "-"},

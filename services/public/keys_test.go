@@ -53,7 +53,8 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	}
 	for _, m := range methods {
 		for name, md := range map[string][]string{"no key": nil, "a wrong key": {"authorization", "Bearer wrong"},
-			"two": {"authorization", "Bearer right", "authorization", "Bearer right"}} {
+			"two": {"authorization", "Bearer right", "authorization", "Bearer right"}, "a proof of the processes' secret": {"tandem-proof",
+				"nonce.mac"}} {
 			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), md...), 30*time.Second)
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, m)
 			if err == nil {

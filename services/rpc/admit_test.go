@@ -241,6 +241,40 @@ func TestSecretOnLoopback(t *testing.T) {
 	}
 }
 
+// TestSecretIsNoCertificate: where certificates tell roles, who has the secret too may do no more for it.
+func TestSecretIsNoCertificate(t *testing.T) {
+	t.Parallel()
+	ip := outside(t)
+	ca, path := newCA(t), filepath.Join(t.TempDir(), "secret")
+	write(t, path, one, 0o600)
+	secret, err := OpenSecret(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := internal(t, Config{Listen: net.JoinHostPort(ip, "0"), Secret: secret,
+		TLS: load(t, ca, certtest.Options{Names: []string{ip}, Roles: []string{"verifier"}})})
+	drafter := load(t, ca, certtest.Options{Names: []string{"x"}, Roles: []string{"drafter"}})
+	conn, err := dial(addr, drafter.Client, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := call(t, conn, peerv1.VerifierService_Open_FullMethodName); !errors.Is(err, tandem.Unauthenticated) {
+		t.Errorf("a drafter with the secret opens a session at a verifier: %v", err)
+	}
+	if err := call(t, conn, peerv1.VerifierService_Features_FullMethodName); !letIn(err) {
+		t.Errorf("a drafter asks a verifier for features: %v", err)
+	}
+	plain, err := dial(addr, nil, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if err := call(t, plain, peerv1.VerifierService_Open_FullMethodName); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("the secret without a certificate: %v: want no connection", err)
+	}
+}
+
 // TestOneUserNeedsNothing: processes of one user that were told nothing find the same secret.
 func TestOneUserNeedsNothing(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
