@@ -25,6 +25,7 @@ type otherCase struct {
 	right, wrong  []string // flags of the two verifiers
 	differ        string   // what an error says
 	tokens        int
+	program       string // of the wrong verifier; "": this one
 }
 
 // otherCases are the ways in which a verifier may differ that was started by hand at the place of another.
@@ -33,9 +34,10 @@ func otherCases(t *testing.T, w *world, dir string) []otherCase {
 	w.ok("model", "quantize", "--type", "q4_0", "--allow-requantize", targetModel, q4)
 	writeLongRoPE(t, long)
 	return []otherCase{
-		{"quantisation", targetModel, "", nil, []string{"--target", q4}, "tensors", 400},
-		{"KV type", targetModel, "", nil, []string{"--kv-type", "q8_0"}, "KV type", 400},
-		{"context", long, "lookup", nil, []string{"--ctx", "1024"}, "rope", 1000},
+		{"quantisation", targetModel, "", nil, []string{"--target", q4}, "tensors", 400, ""},
+		{"KV type", targetModel, "", nil, []string{"--kv-type", "q8_0"}, "KV type", 400, ""},
+		{"context", long, "lookup", nil, []string{"--ctx", "1024"}, "rope", 1000, ""},
+		{"arithmetic", targetModel, "", nil, nil, "arithmetic", 400, otherArithmetic(t)},
 	}
 }
 
@@ -182,8 +184,8 @@ func (g *group) identityOf(t testing.TB) string {
 }
 
 // TestAnotherVerifier kills the verifier in the middle of a generation and starts one in its place that computes another text: another
-// quantisation, another type of the KV cache, other LongRoPE factors. The session waits, and goes on when the right one is back; a new
-// session takes what is there.
+// quantisation, another type of the KV cache, other LongRoPE factors, another release's arithmetic. The session waits, and goes on when
+// the right one is back; a new session takes what is there.
 func TestAnotherVerifier(t *testing.T) {
 	t.Parallel()
 	mayBeSlow(t)
@@ -240,9 +242,11 @@ func (c *cluster) replaceAfter(t *testing.T, all <-chan heard, x otherCase, n in
 	old := c.verifier.cmd.Process.Pid
 	c.verifier.kill()
 	h = last(all, h)
+	c.programs = map[string]string{"verifier": x.program}
 	c.verifier = c.verifierOf(t, x.flags(x.wrong)...)
 	c.verifier.start()
 	c.back(t, "verifier", old)
+	c.programs = nil
 	return h
 }
 

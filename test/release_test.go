@@ -2,7 +2,9 @@ package test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
 // TestLastCommit runs processes of the last commit's program beside those of this one: where both speak one protocol, any mixture says the
@@ -32,19 +35,90 @@ func TestLastCommit(t *testing.T) {
 		wantNoDrafts(t, map[string]string{"drafter": old}, protocol)
 		return
 	}
+	wantTogether(t, old)
+}
+
+// TestOtherReleases: processes of a release with another protocol are refused by name, or its drafters are not asked; those of one with
+// other arithmetic serve together with this one's. What becomes of sessions whose verifier is replaced by such a one is a case of
+// TestAnotherVerifier.
+func TestOtherReleases(t *testing.T) {
+	t.Parallel()
+	mayBeSlow(t)
+	t.Run("protocol", func(t *testing.T) {
+		other := tandem.Protocol + 1
+		program := otherRelease(t, [3]string{"peers.go", fmt.Sprintf("const Protocol = %d", tandem.Protocol),
+			fmt.Sprintf("const Protocol = %d", other)})
+		for _, role := range []string{"gateway", "verifier"} {
+			wantRefusedByName(t, map[string]string{role: program}, other)
+		}
+		wantNoDrafts(t, map[string]string{"drafter": program}, other)
+	})
+	t.Run("arithmetic", func(t *testing.T) { wantTogether(t, otherArithmetic(t)) })
+}
+
+// otherArithmetic builds a release that draws other tokens, and says so.
+func otherArithmetic(t *testing.T) (program string) {
+	t.Helper()
+	return otherRelease(t, [3]string{"kernels/ref/version.go", fmt.Sprintf("const Version = %d", ref.Version),
+		fmt.Sprintf("const Version = %d", ref.Version+1)}, [3]string{"engine/sample/noise.go", "0x9E3779B97F4A7C15", "0x9E3779B97F4A7C17"})
+}
+
+// otherRelease builds this program as another release would be: each change names a file, a text that is in it once, and what takes its
+// place.
+func otherRelease(t *testing.T, changes ...[3]string) (program string) {
+	t.Helper()
+	if *tags != "" {
+		t.Skip("builds with tags are wrong on purpose")
+	}
+	dir := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for i, c := range changes {
+		path, err := filepath.Abs(filepath.Join("..", c[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := os.ReadFile(path)
+		if err != nil || bytes.Count(source, []byte(c[1])) != 1 {
+			t.Fatalf("%s: %v: want %q in it, once", c[0], err, c[1])
+		}
+		changed := filepath.Join(dir, fmt.Sprintf("%d.go", i))
+		if err := os.WriteFile(changed, bytes.Replace(source, []byte(c[1]), []byte(c[2]), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[path] = changed
+	}
+	list, err := json.Marshal(overlay)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	program = filepath.Join(dir, "tandem")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "../cmd/tandem")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building another release: %v\n%s", err, out)
+	}
+	return program
+}
+
+// wantTogether runs processes of another release beside those of this one: any mixture says the text of plain decoding by its verifier.
+func wantTogether(t *testing.T, other string) {
+	t.Helper()
 	var requests []client.Request
 	for _, p := range sample(t, 1)[:2] {
 		for _, s := range []setting{{0, 0}, {0.8, 3}} {
 			requests = append(requests, withTree(s.request(p.Prompt, 40), client.Tree{Nodes: 8, Depth: 4, Width: 2}))
 		}
 	}
-	large := client.Tree{Nodes: 256, Depth: 16, Width: 32} // goes by handle, in the last release too
+	large := client.Tree{Nodes: 256, Depth: 16, Width: 32} // goes by handle
 	requests = append(requests, withTree(setting{0, 0}.request(sample(t, 1)[0].Prompt, 40), large))
-	want := map[string][]result{"": mixed(t, nil, requests, true), old: mixed(t, map[string]string{"verifier": old}, requests, true)}
-	for _, programs := range []map[string]string{{"gateway": old}, {"verifier": old}, {"drafter": old}, {"verifier": old, "drafter": old}} {
+	want := map[string][]result{"": mixed(t, nil, requests, true), other: mixed(t, map[string]string{"verifier": other}, requests, true)}
+	for _, programs := range []map[string]string{{"gateway": other}, {"verifier": other}, {"drafter": other},
+		{"verifier": other, "drafter": other}} {
 		for i, got := range mixed(t, programs, requests, false) {
 			if want := want[programs["verifier"]][i]; !slices.Equal(got.tokens, want.tokens) || got.text != want.text {
-				t.Errorf("the last commit's %v: tokens\n%v, want\n%v", programs, got.tokens, want.tokens)
+				t.Errorf("the other release's %v: tokens\n%v, want\n%v", programs, got.tokens, want.tokens)
 			}
 		}
 	}
@@ -64,7 +138,7 @@ func mixed(t *testing.T, programs map[string]string, requests []client.Request, 
 		drafted += out[len(out)-1].finished.Statistics.Accepted
 	}
 	if !plainly && drafted == 0 {
-		t.Errorf("nothing that the last commit's %v drafted or verified was accepted", programs)
+		t.Errorf("nothing that the other release's %v drafted or verified was accepted", programs)
 	}
 	return out
 }
