@@ -16,6 +16,9 @@ import (
 	"time"
 )
 
+// validity is how long certificates may be used: longer than any test, or campaign of faults.
+const validity = 24 * time.Hour
+
 // CA is an authority made for one test.
 type CA struct {
 	File string // its certificate, PEM
@@ -28,7 +31,7 @@ func NewCA(dir string) (*CA, error) {
 	ca := &CA{File: filepath.Join(dir, "ca.pem")}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true,
 		BasicConstraintsValid: true,
-		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity), KeyUsage: x509.KeyUsageCertSign}
 	var err error
 	if ca.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, err
@@ -58,7 +61,7 @@ func (ca *CA) Issue(dir string, o Options) (cert, key string, err error) {
 		return "", "", err
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	if o.Expired {
 		template.NotAfter = time.Now().Add(-time.Minute)
