@@ -132,6 +132,12 @@ var rooms = map[string][]string{
 	// reads settings from flags, TANDEM_…, --set and the file
 	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
+	// many boxes on one machine, disturbed on purpose: it starts programs, and knows of tandem what clients and operators know.
+	// certificates are made by services/rpc's package for tests; the NATS cluster lets in who has a group's secret
+	"campaign": {"campaign/history", "client", "proto", "services/rpc", "google.golang.org/grpc", "github.com/nats-io", "golang.org/x/sys"},
+	// judges what was recorded; pure
+	"campaign/history": {},
+
 	// programs that work with a model, and how each is told of a server
 	"agents": {"."},
 

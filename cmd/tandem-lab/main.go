@@ -30,9 +30,12 @@ type cli struct {
 		Guesses guessesCmd `cmd:"" help:"How good the guesses of heads, prompt tokens and drafts are: tokens a round by the size of trees, accuracies, calibration."`
 		Split   splitCmd   `cmd:"" help:"Passes divided between two groups of cores: even, by the times of each alone, and adjusted, beside the ideal."`
 	} `cmd:"" help:"Measure parts of tandem."`
-	Hops  hopsCmd  `cmd:"" help:"The coordination of real rounds beside rounds in which nothing is computed."`
-	Empty emptyCmd `cmd:"" hidden:""`
-	Trace traceCmd `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
+	Campaign campaignCmd `cmd:"" help:"Disturb tandems on several boxes, and check that every answer is right."`
+	NATS     natsCmd     `cmd:"" name:"nats" help:"One server of a NATS cluster, for campaigns."`
+	Box      boxCmd      `cmd:"" hidden:""`
+	Hops     hopsCmd     `cmd:"" help:"The coordination of real rounds beside rounds in which nothing is computed."`
+	Empty    emptyCmd    `cmd:"" hidden:""`
+	Trace    traceCmd    `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 }
 
 // app holds what every command needs to run.
@@ -50,7 +53,8 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or usage, 130 after a signal.
+// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or usage, 3 for what
+// cannot be had on this machine, 130 after a signal.
 func run(args []string) int {
 	parser, err := newParser()
 	if err != nil {
@@ -72,6 +76,7 @@ func run(args []string) int {
 
 func newParser() (*kong.Kong, error) {
 	return kong.New(new(cli), kong.Name("tandem-lab"), kong.Description("Measures tandem for its developers."),
+		kong.Vars{"faults": faultKinds()},
 		kong.WithHyphenPrefixedParameters(true), // of --up
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 }
@@ -82,6 +87,9 @@ func report(w io.Writer, err error) int {
 		return 0
 	}
 	fmt.Fprintln(w, "tandem-lab: "+terminal.OneLine(err.Error()))
+	if errors.As(err, new(skipped)) {
+		return exitSkipped
+	}
 	if errors.Is(err, tandem.Invalid) {
 		return 2
 	}
