@@ -73,8 +73,11 @@ func ParseKinds(list string) ([]string, error) {
 	return kinds, nil
 }
 
-// schedule returns faults for that long, the same for the same seed. Kills come one a beat. The other kinds take turns beside them, one at
-// a time with a pause behind it, so that every fault is followed by a time in which the tandem may recover.
+// least and most are how long a fault lasts; a stopped process and connections that hear nothing take longer.
+const least, most = 3 * time.Second, 8 * time.Second
+
+// schedule returns faults for that long, the same for the same seed. Kills come one a beat. The other kinds take turns beside them. One
+// begins a while after the one before has ended; only those that take longer than most last beside others.
 func schedule(l Layout, kinds []string, length, beat time.Duration, seed uint64) (all []fault) {
 	r := rand.New(rand.NewPCG(seed, 35))
 	others := slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == Kill })
@@ -97,7 +100,7 @@ func schedule(l Layout, kinds []string, length, beat time.Duration, seed uint64)
 		f := draw(l, others[i%len(others)], r)
 		f.at, f.span = at, min(f.span, length-at)
 		all = append(all, f)
-		at += f.span + 2*beat + upTo(2*beat, r)
+		at += min(f.span, most) + beat + upTo(beat, r)
 	}
 	slices.SortStableFunc(all, func(a, b fault) int { return cmp.Compare(a.at, b.at) })
 	return all
@@ -110,15 +113,15 @@ func upTo(most time.Duration, r *rand.Rand) time.Duration {
 
 // draw chooses victims and length of a fault.
 func draw(l Layout, kind string, r *rand.Rand) fault {
-	f := fault{kind: kind, seed: r.Uint64(), box: 1 + r.IntN(l.Boxes), span: 5*time.Second + upTo(10*time.Second, r)}
+	f := fault{kind: kind, seed: r.Uint64(), box: 1 + r.IntN(l.Boxes), span: least + upTo(most-least, r)}
 	victims := l.Members
 	switch kind {
 	case Box, Cut:
 		f.span = 0
 	case Stop:
-		f.span += 5 * time.Second
+		f.span += 7 * time.Second
 	case HalfOpen:
-		f.span += 25 * time.Second // longer than keepalives need
+		f.span += 27 * time.Second // longer than keepalives need
 	case Cancel:
 		f.span = 2 * time.Second
 	case Slots:

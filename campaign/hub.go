@@ -211,7 +211,9 @@ func (h *hub) listen(b *box, out io.Reader) {
 			if time.Now().Before(m.until) {
 				r.Excuse = m.excuse
 			}
-			m.pid, m.ready = 0, false
+			if m.pid, m.ready = 0, false; m.excuse == Kill { // it kills once
+				m.until = time.Time{}
+			}
 			h.log.Add(r)
 		}
 		h.mu.Unlock()

@@ -126,12 +126,15 @@ func gone(err error) error {
 // signal sends a signal to a process, and returns its number: that of none, if it is away.
 func (h *hub) signal(name string, s syscall.Signal) int {
 	const none = 1 << 30
-	h.excuse(name, Kill, dying)
-	if pid := h.pid(name); pid != 0 {
-		_ = unix.Kill(pid, s)
-		return pid
+	pid := h.pid(name)
+	if pid == 0 {
+		return none
 	}
-	return none
+	if s == syscall.SIGKILL {
+		h.excuse(name, Kill, dying)
+	}
+	_ = unix.Kill(pid, s)
+	return pid
 }
 
 // corrupt writes garbage into the memory that a process shares with others, again and again until the fault ends.
@@ -175,8 +178,9 @@ func garble(pid int, r *rand.Rand) {
 		for i := range garbage {
 			garbage[i] = byte(r.Uint32())
 		}
-		for range 1 + (to-from)>>16 {
-			_, _ = mem.WriteAt(garbage, from+r.Int64N(to-from-int64(len(garbage))))
+		const page = 4 << 10 // slots begin at some of them, and trees at the begin of slots
+		for range 1 + (to-from)>>14 {
+			_, _ = mem.WriteAt(garbage, from+r.Int64N((to-from)/page)*page+r.Int64N(page/8))
 		}
 	}
 }
