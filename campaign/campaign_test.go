@@ -14,31 +14,40 @@ import (
 // TestLayout: every layout has three NATS servers, and groups whose parts are all there, at addresses of their own.
 func TestLayout(t *testing.T) {
 	for boxes := 1; boxes <= 9; boxes++ {
-		l := NewLayout(boxes)
-		names, addresses, used := map[string]bool{}, map[string]bool{}, map[int]bool{}
-		for _, m := range l.Members {
-			if names[m.Name] || addresses[m.listen()] || m.Box < 1 || m.Box > boxes {
-				t.Errorf("%d boxes: %+v at %s is there twice, or in no box", boxes, m, m.listen())
-			}
-			names[m.Name], addresses[m.listen()], used[m.Box] = true, true, true
-			if args := l.command(m); len(args) < 8 {
-				t.Errorf("%s has the command line %q", m.Name, args)
-			}
-		}
-		if len(used) != boxes || len(l.of(NATS, 0)) != 3 {
-			t.Errorf("%d boxes: %d are used, with %d NATS servers", boxes, len(used), len(l.of(NATS, 0)))
-		}
+		checkLayout(t, boxes, Groups(boxes))
+		checkLayout(t, boxes, Fleet(boxes))
+		l := Groups(boxes)
 		for _, g := range l.groups() {
 			if len(l.of(Gateway, g)) != 1 || len(l.of(Verifier, g)) != 1 || len(l.of(Drafter, g)) != 2 {
 				t.Errorf("%d boxes: group %d lacks a part", boxes, g)
 			}
 		}
+		if f := Fleet(boxes); len(f.groups()) != 1 || len(f.of(Verifier, 1)) != boxes {
+			t.Errorf("%d boxes: groups %v and %d verifiers in a fleet", boxes, f.groups(), len(f.of(Verifier, 1)))
+		}
+	}
+}
+
+func checkLayout(t *testing.T, boxes int, l Layout) {
+	t.Helper()
+	names, addresses, used := map[string]bool{}, map[string]bool{}, map[int]bool{}
+	for _, m := range l.Members {
+		if names[m.Name] || addresses[m.listen()] || m.Box < 1 || m.Box > boxes {
+			t.Errorf("%d boxes: %+v at %s is there twice, or in no box", boxes, m, m.listen())
+		}
+		names[m.Name], addresses[m.listen()], used[m.Box] = true, true, true
+		if args := l.command(m); len(args) < 8 {
+			t.Errorf("%s has the command line %q", m.Name, args)
+		}
+	}
+	if len(used) != boxes || len(l.of(NATS, 0)) != 3 {
+		t.Errorf("%d boxes: %d are used, with %d NATS servers", boxes, len(used), len(l.of(NATS, 0)))
 	}
 }
 
 // TestSchedule: equal seeds give equal faults, others give others; kills fall on all roles alike, and the others take turns.
 func TestSchedule(t *testing.T) {
-	l, length := NewLayout(3), 10*time.Minute
+	l, length := Groups(3), 10*time.Minute
 	kinds, err := ParseKinds("all")
 	if err != nil {
 		t.Fatal(err)

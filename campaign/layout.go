@@ -10,6 +10,7 @@ package campaign
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -54,13 +55,34 @@ type Layout struct {
 
 var drafts = []string{"go", "prose", "py", "all"}
 
-// NewLayout returns the layout of that many boxes: NATS servers on the first three, the first group within box 1, where it shares memory,
-// and each further group over two boxes. With two boxes there is one group, over both.
-func NewLayout(boxes int) Layout {
+// empty is a layout with nothing but the NATS servers, on the first three boxes.
+func empty(boxes int) Layout {
 	l := Layout{Boxes: boxes}
 	for i := range 3 {
 		l.Members = append(l.Members, Member{Name: fmt.Sprintf("nats-%d", i+1), Role: NATS, Box: i%boxes + 1})
 	}
+	return l
+}
+
+// Fleet returns the layout of one group over all boxes: a gateway on every second box, which works with the verifiers and drafters of every
+// box.
+func Fleet(boxes int) Layout {
+	l := empty(boxes)
+	for i := range boxes {
+		for _, role := range []string{Gateway, Verifier, Drafter} {
+			if role != Gateway || i%2 == 0 {
+				l.Members = append(l.Members, Member{Name: fmt.Sprintf("%s-1%c", role, 'a'+i), Role: role, Box: i + 1, Group: 1,
+					Draft: drafts[i%len(drafts)]})
+			}
+		}
+	}
+	return l
+}
+
+// Groups returns the layout of separate groups, each with one gateway and one verifier: the first within box 1, where it shares memory, and
+// each further one over two boxes. With two boxes there is one group, over both.
+func Groups(boxes int) Layout {
+	l := empty(boxes)
 	group, box := 1, 1
 	if boxes != 2 {
 		l.group(group, 1, 1)
@@ -135,8 +157,10 @@ func (l Layout) of(role string, group int) (out []Member) {
 
 // groups returns the numbers of the groups.
 func (l Layout) groups() (out []int) {
-	for i := range l.of(Gateway, 0) {
-		out = append(out, i+1)
+	for _, m := range l.Members {
+		if m.Group != 0 && !slices.Contains(out, m.Group) {
+			out = append(out, m.Group)
+		}
 	}
 	return out
 }
@@ -172,8 +196,11 @@ func (l Layout) command(m Member) []string {
 		"--set", fmt.Sprintf("secret-file=%ssecret-%d", secrets, m.Group), "--set", "grace=1s", "--ready-fd", "3"}, tls...)
 	switch m.Role {
 	case Gateway:
-		return append(args, "--target", models+"gopher-19m-q8_0.gguf", "--verifier", l.of(Verifier, m.Group)[0].listen(),
-			"--http", m.http(), "--api-keys", secrets+"keys", "--set", "chat-template="+secrets+"chat.jinja")
+		for _, v := range l.of(Verifier, m.Group) {
+			args = append(args, "--verifier", v.listen())
+		}
+		return append(args, "--target", models+"gopher-19m-q8_0.gguf", "--http", m.http(),
+			"--api-keys", secrets+"keys", "--set", "chat-template="+secrets+"chat.jinja")
 	case Verifier:
 		return append(args, "--target", models+"gopher-19m-q8_0.gguf", "--threads", "1", "--set", "kv-memory=96MiB",
 			"--set", "prefix-store=8MiB", "--set", "cache=/tmp/cache", "--set", "measure=false")

@@ -18,7 +18,7 @@ import (
 
 // Config is one campaign.
 type Config struct {
-	Boxes   int
+	Layout  Layout
 	Length  time.Duration // of the faults and the load
 	Seed    uint64
 	Kinds   []string      // of faults
@@ -42,8 +42,8 @@ const (
 // Validate refuses values that no campaign can have.
 func (c Config) Validate() error {
 	switch {
-	case c.Boxes < 1 || c.Boxes > 100:
-		return fmt.Errorf("%d boxes: want 1 to 100", c.Boxes)
+	case c.Layout.Boxes < 1 || c.Layout.Boxes > 26:
+		return fmt.Errorf("%d boxes: want 1 to 26", c.Layout.Boxes)
 	case c.Length <= 0:
 		return fmt.Errorf("a campaign of %v: want more than 0", c.Length)
 	case c.Beat < 100*time.Millisecond:
@@ -68,7 +68,7 @@ func Run(ctx context.Context, c Config) (_ *history.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHub(ctx, NewLayout(c.Boxes), c.Dir, history.NewLog(file))
+	h, err := newHub(ctx, c.Layout, c.Dir, history.NewLog(file))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func Run(ctx context.Context, c Config) (_ *history.Report, err error) {
 	if h.limits, err = newLimits(); err != nil {
 		fmt.Fprintln(c.Say, "without memory limits:", err)
 	}
-	for n := range c.Boxes {
+	for n := range c.Layout.Boxes {
 		if err := h.start(ctx, n+1, bin, c.Models); err != nil {
 			return nil, err
 		}

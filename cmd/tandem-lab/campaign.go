@@ -30,6 +30,7 @@ type campaignCmd struct {
 type campaignRunCmd struct {
 	Boxes   int           `help:"Boxes, each with its own network, files, processes and memory." default:"3"`
 	Minutes float64       `help:"How long faults and load last." default:"3"`
+	Layout  string        `help:"groups: each gateway has a verifier of its own. fleet: all work with all." enum:"groups,fleet" default:"groups"`
 	Seed    uint64        `help:"Seed of the faults and of the load." default:"1"`
 	Faults  string        `help:"all, none (a soak), or some of ${faults}." default:"all" placeholder:"LIST"`
 	Beat    time.Duration `help:"Mean time between two kills." default:"2s"`
@@ -94,7 +95,8 @@ func (c *campaignRunCmd) Run(a *app) error {
 
 // args are the arguments of the process inside.
 func (c *campaignRunCmd) args(dir string) []string {
-	return []string{"campaign", "run", "--inside", dir, "--boxes", fmt.Sprint(c.Boxes), "--minutes", fmt.Sprint(c.Minutes),
+	return []string{"campaign", "run", "--inside", dir,
+		"--boxes", fmt.Sprint(c.Boxes), "--layout", c.Layout, "--minutes", fmt.Sprint(c.Minutes),
 		"--seed", fmt.Sprint(c.Seed), "--faults", c.Faults, "--beat", fmt.Sprint(c.Beat), "--clients", fmt.Sprint(c.Clients),
 		"--tandem", c.Tandem, "--other", c.Other, "--models", c.Models}
 }
@@ -112,9 +114,13 @@ func (c *campaignRunCmd) inside(a *app) error {
 	if err != nil {
 		return err
 	}
-	r, err := campaign.Run(a.ctx, campaign.Config{Boxes: c.Boxes, Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed,
-		Kinds: kinds, Beat: c.Beat, Clients: c.Clients, Tandem: c.Tandem, Other: c.Other, Lab: own, Models: c.Models, Dir: c.Inside,
-		Say: a.stderr})
+	layout := campaign.Groups
+	if c.Layout == "fleet" {
+		layout = campaign.Fleet
+	}
+	r, err := campaign.Run(a.ctx, campaign.Config{Layout: layout(c.Boxes),
+		Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed, Kinds: kinds, Beat: c.Beat, Clients: c.Clients,
+		Tandem: c.Tandem, Other: c.Other, Lab: own, Models: c.Models, Dir: c.Inside, Say: a.stderr})
 	if err != nil {
 		return err
 	}
