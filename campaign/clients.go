@@ -157,7 +157,7 @@ func (a ask) post(ctx context.Context, g *gate, p *progress) error {
 }
 
 // httpClient notices a gateway that says nothing, as the clients of gRPC do by their keepalive.
-var httpClient = &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: time.Minute, MaxIdleConnsPerHost: 16,
+var httpClient = &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: 30 * time.Second, MaxIdleConnsPerHost: 16,
 	IdleConnTimeout: 20 * time.Second}}
 
 func unreachable(ctx context.Context, err error) error {

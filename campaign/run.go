@@ -36,7 +36,7 @@ const (
 	startTime   = 60 * time.Second // for all processes to be ready
 	recoverTime = 90 * time.Second // behind the last fault, for all to be well
 	askTime     = 5 * time.Minute  // of one request; one that has no end by then is lost
-	closeTime   = time.Minute      // behind the faults, for requests under way
+	closeTime   = 2 * time.Minute  // behind the faults, for requests under way
 )
 
 // Validate refuses values that no campaign can have.
