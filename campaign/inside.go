@@ -164,9 +164,12 @@ func (p plan) mount() error {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
 	}
-	for i, device := range []string{"null", "zero", "urandom"} {
-		if err := unix.Mknod(p.Root+"/dev/"+device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, []uint32{3, 5, 9}[i]))); err != nil {
-			return fmt.Errorf("make /dev/%s: %w", device, err)
+	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/urandom"} {
+		if err := os.WriteFile(p.Root+device, nil, 0o600); err != nil {
+			return err
+		}
+		if err := unix.Mount(device, p.Root+device, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("show %s: %w", device, err)
 		}
 	}
 	return enter(p.Root)

@@ -177,7 +177,7 @@ const (
 // command returns the command line of a member, as docs/guides/two-boxes.md has it.
 func (l Layout) command(m Member) []string {
 	tls := []string{"--tls-cert", secrets + "cert.pem", "--tls-key", secrets + "key.pem", "--tls-ca", secrets + "ca.pem"}
-	if m.Role == NATS {
+	if m.Role == NATS { // its files are not where the fault of a full disk strikes: a server of NATS does not start without room
 		var routes, keys []string
 		for _, n := range l.of(NATS, 0) {
 			routes = append(routes, n.route())
@@ -185,7 +185,7 @@ func (l Layout) command(m Member) []string {
 		for _, g := range l.groups() {
 			keys = append(keys, fmt.Sprintf("%ssecret-%d", secrets, g))
 		}
-		return append([]string{lab, "nats", "--name", m.Name, "--listen", m.listen(), "--cluster", m.route(),
+		return append([]string{lab, "nats", "--name", m.Name, "--store", "/run/" + m.Name, "--listen", m.listen(), "--cluster", m.route(),
 			"--routes", strings.Join(routes, ","), "--secrets", strings.Join(keys, ",")}, tls...)
 	}
 	var pool []string

@@ -15,10 +15,10 @@ import (
 )
 
 // Node is one NATS server of a cluster. Every group of tandem's processes has an account of its own, which its secret opens, so that the
-// pools of several groups never meet. JetStream keeps its own files in /run, which the fault of a full disk leaves alone: a server of NATS
-// does not start without room.
+// pools of several groups never meet. JetStream is on.
 type Node struct {
 	Name    string
+	Store   string   // folder for JetStream's files
 	Listen  string   // host:port for tandem's processes
 	Cluster string   // host:port for the other servers
 	Routes  []string // of all servers of the cluster; its own may be among them
@@ -34,7 +34,7 @@ func (n Node) Run(ctx context.Context) error {
 		return err
 	}
 	o := &server.Options{ServerName: n.Name, NoSigs: true, JetStream: true, JetStreamMaxMemory: 32 << 20, JetStreamMaxStore: 16 << 20,
-		StoreDir: "/run/nats-" + n.Name, TLS: true, TLSVerify: true, TLSConfig: cert.Server(), TLSTimeout: 10}
+		StoreDir: n.Store, TLS: true, TLSVerify: true, TLSConfig: cert.Server(), TLSTimeout: 10}
 	if o.Host, o.Port, err = split(n.Listen); err != nil {
 		return err
 	}

@@ -197,6 +197,7 @@ func (c *boxCmd) Run(a *app) error { return campaign.Inside(os.Stdin, a.stdout) 
 // natsCmd is one server of a NATS cluster.
 type natsCmd struct {
 	Name    string   `required:"" help:"Its name, unique in the cluster."`
+	Store   string   `required:"" help:"Folder for JetStream's files." placeholder:"DIR"`
 	Listen  string   `required:"" help:"host:port for tandem's processes." placeholder:"ADDR"`
 	Cluster string   `required:"" help:"host:port for the other servers." placeholder:"ADDR"`
 	Routes  []string `help:"host:port of the servers of the cluster." placeholder:"ADDR,…"`
@@ -213,7 +214,7 @@ const readyFD = 3
 func (c *natsCmd) Run(a *app) error {
 	ctx, release := signal.NotifyContext(context.WithoutCancel(a.ctx), syscall.SIGTERM, syscall.SIGINT)
 	defer release()
-	return campaign.Node{Name: c.Name, Listen: c.Listen, Cluster: c.Cluster, Routes: c.Routes, Secrets: c.Secrets,
+	return campaign.Node{Name: c.Name, Store: c.Store, Listen: c.Listen, Cluster: c.Cluster, Routes: c.Routes, Secrets: c.Secrets,
 		TLS: rpc.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}, Ready: os.NewFile(readyFD, "ready")}.Run(ctx)
 }
 
