@@ -114,7 +114,7 @@ func (a *accounts) Check(c server.ClientAuthentication) bool {
 		return false
 	}
 	for i, s := range a.secrets {
-		if s.AcceptsPool(c.GetOpts().Token) {
+		if s.AcceptsPool(c.GetOpts().Token, rpc.Role(c.GetOpts().Username)) {
 			c.RegisterUser(&server.User{Username: a.accounts[i].Name, Account: a.accounts[i]})
 			return true
 		}

@@ -48,9 +48,10 @@ func TestNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			token = s.PoolToken()
+			token = s.PoolToken(rpc.Gateway)
 		}
-		return nats.Connect("tls://"+listen[server], nats.Token(token), nats.Secure(cert.Client()), nats.Timeout(10*time.Second))
+		return nats.Connect("tls://"+listen[server], nats.Token(token), nats.UserInfo(string(rpc.Gateway), ""),
+			nats.Secure(cert.Client()), nats.Timeout(10*time.Second))
 	}
 	if c, err := connect(0, ""); err == nil {
 		c.Close()
