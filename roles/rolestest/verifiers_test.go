@@ -121,7 +121,7 @@ func TestVerifiersComeAndGo(t *testing.T) {
 	endSecond()
 	f.awaits(2)
 	f.more(20)
-	endSecond = s.Beside("second", nil)
+	s.Beside("second", nil)
 	f.awaits(3)
 	time.Sleep(100 * time.Millisecond)
 	f.more(10)
