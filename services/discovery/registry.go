@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -33,7 +33,8 @@ type registry struct {
 	lease time.Duration
 }
 
-// bucket returns the bucket of the fleet's processes, and makes it if it is missing. It fails where there is no JetStream.
+// bucket returns the bucket of the fleet's processes. A gateway, or a process that does not say what it is, makes it if it is missing;
+// drafters and verifiers may not (pool.Config.NATSConfig), and ask again. It fails where there is no JetStream.
 func (r registry) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
@@ -41,27 +42,17 @@ func (r registry) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	kv, err := js.KeyValue(ctx, r.name())
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+	kv, err := js.KeyValue(ctx, r.pool.Registry())
+	if !errors.Is(err, jetstream.ErrBucketNotFound) || r.pool.Role != "" && r.pool.Role != rpc.Gateway {
 		return kv, err
 	}
 	for n := mostReplicas; n > 0; n-- { // a server refuses more than its cluster has servers
-		if kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: r.name(), TTL: r.lease, Replicas: n,
+		if kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: r.pool.Registry(), TTL: r.lease, Replicas: n,
 			Storage: jetstream.MemoryStorage, Description: "processes of a tandem fleet"}); err == nil {
 			break
 		}
 	}
 	return kv, err
-}
-
-// name returns the bucket's name: the pool's, with letters, digits and dashes alone.
-func (r registry) name() string {
-	return strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' {
-			return c
-		}
-		return '_'
-	}, r.pool.Subject("members"))
 }
 
 // key returns the key of a process.
