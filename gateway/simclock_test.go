@@ -53,6 +53,7 @@ type sim struct {
 	whole     int                    // requests that got all of their text
 	failed    map[tandem.Kind]int
 	commits   int
+	reached   map[string]int // what rounds wanted to be done and counted
 }
 
 // simNode is a process.
@@ -272,8 +273,8 @@ func (w *sim) node(name string) *simNode {
 
 // newSim returns a world in which the clients are about to ask.
 func newSim(seed uint64, faults []simFault, planted string) *sim {
-	w := &sim{rng: rand.New(rand.NewPCG(seed, 35)), planted: planted, failed: map[tandem.Kind]int{}, horizon: 20 * time.Second,
-		bound: 2 * time.Minute}
+	w := &sim{rng: rand.New(rand.NewPCG(seed, 35)), planted: planted, failed: map[tandem.Kind]int{}, reached: map[string]int{},
+		horizon: 20 * time.Second, bound: 2 * time.Minute}
 	rules, err := strategy.Rules{}.WithDefaults()
 	if err != nil {
 		panic(err)

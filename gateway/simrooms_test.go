@@ -25,7 +25,7 @@ const (
 	roomsTokens  = 40
 	roomsPrompts = 6
 	roomsClients = 10
-	roomsPages   = 12 // of a verifier: for two to four sessions
+	roomsPages   = 5 // of a verifier: for one session or two
 )
 
 // verifying is a verifier's process.
@@ -451,8 +451,14 @@ func play(t *testing.T, seed uint64, files []string, draft string, long time.Dur
 	for _, d := range b.drafters {
 		b.killDrafter(d)
 	}
+	counts := b.counters.Snapshot()
+	for _, what := range []string{"sessions.parkings", "tickets.repeated", "verifier.open_deadline", "verifier.open_unavailable",
+		"drafter.late_open"} {
+		if !b.mild && counts[what] == 0 {
+			t.Errorf("nothing came to %q", what)
+		}
+	}
 	if testing.Verbose() {
-		counts := b.counters.Snapshot()
 		for _, k := range slices.Sorted(maps.Keys(counts)) {
 			t.Logf("%s %d", k, counts[k])
 		}

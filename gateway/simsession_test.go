@@ -237,6 +237,9 @@ func (s *simSession) carry(a round.Action) {
 	if s.round.Tickets > 3 {
 		s.w.fail("s%d: %d tickets in a round", s.id, s.round.Tickets)
 	}
+	if a.Count != "" {
+		s.w.reached[a.Count]++
+	}
 	if a.Judge != round.Fine {
 		s.judge(a.Judge)
 	}
@@ -254,6 +257,7 @@ func (s *simSession) carry(a round.Action) {
 	case round.Commit:
 		s.commit()
 	case round.MakeRoom:
+		s.w.reached["make room"]++
 		if len(s.g.sessions) > 1 {
 			s.giveWay(time.Second)
 			return
@@ -262,6 +266,7 @@ func (s *simSession) carry(a round.Action) {
 	case round.Reopen:
 		s.reopen(a.Err)
 	case round.End:
+		s.w.reached["end"]++
 		s.end(a.Err)
 	default:
 		s.w.fail("s%d: action %+v in a round", s.id, a)
@@ -307,6 +312,8 @@ func (s *simSession) answered() {
 
 // judge is source.process.Judge.
 func (s *simSession) judge(j round.Judgement) {
+	s.w.reached[[...]string{round.Arrived: "arrived", round.Missed: "missed", round.Suspicious: "suspicious",
+		round.Garbage: "garbage"}[j]]++
 	for _, d := range s.round.Drafts {
 		i := slices.IndexFunc(s.w.drafters, func(x *simDrafter) bool { return x.name == d.Drafter })
 		switch a := &s.drafters[i]; j {
@@ -360,6 +367,7 @@ func (s *simSession) commit() {
 	case round.End:
 		s.end(nil)
 	case round.Park:
+		s.w.reached["park"]++
 		s.park()
 	case round.GiveWay:
 		s.giveWay(3 * time.Second)
