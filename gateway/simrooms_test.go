@@ -34,7 +34,6 @@ type verifying struct {
 	mu    sync.Mutex
 	v     *verifier.Verifier
 	model *engine.Model
-	gone  sync.WaitGroup
 }
 
 func (v *verifying) room() *verifier.Verifier {
@@ -50,7 +49,6 @@ type drafting struct {
 	mu    sync.Mutex
 	d     *drafter.Drafter
 	model *engine.Model
-	gone  sync.WaitGroup
 }
 
 func (d *drafting) room() *drafter.Drafter {

@@ -134,8 +134,7 @@ func leased(t *testing.T, p pool.Config, vouch func(string, []byte, string) erro
 	return v
 }
 
-func up(p Process) bool     { return p.Up && !p.Lapsed && p.Verifier != nil }
-func none(p []Process) bool { return len(p) == 0 }
+func up(p Process) bool { return p.Up && !p.Lapsed && p.Verifier != nil }
 
 // TestRegistry: a process is in the registry while it lives. One that is killed stays until its lease ends, one that ends does not, and one
 // that is stopped for longer comes back as the process that it was.
