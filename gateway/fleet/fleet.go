@@ -78,6 +78,7 @@ type member struct {
 type placed struct {
 	at    *member
 	held  bool // it was opened
+	stuck bool // an Open there was given up, so the next is elsewhere
 	long  int  // tokens when it was opened
 	limit int
 }
@@ -220,8 +221,12 @@ func (f *Fleet) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, erro
 			opened.Verifier = m.name
 			return opened, nil
 		}
+		if ctx.Err() != nil {
+			f.stalled(o.Session, m)
+			return tandem.Opened{}, err
+		}
 		kind := tandem.KindOf(err)
-		if kind != tandem.Unavailable && kind != tandem.Exhausted || ctx.Err() != nil {
+		if kind != tandem.Unavailable && kind != tandem.Exhausted {
 			return tandem.Opened{}, err
 		}
 		f.failed(m, kind)
@@ -280,7 +285,16 @@ func (f *Fleet) opened(id tandem.SessionID, m *member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p := f.sessions[id]; p != nil && p.at == m {
-		p.held = true
+		p.held, p.stuck = true, false
+	}
+}
+
+// stalled notes that an Open at m was given up: it made no progress, or its request has ended.
+func (f *Fleet) stalled(id tandem.SessionID, m *member) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.sessions[id]; p != nil && p.at == m {
+		p.stuck = true
 	}
 }
 

@@ -197,6 +197,32 @@ func TestOtherTakes(t *testing.T) {
 	}
 }
 
+// TestStalled: a session whose Open was given up at one member is opened at another, if one takes it.
+func TestStalled(t *testing.T) {
+	r := newRig(t)
+	fast := r.joins("fast", time.Millisecond, "x", nil)
+	o := tandem.Opening{Session: 1, Tokens: make([]tandem.Token, 1), Limit: 90}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	fast.err = tandem.Errorf("verifier", tandem.Canceled, "no progress")
+	for range 2 {
+		if _, err := r.Open(ctx, o); tandem.KindOf(err) != tandem.Canceled {
+			t.Fatal(err)
+		}
+	}
+	if at, _ := r.Of(1); at != "fast" {
+		t.Errorf("at %s although there is no other", at)
+	}
+	r.joins("slow", 9*time.Millisecond, "x", nil)
+	if at := r.opens(1, o); at != "slow" {
+		t.Errorf("at %s: want at another than where it was given up", at)
+	}
+	fast.err = nil
+	if at := r.opens(2, o); at != "fast" {
+		t.Errorf("another session is at %s", at)
+	}
+}
+
 // TestMoves: sessions leave members that are gone for longer than a moment, silent or draining, if others can take them, and the gateway
 // is told; the former member forgets them.
 func TestMoves(t *testing.T) {

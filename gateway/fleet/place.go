@@ -45,12 +45,15 @@ func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
 	defer f.mu.Unlock()
 	now := f.cfg.Now()
 	p := f.sessions[o.Session]
-	if p != nil && len(tried) == 0 && p.at.takes(o.Identity, now) {
+	if p != nil && len(tried) == 0 && !p.stuck && p.at.takes(o.Identity, now) {
 		return p.at
 	}
-	m := f.best(o, tried, now)
-	if m == nil && p != nil && len(tried) == 0 {
-		return p.at
+	m := (*member)(nil)
+	if p != nil && p.stuck && len(tried) == 0 {
+		m = f.best(o, []*member{p.at}, now)
+	}
+	if m == nil {
+		m = f.best(o, tried, now)
 	}
 	if m == nil {
 		return nil
