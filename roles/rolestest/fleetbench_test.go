@@ -102,6 +102,7 @@ func benchmarkFleet(b *testing.B, n int) (rate float64) {
 	beats := took.Seconds() / 2 * float64(quiet.Messages)
 	b.ReportMetric(rate, "tok/s")
 	b.ReportMetric(float64(quiet.Messages)/2, "idle-msg/s")
+	b.ReportMetric(float64(quiet.Bytes)/2, "idle-B/s")
 	b.ReportMetric((float64(moved.Messages)-beats)/float64(rounds.Load()), "msg/round")
 	b.ReportMetric((float64(moved.Bytes)-took.Seconds()/2*float64(quiet.Bytes))/float64(rounds.Load()), "B/round")
 	b.ReportMetric(float64(tokens.Load())/float64(rounds.Load()), "tok/round")
