@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -84,8 +85,14 @@ func keepPoolFile(path string, access pool.Access) (stop func()) {
 
 // startPool starts the gateway's own NATS server.
 func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
+	server := pool.ServerConfig{Store: c.PoolStore}
+	if c.PoolFile != "" { // whoever removes that folder after a kill removes the server's too
+		if _, err := os.Lstat(filepath.Dir(c.PoolFile)); err == nil {
+			server.Folder = filepath.Dir(c.PoolFile)
+		}
+	}
 	if c.PoolListen == "" {
-		return pool.ServerConfig{Store: c.PoolStore}.Start()
+		return server.Start()
 	}
 	if err := rpc.Guard(c.PoolListen, r.Certificate, c.Insecure); err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--pool-listen: %w", err)
@@ -94,7 +101,8 @@ func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pool.ServerConfig{Listen: c.PoolListen, TLS: r.Certificate.For(c.PoolListen), Secret: secret, Store: c.PoolStore}.Start()
+	server.Listen, server.TLS, server.Secret = c.PoolListen, r.Certificate.For(c.PoolListen), secret
+	return server.Start()
 }
 
 // poolSecret returns the secret that opens this gateway's pool to processes without its file; nil for none.

@@ -61,6 +61,8 @@ type ServerConfig struct {
 	Secret *rpc.Secret // its token lets clients in too, like the server's own; nil for none
 	// Store turns JetStream on: a folder for its files, or InMemory. "": off, and the server writes no file.
 	Store string
+	// Folder is where InMemory makes the folder that JetStream wants all the same; "": the temporary directory.
+	Folder string
 }
 
 // StartServer starts an embedded server on loopback, without JetStream. Errors: Unavailable.
@@ -107,7 +109,7 @@ func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 	case "":
 		return undo, nil
 	case InMemory:
-		if o.StoreDir, err = os.MkdirTemp("", "tandem-pool-"); err != nil {
+		if o.StoreDir, err = os.MkdirTemp(c.Folder, "tandem-pool-"); err != nil {
 			return undo, tandem.Errorf(op, tandem.Invalid, "nats server's store: %w", err)
 		}
 		undo = func() { os.RemoveAll(o.StoreDir) }
