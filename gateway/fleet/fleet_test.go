@@ -100,6 +100,7 @@ func (r *rig) opens(id tandem.SessionID, o tandem.Opening) string {
 		r.t.Fatal(err)
 	}
 	name, _ := r.Of(id)
+	r.Wait() // what has left it may still be closed
 	if !r.boxes[name].sessions[id] {
 		r.t.Fatalf("session %d is not open at %s", id, name)
 	}
