@@ -59,8 +59,9 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, tandem.Errorf("telemetry", tandem.Invalid, "%s: %w", endpoint, err)
 	}
-	res, err := resource.New(ctx, resource.WithFromEnv(), resource.WithAttributes(attribute.String("service.name", cfg.Service),
-		attribute.String("service.version", cfg.Version), attribute.Int("process.pid", os.Getpid())))
+	res, err := resource.New(ctx, resource.WithHost(), resource.WithFromEnv(), resource.WithAttributes(
+		attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version),
+		attribute.Int("process.pid", os.Getpid())))
 	if err != nil {
 		return nil, tandem.Errorf("telemetry", tandem.Invalid, "OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}

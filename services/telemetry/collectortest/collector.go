@@ -18,6 +18,8 @@ import (
 // Span is a span as it arrived.
 type Span struct {
 	Service string // service.name of its process
+	Host    string // host.name of its process
+	PID     int64  // process.pid of its process
 	Name    string
 	Kind    string // "INTERNAL", "SERVER", "CLIENT", "PRODUCER" or "CONSUMER"
 	Trace   string // hexadecimal, as are the ids below
@@ -51,8 +53,11 @@ type Collector struct {
 }
 
 // Start listens on a port of 127.0.0.1. The caller must Close the collector.
-func Start() (*Collector, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func Start() (*Collector, error) { return StartAt("127.0.0.1:0") }
+
+// StartAt listens on host:port. The caller must Close the collector.
+func StartAt(addr string) (*Collector, error) {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("collector: %w", err)
 	}
@@ -96,21 +101,24 @@ func (c *Collector) Export(_ context.Context, r *collectorv1.ExportTraceServiceR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rs := range r.GetResourceSpans() {
-		service, _ := attributes(rs.GetResource().GetAttributes())["service.name"].(string)
+		of := attributes(rs.GetResource().GetAttributes())
 		for _, ss := range rs.GetScopeSpans() {
 			for _, s := range ss.GetSpans() {
-				c.spans = append(c.spans, decode(service, s))
+				c.spans = append(c.spans, decode(of, s))
 			}
 		}
 	}
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-func decode(service string, s *tracev1.Span) Span {
-	out := Span{Service: service, Name: s.GetName(), Kind: s.GetKind().String()[len("SPAN_KIND_"):],
+func decode(of map[string]any, s *tracev1.Span) Span {
+	out := Span{Name: s.GetName(), Kind: s.GetKind().String()[len("SPAN_KIND_"):],
 		Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
 		Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
 		Attrs: attributes(s.GetAttributes())}
+	out.Service, _ = of["service.name"].(string)
+	out.Host, _ = of["host.name"].(string)
+	out.PID, _ = of["process.pid"].(int64)
 	for _, l := range s.GetLinks() {
 		out.Links = append(out.Links, Ref{hex.EncodeToString(l.GetTraceId()), hex.EncodeToString(l.GetSpanId())})
 	}
