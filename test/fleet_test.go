@@ -21,17 +21,19 @@ type fleet struct {
 	gateways  []*process
 	clients   []*client.Client
 	verifiers []*process
+	drafter   *process
 	addrs     []string // of verifiers
 }
 
 func (f *fleet) socket(name string) string { return "unix://" + filepath.Join(f.w.home, name+".sock") }
 
-func startFleet(t *testing.T) *fleet {
+// startFleet starts a fleet, with more flags for each of its processes.
+func startFleet(t *testing.T, flags ...string) *fleet {
 	f := &fleet{t: t, w: newWorld(t)}
 	file := filepath.Join(f.w.home, "pool")
 	gateway := func(name string, more ...string) {
 		p := byHand(t, f.w, append([]string{"gateway", "--target", targetModel, "--listen", f.socket(name), "--http", "off", "--verifier",
-			f.socket("none"), "--sessions", "8"}, more...)...)
+			f.socket("none"), "--sessions", "8"}, slices.Concat(more, flags)...)...)
 		f.gateways = append(f.gateways, p)
 		c, err := client.Dial(f.socket(name))
 		if err != nil {
@@ -46,13 +48,13 @@ func startFleet(t *testing.T) *fleet {
 	for i := range 3 {
 		addr := f.socket(fmt.Sprint("v", i))
 		f.addrs = append(f.addrs, addr)
-		f.verifiers = append(f.verifiers, byHand(t, f.w, "verifier", "--target", targetModel, "--listen", addr, "--pool", "file:"+file,
-			"--threads", "1", "--no-measure", "--sessions", "16"))
+		f.verifiers = append(f.verifiers, byHand(t, f.w, append([]string{"verifier", "--target", targetModel, "--listen", addr, "--pool",
+			"file:" + file, "--threads", "1", "--no-measure", "--sessions", "16"}, flags...)...))
 		f.verifiers[i].start()
 	}
-	d := byHand(t, f.w, "drafter", "--draft", draftModel, "--listen", f.socket("d"), "--pool", "file:"+file, "--threads", "1",
-		"--sessions", "16")
-	d.start()
+	f.drafter = byHand(t, f.w, append([]string{"drafter", "--draft", draftModel, "--listen", f.socket("d"), "--pool", "file:" + file,
+		"--threads", "1", "--sessions", "16"}, flags...)...)
+	f.drafter.start()
 	f.gateways[1].start()
 	return f
 }
