@@ -13,47 +13,72 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeFile is the part of deploy/compose.yaml that the test looks at.
+// composeFile is the part of a compose file in deploy that the tests look at.
 type composeFile struct {
-	Services map[string]struct {
-		Image       string
-		User        string
-		ReadOnly    bool     `yaml:"read_only"`
-		CapDrop     []string `yaml:"cap_drop"`
-		SecurityOpt []string `yaml:"security_opt"`
-		MemLimit    string   `yaml:"mem_limit"`
-		Grace       string   `yaml:"stop_grace_period"`
-		Restart     string
-		Runtime     string
-		Command     []string
-		Hostname    string
-		Profiles    []string
-		Ports       []string
-		Volumes     []string
-		Environment map[string]string
-		Privileged  bool
-		NetworkMode string                                `yaml:"network_mode"`
-		DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
-		Healthcheck struct{ Test []string }
-		Build       struct{ Target string }
-	}
+	Services map[string]composeService
 	Networks map[string]struct{ Internal bool }
 	Volumes  map[string]struct {
 		DriverOpts map[string]string `yaml:"driver_opts"`
 	}
 }
 
-// TestComposeFile holds what deploy/compose.yaml promises, service by service, where there is no Docker either.
-func TestComposeFile(t *testing.T) {
-	text, err := os.ReadFile("../deploy/compose.yaml")
+type composeService struct {
+	Image       string
+	User        string
+	ReadOnly    bool     `yaml:"read_only"`
+	CapDrop     []string `yaml:"cap_drop"`
+	SecurityOpt []string `yaml:"security_opt"`
+	MemLimit    string   `yaml:"mem_limit"`
+	Grace       string   `yaml:"stop_grace_period"`
+	Restart     string
+	Runtime     string
+	Command     []string
+	Hostname    string
+	Profiles    []string
+	Ports       []string
+	Volumes     []string
+	Environment map[string]string
+	Privileged  bool
+	NetworkMode string                                `yaml:"network_mode"`
+	DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
+	Healthcheck struct{ Test []string }
+	Build       struct{ Target string }
+}
+
+// readCompose reads a compose file in deploy. Where compose is installed, it must find the file valid too.
+func readCompose(t *testing.T, name string) (c composeFile) {
+	t.Helper()
+	text, err := os.ReadFile("../deploy/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c composeFile
 	if err := yaml.Unmarshal(text, &c); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
+	bin := t.TempDir() // the context of the images
+	for _, command := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
+		if exec.Command(command[0], append(command[1:], "version")...).Run() != nil {
+			continue
+		}
+		cmd := exec.Command(command[0], append(command[1:], "-f", "../deploy/"+name, "config", "-q")...)
+		cmd.Env = append(os.Environ(), "BIN="+bin)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v finds %s not valid: %v\n%s", command, name, err, out)
+		}
+	}
+	return c
+}
+
+// closed reports whether a service may do no more than it needs.
+func (s composeService) closed() bool {
+	return s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}) && slices.Contains(s.SecurityOpt, "no-new-privileges:true") &&
+		!s.Privileged && s.User != "" && !strings.HasPrefix(s.User, "0") && s.MemLimit != "" && s.Grace == "30s" &&
+		s.Restart == "unless-stopped" && s.NetworkMode == ""
+}
+
+// TestComposeFile holds what deploy/compose.yaml promises, service by service, where there is no Docker either.
+func TestComposeFile(t *testing.T) {
+	c, w := readCompose(t, "compose.yaml"), newWorld(t)
 	profiles := map[string][]string{"gateway": nil, "verifier": nil, "drafter": {"cpu"}, "drafter-jetson": {"jetson"}, "jaeger": {"trace"}}
 	if len(c.Services) != len(profiles) {
 		t.Errorf("%d services: want those of %v", len(c.Services), profiles)
@@ -64,10 +89,7 @@ func TestComposeFile(t *testing.T) {
 			t.Errorf("%s: profiles %v, want %v", name, s.Profiles, want)
 			continue
 		}
-		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") ||
-			s.Privileged ||
-			s.User == "" || strings.HasPrefix(s.User, "0") || s.MemLimit == "" || s.Grace != "30s" || s.Restart != "unless-stopped" ||
-			s.NetworkMode != "" {
+		if !s.closed() {
 			t.Errorf("%s is not closed as it should be: %+v", name, s)
 		}
 		for _, p := range s.Ports {
