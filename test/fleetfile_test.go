@@ -67,7 +67,7 @@ func TestFleetCerts(t *testing.T) {
 	dir, before := t.TempDir(), ""
 	for range 2 {
 		cmd := exec.Command("../scripts/fleet-certs", dir, "a=10.0.0.1,a.example", "b=10.0.0.2")
-		cmd.Env = append(os.Environ(), "OWNER=0:0")
+		cmd.Env = append(os.Environ(), "OWNER=0:0", "TANDEM="+program)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("scripts/fleet-certs: %v\n%s", err, out)
 		}
@@ -77,9 +77,9 @@ func TestFleetCerts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			token := secret.PoolToken()
+			token := secret.PoolToken(rpc.Drafter)
 			conf, err := os.ReadFile(file("pool.conf"))
-			if err != nil || !strings.Contains(string(conf), `POOL_TOKEN: "`+token+`"`) || before != "" && token != before {
+			if err != nil || !strings.Contains(string(conf), `password: "`+token+`"`) || before != "" && token != before {
 				t.Errorf("box %s: %v, %s: want the token %s", box, err, conf, token)
 			}
 			before = token
