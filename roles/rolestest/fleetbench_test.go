@@ -65,6 +65,7 @@ func benchmarkFleet(b *testing.B, n int) (rate float64) {
 	for i := 1; i < n; i++ {
 		s.Beside(fmt.Sprint("verifier", i), slowCPU)
 	}
+	s.sessions = 2 * n
 	s.Drafter("drafter", draft)
 	s.await("the fleet", func() bool {
 		d, err := s.Client.Describe(b.Context())
@@ -85,7 +86,7 @@ func benchmarkFleet(b *testing.B, n int) (rate float64) {
 		var all sync.WaitGroup
 		for i := range 2 * n {
 			all.Go(func() {
-				r := client.Request{Prompt: fmt.Sprintf("// Function %d returns", i), MaxTokens: new(120), IgnoreEOS: true,
+				r := client.Request{Prompt: fmt.Sprintf("// Function %d returns", i%2), MaxTokens: new(120), IgnoreEOS: true,
 					Temperature: new(0.0), Drafters: []string{draftName}}
 				got, _, done, err := s.Generate(r)
 				if err != nil {

@@ -44,6 +44,7 @@ type System struct {
 	verifier    func(heads []string) (end func())
 	endVerifier func()
 	taps        []int
+	sessions    int                             // of the processes that are started next; less than 2: 2
 	heads       []string                        // the running verifier's side files
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
 }
@@ -221,7 +222,7 @@ func (s *System) addr(name string) string { return "unix://" + filepath.Join(s.d
 func (s *System) pool() string            { return "file:" + filepath.Join(s.dir, "pool") }
 
 func (s *System) config(name string) roles.Config {
-	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: 2}, Version: "test",
+	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: max(s.sessions, 2)}, Version: "test",
 		Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
