@@ -1,12 +1,15 @@
 package test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tandem-llm/tandem/services/rpc"
 )
@@ -83,6 +86,7 @@ func TestFleetCerts(t *testing.T) {
 				t.Errorf("box %s: %v, %s: want the token %s", box, err, conf, token)
 			}
 			before = token
+			natsConfig(t, filepath.Join(dir, box))
 			if _, err := (rpc.TLSFiles{Cert: file("box.pem"), Key: file("box.key"), CA: file("ca.pem")}).Load(); err != nil {
 				t.Error(err)
 			}
@@ -91,5 +95,35 @@ func TestFleetCerts(t *testing.T) {
 	out, err := exec.Command("../scripts/fleet-certs", dir, "a").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "want BOX=NAME") {
 		t.Errorf("a box without a name: %v, %s", err, out)
+	}
+}
+
+// natsConfig checks that a NATS server takes deploy/nats.conf with what a box has been given: a user for each role with its rights.
+func natsConfig(t *testing.T, certs string) {
+	t.Helper()
+	conf, err := os.ReadFile("../deploy/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	etc := t.TempDir()
+	text := strings.ReplaceAll(strings.ReplaceAll(string(conf), "../certs/pool.conf", "pool.conf"), "/certs/", certs+"/")
+	pool, err := os.ReadFile(filepath.Join(certs, "pool.conf"))
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(etc, "nats.conf"), []byte(text), 0o600),
+			os.WriteFile(filepath.Join(etc, "pool.conf"), pool, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := new(server.Options)
+	if err := o.ProcessConfigFile(filepath.Join(etc, "nats.conf")); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, u := range o.Users {
+		names[u.Username] = u.Permissions != nil && len(u.Permissions.Publish.Allow) > 0
+	}
+	if len(names) != 3 || !names["gateway"] || !names["verifier"] || !names["drafter"] || !o.JetStream || len(o.Routes) != 2 {
+		t.Errorf("users %v, JetStream %v, %d routes: want the three roles with rights, and two routes", names, o.JetStream, len(o.Routes))
 	}
 }
