@@ -81,9 +81,9 @@ func TestTreesByHandle(t *testing.T) {
 		}
 	}
 	n := cfg.Counters.Snapshot()
-	again := n["tickets.resent"] // on a busy machine
-	if n["tickets.mapped"] < 30 || n["tickets.mapped"] > 30+again ||
-		n["trees.shared"] != 30 || n["tickets.claimed"] != 0 || n["tickets.claim_failed"] != 0 {
+	// On a busy machine a ticket may be sent again, or put again because the source was not there yet.
+	if n["tickets.mapped"] < 30 || n["tickets.mapped"] > 30+n["tickets.resent"] || n["trees.shared"] < 30 ||
+		n["tickets.claimed"] != 0 || n["tickets.claim_failed"] != 0 {
 		t.Errorf("counted %v: want 30 trees by handle, and 10 roots alone inside", n)
 	}
 }
