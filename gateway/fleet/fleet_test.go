@@ -145,6 +145,25 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestPlaceKeepsNothing: who asks where a session is to be opened, such as for a drafter, may come after its end, and leaves nothing.
+func TestPlaceKeepsNothing(t *testing.T) {
+	r := newRig(t)
+	r.joins("a", time.Millisecond, "x", nil)
+	o := tandem.Opening{Session: 1, Tokens: make([]tandem.Token, 1), Limit: 9}
+	if at, v := r.Place(o); at != "a" || v == nil || len(r.At("a")) != 0 {
+		t.Errorf("at %q, %v; %d sessions are there", at, v, len(r.At("a")))
+	}
+	r.opens(1, o)
+	r.joins("b", time.Microsecond, "x", nil)
+	if at, _ := r.Place(o); at != "a" || len(r.At("a")) != 1 {
+		t.Errorf("at %q: want where it is open", at)
+	}
+	_ = r.Close(t.Context(), 1)
+	if r.Place(o); len(r.At("a"))+len(r.At("b")) != 0 {
+		t.Error("a session that has ended is kept")
+	}
+}
+
 // TestOtherIdentities: a session stays with its identity, and new ones have that of the fleet while it is there.
 func TestOtherIdentities(t *testing.T) {
 	r := newRig(t)
@@ -332,7 +351,7 @@ func BenchmarkPlace(b *testing.B) {
 	id := tandem.SessionID(0)
 	place := func() {
 		id++
-		f.Place(tandem.Opening{Session: id, Tokens: make([]tandem.Token, 100), Limit: 300})
+		_, _ = f.Open(context.Background(), tandem.Opening{Session: id, Tokens: make([]tandem.Token, 100), Limit: 300})
 	}
 	for range 1000 {
 		place()

@@ -30,15 +30,24 @@ const (
 	atOnce = 2
 )
 
-// Place returns the name of the member at which o's session is or is to be opened, and its verifier; "" and nil: there is none.
+// Place returns the name of the member at which o's session is, or would be opened now, and its verifier; "" and nil: there is none. Only
+// Open puts a session there: who asks may do so after the session's end.
 func (f *Fleet) Place(o tandem.Opening) (string, Verifier) {
-	if m := f.take(o, nil); m != nil {
-		return m.name, m.verifier
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := (*member)(nil)
+	if p := f.sessions[o.Session]; p != nil {
+		m = p.at
+	} else {
+		m = f.best(o, nil, f.cfg.Now())
 	}
-	return "", nil
+	if m == nil {
+		return "", nil
+	}
+	return m.name, m.verifier
 }
 
-// take places o's session, if it has one, unless it is at a member that can keep it; not at one of those that were tried. nil: no other is
+// take places o's session, unless it is at a member that can keep it; not at one of those that were tried. nil: no other is
 // left.
 func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
 	f.mu.Lock()
@@ -61,7 +70,7 @@ func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
 	if p != nil && p.at != m {
 		f.end(o.Session, p)
 	}
-	if o.Session != 0 && (p == nil || p.at != m) {
+	if p == nil || p.at != m {
 		f.sessions[o.Session] = &placed{at: m, long: len(o.Tokens), limit: int(o.Limit)}
 		m.own++
 	}
