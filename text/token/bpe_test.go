@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/tandem-llm/tandem"
 )
 
@@ -205,8 +207,8 @@ func TestByteLevelFingerprint(t *testing.T) {
 	}
 }
 
-// slowBytes is the definition of byte-level encoding: in each word the best merge, and of equal ones the
-// leftmost, until none is left. It reads only the draft.
+// slowBytes is the definition of byte-level encoding: in each word of the text, which is composed first where the pre-tokenizer says so,
+// the best merge, and of equal ones the leftmost, until none is left. It reads only the draft.
 func slowBytes(d *draft, p *pre, text string) (out []tandem.Token) {
 	token := func(s string) tandem.Token { return tandem.Token(slices.Index(d.pieces, alphabet(s))) }
 	rank := map[[2]string]int{}
@@ -214,6 +216,9 @@ func slowBytes(d *draft, p *pre, text string) (out []tandem.Token) {
 	for i := range merges {
 		l, r, _ := strings.Cut(merges[len(merges)-1-i], " ")
 		rank[[2]string{l, r}] = len(merges) - 1 - i
+	}
+	if p.composed {
+		text = norm.NFC.String(text)
 	}
 	split(text, p.stages, func(word string) {
 		if id := token(word); p.whole && id >= 0 {
@@ -255,6 +260,9 @@ func checkBytes(d *draft, v *Vocab, text string, encode func(string) []tandem.To
 	if !slices.Equal(got, want) {
 		return fmt.Errorf("%q with merges %q is %q: want %q", text, d.keys["tokenizer.ggml.merges"], pieces(v, got), pieces(v, want))
 	}
+	if v.bpe.pre.composed {
+		text = norm.NFC.String(text)
+	}
 	if back := v.Decode(got); back != text {
 		return fmt.Errorf("%q became %q", text, back)
 	}
@@ -284,7 +292,7 @@ func randomBytes(rng *rand.Rand) *draft {
 func randomWord(rng *rand.Rand) string {
 	var b strings.Builder
 	for range rng.IntN(40) {
-		b.WriteString([]string{"a", "a", "b", "b", " ", "'", "é", "\xc3"}[rng.IntN(8)])
+		b.WriteString([]string{"a", "a", "b", "b", " ", "'", "é", "\xc3", "e\u0301"}[rng.IntN(9)])
 	}
 	return b.String()
 }
@@ -310,6 +318,7 @@ func FuzzMerges(f *testing.F) {
 	f.Add("a b\na b\n\nx", "", byte(1), "ab")
 	f.Add("Ã ©\nĠ Ã", "é", byte(2), "é é\xc3")
 	f.Add("a \xff\na  b\n b", "漢", byte(4), "a")
+	f.Add("", "", byte(slices.IndexFunc(pres, func(p *pre) bool { return p.composed })), "A\u0323 e\u0301\xcc") // composed first
 	f.Fuzz(func(t *testing.T, merges, tokens string, which byte, text string) {
 		if len(merges) > 300 || len(tokens) > 300 || len(text) > 100 {
 			return // the definition takes cubic time
