@@ -15,6 +15,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -53,9 +55,9 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
-	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(target), otlptracegrpc.WithTimeout(exportTime),
-		otlptracegrpc.WithReconnectionPeriod(time.Second), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{
-			Enabled: true, InitialInterval: 250 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: exportTime}))
+	exporter, err := otlptracegrpc.New(ctx, append(reaching(target), otlptracegrpc.WithTimeout(exportTime),
+		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{
+			Enabled: true, InitialInterval: 250 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: exportTime}))...)
 	if err != nil {
 		return nil, tandem.Errorf("telemetry", tandem.Invalid, "%s: %w", endpoint, err)
 	}
@@ -111,15 +113,24 @@ func endpoint(configured string, env func(string) string) string {
 }
 
 // parse returns endpoint as a URL; one without a scheme is not encrypted.
-func parse(endpoint string) (string, error) {
+func parse(endpoint string) (*url.URL, error) {
 	if !strings.Contains(endpoint, "://") {
 		endpoint = "http://" + endpoint
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Port() == "" || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return "", tandem.Errorf("telemetry", tandem.Invalid, "OTLP endpoint %q: want host:port or http://host:port", endpoint)
+		return nil, tandem.Errorf("telemetry", tandem.Invalid, "OTLP endpoint %q: want host:port or http://host:port", endpoint)
 	}
-	return u.String(), nil
+	return u, nil
+}
+
+// reaching returns how a collector is dialled: one that starts late, or comes back with another address, is found within a second. The
+// name is left to the dialer (passthrough), which looks it up at every attempt; gRPC's own lookup waits for half a minute between two.
+func reaching(collector *url.URL) []otlptracegrpc.Option {
+	wait := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
+	return []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(collector.String()),
+		otlptracegrpc.WithEndpoint("passthrough:///" + collector.Host),
+		otlptracegrpc.WithDialOption(grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: time.Second}))}
 }
 
 // quiet counts what could not be exported in place of logging it, and gives up at once when life ends.

@@ -166,6 +166,35 @@ func TestCollectorDown(t *testing.T) {
 	}
 }
 
+// TestCollectorComesLate: one that starts seconds after the process is found within about a second of its start.
+func TestCollectorComesLate(t *testing.T) {
+	t.Parallel()
+	gone, err := collectortest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	tel := setup(t, Config{Service: "g", Endpoint: gone.Endpoint(), Roots: true})
+	record := func(until func() bool) {
+		for ; !until(); time.Sleep(100 * time.Millisecond) {
+			_, end := tel.Events().Begin(context.Background(), tandem.StageRound)
+			end(nil)
+		}
+	}
+	begun := time.Now()
+	record(func() bool { return time.Since(begun) > 5500*time.Millisecond }) // gRPC's usual next attempt is 9 s after the first
+	col, err := collectortest.StartAt(gone.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer col.Close()
+	begun = time.Now()
+	record(func() bool { return len(col.Spans()) > 0 || time.Since(begun) > time.Minute })
+	if late := time.Since(begun); late > 3*time.Second {
+		t.Errorf("a collector was found %v after its start: want about a second", late)
+	}
+}
+
 func TestOff(t *testing.T) {
 	for _, key := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
 		t.Setenv(key, "")
