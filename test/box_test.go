@@ -21,16 +21,18 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// box is deploy/compose.yaml under Docker, with names, ports and images of the test's own.
+// box is a compose file of deploy under Docker, with names, ports and images of the test's own.
 type box struct {
 	t        *testing.T
+	file     string   // deploy/compose.yaml or another
 	compose  []string // the program and its first arguments
 	project  string
 	env      []string
 	grpc     string // addresses of the gateway
 	http     string
 	ids      map[string]string // containers by service
-	override string            // path of a compose file that goes over the other
+	override string            // path of a compose file that goes over the other; bin with the program is beside it
+	images   []string          // to be removed at the end
 	client   *client.Client
 }
 
@@ -44,17 +46,35 @@ const overrides = `services:
   drafter: {healthcheck: {interval: 500ms}, environment: {TANDEM_INLINE_LIMIT: "0"}}
 `
 
-// newBox builds the static program and the images, and brings the services up. It skips the test where there is
-// no Docker to do it with.
+// newBox brings the services of deploy/compose.yaml up.
 func newBox(t *testing.T) *box {
+	t.Helper()
+	begun := time.Now()
+	b := prepareBox(t, "../deploy/compose.yaml", overrides)
+	b.grpc, b.http = freePort(t), freePort(t)
+	b.env = append(b.env, "COMPOSE_PROFILES=cpu", port("GRPC_PORT", b.grpc), port("HTTP_PORT", b.http))
+	t.Logf("static program built after %v", time.Since(begun))
+	b.docker("build")
+	b.docker("up", "-d")
+	t.Logf("services healthy after %v", time.Since(begun))
+	b.find(services)
+	var err error
+	if b.client, err = client.Dial(b.grpc); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// prepareBox builds the static program for a compose file, over which an override goes. It skips the test where there is no Docker to run
+// them with. Everything is taken away at the end of the test.
+func prepareBox(t *testing.T, file, override string) *box {
 	t.Helper()
 	mayBeSlow(t)
 	if err := watchSources(); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
-	b := &box{t: t, ids: map[string]string{}, project: fmt.Sprintf("tandemtest%d", os.Getpid()), grpc: freePort(t), http: freePort(t),
-		compose: composeCommand(t)}
+	project := fmt.Sprintf("tandemtest%d%s", os.Getpid(), strings.ToLower(t.Name()))
+	b := &box{t: t, file: file, ids: map[string]string{}, project: project, compose: composeCommand(t)}
 	dir := t.TempDir()
 	if out, err := exec.Command("../scripts/static", filepath.Join(dir, "bin", "tandem")).CombinedOutput(); err != nil {
 		t.Fatalf("scripts/static: %v\n%s", err, out)
@@ -68,34 +88,36 @@ func newBox(t *testing.T) *box {
 	}
 	if err == nil {
 		b.override = filepath.Join(dir, "override.yaml")
-		err = os.WriteFile(b.override, []byte(overrides), 0o600)
+		err = os.WriteFile(b.override, []byte(override), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+b.project, "COMPOSE_PROFILES=cpu", "TAG="+b.project, "BIN="+
-		filepath.Join(dir, "bin"))
-	for name, addr := range map[string]string{"GRPC_PORT": b.grpc, "HTTP_PORT": b.http} {
-		_, port, _ := net.SplitHostPort(addr)
-		b.env = append(b.env, name+"="+port)
+	b.env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+b.project, "TAG="+b.project, "BIN="+filepath.Join(dir, "bin"))
+	for _, s := range services {
+		b.images = append(b.images, "tandem-"+s+":"+b.project)
 	}
 	t.Cleanup(b.down)
-	t.Logf("static program built after %v", time.Since(begun))
-	b.docker("build")
-	b.docker("up", "-d")
-	t.Logf("services healthy after %v", time.Since(begun))
+	return b
+}
+
+// port returns a variable with the port of an address.
+func port(name, addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return name + "=" + port
+}
+
+// find notes the containers of services.
+func (b *box) find(services []string) {
+	b.t.Helper()
 	for _, s := range services {
 		out, err := b.try("ps", "-q", s)
-		if err != nil || len(strings.Fields(out)) == 0 {
-			t.Fatalf("%s: %v %s", s, err, out)
-		}
 		words := strings.Fields(out)
+		if err != nil || len(words) == 0 {
+			b.t.Fatalf("%s: %v %s", s, err, out)
+		}
 		b.ids[s] = words[len(words)-1]
 	}
-	if b.client, err = client.Dial(b.grpc); err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // freePort returns an address of loopback that nobody listens on now.
@@ -136,7 +158,7 @@ func (b *box) docker(args ...string) {
 func (b *box) try(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	all := slices.Concat(b.compose[1:], []string{"-f", "../deploy/compose.yaml", "-f", b.override}, args)
+	all := slices.Concat(b.compose[1:], []string{"-f", b.file, "-f", b.override}, args)
 	cmd := exec.CommandContext(ctx, b.compose[0], all...)
 	cmd.Env = b.env
 	out, err := cmd.CombinedOutput()
@@ -155,8 +177,8 @@ func (b *box) down() {
 	if out, err := b.try("down", "-v"); err != nil {
 		b.t.Errorf("compose down: %v\n%s", err, out)
 	}
-	for _, s := range services {
-		_ = exec.Command("docker", "rmi", "-f", "tandem-"+s+":"+b.project).Run()
+	for _, image := range b.images {
+		_ = exec.Command("docker", "rmi", "-f", image).Run()
 	}
 	for _, list := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q"}} {
 		out, err := exec.Command("docker", append(list, "--filter", "label=com.docker.compose.project="+b.project)...).Output()
@@ -257,17 +279,26 @@ func TestBox(t *testing.T) {
 // complete asks for a completion as curl does.
 func (b *box) complete(prompt string, tokens int) string {
 	b.t.Helper()
-	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": tokens, "temperature": 0})
-	r, err := http.Post("http://"+b.http+"/v1/completions", "application/json", bytes.NewReader(body))
+	text, err := complete(b.http, prompt, tokens)
 	if err != nil {
 		b.t.Fatal(err)
+	}
+	return text
+}
+
+// complete asks the gateway at an address for a completion.
+func complete(addr, prompt string, tokens int) (string, error) {
+	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": tokens, "temperature": 0})
+	r, err := http.Post("http://"+addr+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return "", err
 	}
 	defer r.Body.Close()
 	var answer struct{ Choices []struct{ Text string } }
 	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil || r.StatusCode != http.StatusOK || len(answer.Choices) != 1 {
-		b.t.Fatalf("completion: %s, %+v, %v", r.Status, answer, err)
+		return "", fmt.Errorf("completion: %s, %+v, %v", r.Status, answer, err)
 	}
-	return answer.Choices[0].Text
+	return answer.Choices[0].Text, nil
 }
 
 // hardened checks what docker made of the file.
