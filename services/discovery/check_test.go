@@ -217,16 +217,23 @@ func TestUnprovedProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for i := range 50 { // instances of another protocol, as fast as they come
-		b, err := proto.Marshal(&peerv1.Announcement{Version: 1, Instance: uint64(i + 1), Sequence: 1, Address: trap.Addr().String(),
-			State: peerv1.State_STATE_UP, Protocol: uint32(100 + i), Drafters: []*peerv1.AnnouncedDrafter{{Name: "x"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.Publish(p.Subject(Drafters.subject), b); err != nil {
-			t.Fatal(err)
+	strangers := func() {
+		for i := range 50 { // instances of another protocol, as fast as they come
+			b, err := proto.Marshal(&peerv1.Announcement{Version: 1, Instance: uint64(i + 1), Sequence: 1, Address: trap.Addr().String(),
+				State: peerv1.State_STATE_UP, Protocol: uint32(100 + i), Drafters: []*peerv1.AnnouncedDrafter{{Name: "x"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.Publish(p.Subject(Drafters.subject), b); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	testkit.Eventually(t, "another protocol is reported", func() bool { // what is said before the table listens is lost
+		strangers()
+		return refusals.Load() > 0
+	})
+	strangers()
 	a, err := Announce(AnnouncerConfig{Pool: p,
 		What: wire.Announcement{Addr: good.Addr().String(), Drafters: some}, Beat: beat, Sign: with.Sign})
 	if err != nil {

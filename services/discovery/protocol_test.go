@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +70,9 @@ func TestOtherProtocol(t *testing.T) {
 	v.until(t, "the one that speaks our protocol", drafters("go"))
 	a.announcer.Close()
 	a.announcer = nil
+	v.until(t, "nothing of it is under way any more", func(all []Process) bool {
+		return slices.ContainsFunc(all, func(p Process) bool { return p.Addr == a.addr && p.Lapsed })
+	})
 
 	nc, err := cfg.Connect("other", func() {})
 	if err != nil {
