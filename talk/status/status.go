@@ -45,6 +45,14 @@ type Member struct {
 	Host      string   `json:"host,omitempty"`
 }
 
+// where returns the member's address. A socket of a gateway is named with its host: others have sockets of the same name.
+func (m Member) where() string {
+	if strings.HasPrefix(m.Address, "unix://") && m.Host != "" {
+		return m.Address + " on " + m.Host
+	}
+	return m.Address
+}
+
 // Process is one of them.
 type Process struct {
 	Role     string           `json:"role"`
@@ -157,7 +165,7 @@ func printFleet(to io.Writer, all []Member) error {
 		if m.Lease != nil {
 			lease = fmt.Sprintf("%.1f s", max(0, *m.Lease))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Role, m.State, cmp.Or(terminal.Shown(m.Address), "-"), m.Running,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Role, m.State, cmp.Or(terminal.Shown(m.where()), "-"), m.Running,
 			m.Waiting, free, lease, cmp.Or(terminal.Shown(m.Model), "-"), cmp.Or(terminal.Shown(m.Identity), "-"))
 	}
 	return w.Flush()

@@ -70,6 +70,9 @@ func TestFleet(t *testing.T) {
 			t.Errorf("ps prints\n%s\nwant %q in it", out.String(), want)
 		}
 	}
+	if got := (Member{Address: "unix:///a", Host: "box"}).where(); got != "unix:///a on box" {
+		t.Errorf("a gateway's socket is %q", got)
+	}
 	b, err := json.Marshal(Of(d))
 	if err != nil || !strings.Contains(string(b), `"address":"box:8451","state":"up","model":"m","running":2,"waiting":1,"lease_seconds":1.26`) {
 		t.Errorf("%v: %s", err, b)
