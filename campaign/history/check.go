@@ -191,7 +191,7 @@ func (c *checker) slopes() {
 			continue
 		}
 		s := Slope{Hours: (samples[len(samples)-1].At - samples[0].At).Hours(), PerHour: slope(samples),
-			First: samples[0].Bytes, Last: samples[len(samples)-1].Bytes}
+			Late: slope(samples[len(samples)/2:]), First: samples[0].Bytes, Last: samples[len(samples)-1].Bytes}
 		if old, ok := c.r.Slopes[at.process]; !ok || s.Hours > old.Hours { // the longest life is the surest
 			c.r.Slopes[at.process] = s
 		}

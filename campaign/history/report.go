@@ -32,8 +32,9 @@ type Report struct {
 
 // Slope is how the memory of one process grew.
 type Slope struct {
-	Hours   float64 `json:"hours"`          // that were watched
-	PerHour float64 `json:"bytes_per_hour"` // slope of the line through all samples
+	Hours   float64 `json:"hours"`               // that were watched
+	PerHour float64 `json:"bytes_per_hour"`      // slope of the line through all samples
+	Late    float64 `json:"late_bytes_per_hour"` // likewise through the later half: less, where memory levels off
 	First   int64   `json:"first_bytes"`
 	Last    int64   `json:"last_bytes"`
 }
@@ -84,8 +85,8 @@ func (r *Report) Print(to io.Writer) error {
 	p.table("errors", r.Errors)
 	for _, process := range sortedKeys(r.Slopes) {
 		s := r.Slopes[process]
-		p.line("memory of %-12s %+8.2f MiB an hour over %.2f h (%.1f to %.1f MiB)", process, s.PerHour/(1<<20), s.Hours,
-			float64(s.First)/(1<<20), float64(s.Last)/(1<<20))
+		p.line("memory of %-12s %+8.2f MiB an hour over %.2f h (%.1f to %.1f MiB), %+.2f in the later half", process, s.PerHour/(1<<20),
+			s.Hours, float64(s.First)/(1<<20), float64(s.Last)/(1<<20), s.Late/(1<<20))
 	}
 	for _, kind := range sortedKeys(r.Skipped) {
 		p.line("skipped: %s, %s", kind, r.Skipped[kind])
