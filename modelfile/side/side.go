@@ -249,7 +249,7 @@ func (s *Spec) Fits(path string, t Target) error {
 	}
 	switch {
 	case s.Lineage != t.Lineage:
-		return fail("it was made for a target of lineage %s, this one has %s", s.Lineage, t.Lineage)
+		return fail("it was made for a target of lineage %s, this one has %s: name that target with --target", s.Lineage, t.Lineage)
 	case s.Vocabulary != t.Vocabulary:
 		return fail("it was made for a vocabulary of fingerprint %s, this one has %s", s.Vocabulary, t.Vocabulary)
 	case s.Vocab != t.Vocab:
