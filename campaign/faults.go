@@ -27,7 +27,7 @@ const (
 	Descriptors = "descriptors" // a process can open no more files
 	Cancel      = "cancel"      // many clients come and go at once
 	Mixed       = "mixed"       // a process goes on with the program of another release
-	Clock       = "clock"       // steps of the wall clock
+	Clock       = "clock"       // the wall clock of a process is wrong
 )
 
 // Kinds are all kinds of faults.
@@ -132,7 +132,7 @@ func draw(l Layout, kind string, r *rand.Rand) fault {
 		victims = slices.DeleteFunc(slices.Clone(victims), func(m Member) bool { return m.Role == NATS })
 	}
 	switch kind {
-	case Stop, Slots, Delay, Descriptors, Mixed:
+	case Stop, Slots, Delay, Descriptors, Mixed, Clock:
 		if len(victims) == 0 {
 			victims = l.Members
 		}

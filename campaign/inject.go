@@ -25,7 +25,9 @@ const dying = 10 * time.Second
 func (h *hub) unsupported(ctx context.Context, kind string) string {
 	switch kind {
 	case Clock:
-		return "Linux has no namespace for the wall clock, and a time namespace's offset is fixed when it begins"
+		if _, err := findVDSO(); err != nil {
+			return err.Error()
+		}
 	case Memory:
 		if h.limits == nil {
 			return "no control group for memory can be made here"
@@ -111,6 +113,8 @@ func (h *hub) begin(ctx context.Context, f fault) (heal func() error, err error)
 		return h.starve(f)
 	case Mixed:
 		return h.mix(f)
+	case Clock:
+		return h.wrongClock(f)
 	}
 	return h.disturb(ctx, f)
 }
