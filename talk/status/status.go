@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -45,9 +46,13 @@ type Member struct {
 	Host      string   `json:"host,omitempty"`
 }
 
-// where returns the member's address. A socket of a gateway is named with its host: others have sockets of the same name.
+// where returns the member's address. One that is of use on the member's host alone is named with that: other hosts have the same.
 func (m Member) where() string {
-	if strings.HasPrefix(m.Address, "unix://") && m.Host != "" {
+	if m.Host == "" {
+		return m.Address
+	}
+	host, _, _ := net.SplitHostPort(m.Address)
+	if strings.HasPrefix(m.Address, "unix://") || host == "localhost" || net.ParseIP(host).IsLoopback() {
 		return m.Address + " on " + m.Host
 	}
 	return m.Address

@@ -70,8 +70,11 @@ func TestFleet(t *testing.T) {
 			t.Errorf("ps prints\n%s\nwant %q in it", out.String(), want)
 		}
 	}
-	if got := (Member{Address: "unix:///a", Host: "box"}).where(); got != "unix:///a on box" {
-		t.Errorf("a gateway's socket is %q", got)
+	for addr, want := range map[string]string{"unix:///a": "unix:///a on box", "127.0.0.1:1": "127.0.0.1:1 on box",
+		"10.0.0.1:1": "10.0.0.1:1"} {
+		if got := (Member{Address: addr, Host: "box"}).where(); got != want {
+			t.Errorf("a gateway at %s is shown at %q, want %q", addr, got, want)
+		}
 	}
 	b, err := json.Marshal(Of(d))
 	if err != nil || !strings.Contains(string(b), `"address":"box:8451","state":"up","model":"m","running":2,"waiting":1,"lease_seconds":1.26`) {
