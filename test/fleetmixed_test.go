@@ -61,8 +61,8 @@ func startMixed(t *testing.T, tokens int, kinds ...*kind) *mixedFleet {
 	f := &mixedFleet{t: t, w: w, tokens: tokens, kinds: kinds}
 	socket := func(name string) string { return "unix://" + filepath.Join(w.home, name+".sock") }
 	file := filepath.Join(w.home, "pool")
-	byHand(t, w, "gateway", "--target", targetModel, "--listen", socket("g"), "--http", "off", "--verifier", socket("none"), "--pool-file", file,
-		"--pool-store", "memory", "--sessions", "8").start()
+	byHand(t, w, "gateway", "--target", targetModel, "--listen", socket("g"), "--http", "off", "--verifier", socket("none"),
+		"--pool-file", file, "--pool-store", "memory", "--sessions", "8").start()
 	var err error
 	if f.client, err = client.Dial(socket("g")); err != nil {
 		t.Fatal(err)
