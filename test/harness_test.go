@@ -36,10 +36,10 @@ var (
 // slowTests build the program anew, or run it where a stranger's machine cannot: in containers, beside a browser or Jaeger, under qemu; or
 // they take long, and what they look at is looked at more briefly by others. `go test ./...` leaves them out; `make slow` and the CI run
 // them. Each calls mayBeSlow.
-const slowTests = "^Test(Box|FleetInContainers|LastCommit|OtherReleases|MixedFleet|MixedFleetARM|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*|" +
-	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|Rotation|" +
-	"RealConversation|RealCompletion|" +
-	"Crowd|SlowClients|StalledClients|StalledStream|SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory)$"
+const slowTests = "^Test(Box|FleetInContainers|LastCommit|OtherReleases|MixedFleet|MixedFleetARM|Install|ARM|CUDA|CUDAOnARM|" +
+	"Training|Jaeger|Playground.*|Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|" +
+	"ForgedStatesAndGuesses|AnotherVerifier|Rotation|RealConversation|RealCompletion|Crowd|SlowClients|StalledClients|StalledStream|" +
+	"SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory)$"
 
 // mayBeSlow skips a slow test unless it is asked for.
 func mayBeSlow(t *testing.T) {
