@@ -113,7 +113,8 @@ func stepClock(pid int, by time.Duration) error {
 	binary.LittleEndian.PutUint64(code[wallClockStep:], uint64(int64(by.Round(time.Second)/time.Second)))
 	const jumpLength = 5
 	jump := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(at.spare-at.entry-jumpLength)) // jmp, relative to what follows it
-	resume, err := stopOutside(pid, from+at.entry+1, from+at.entry+jumpLength)                   // the old code behind the jump stays, for whoever is in it
+	// The old code behind the jump stays, for whoever is in it.
+	resume, err := stopOutside(pid, from+at.entry+1, from+at.entry+jumpLength)
 	if err != nil {
 		return err
 	}
