@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -151,4 +152,17 @@ func TestFleetOutlivesBoxes(t *testing.T) {
 	more(6)
 	stop.Store(true)
 	all.Wait()
+}
+
+// TestDrainOfOthers: what cannot be drained is named, with what can.
+func TestDrainOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gateway, none := "unix://"+filepath.Join(w.home, "g.sock"), "unix://"+filepath.Join(w.home, "none.sock")
+	byHand(t, w, "gateway", "--target", targetModel, "--listen", gateway, "--http", "off", "--verifier", none).start()
+	for addr, want := range map[string]string{gateway: gateway + " is no verifier or drafter", none: none + " could not be asked"} {
+		if e := w.run("drain", addr); e.code != 1 || !strings.Contains(e.stderr, want) {
+			t.Errorf("drain %s: exit code %d, %q: want %q", addr, e.code, e.stderr, want)
+		}
+	}
 }

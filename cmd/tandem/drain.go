@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,8 +54,12 @@ func (c *drainCmd) Run(a *app) error {
 	ctx, cancel := context.WithTimeout(a.ctx, drainTime)
 	defer cancel()
 	role, err := draining.Drain(ctx, conn, c.Undo)
-	if err != nil {
-		return err
+	switch {
+	case errors.Is(err, tandem.Unsupported):
+		return tandem.Errorf("", tandem.Unsupported, "%s is no verifier or drafter: want the address of one, as `tandem ps` lists them",
+			c.Address)
+	case err != nil:
+		return tandem.Errorf("", tandem.KindOf(err), "%s could not be asked: %w", c.Address, err)
 	}
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, drainResult{Address: c.Address, Role: role, Draining: !c.Undo})
