@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -133,31 +134,42 @@ func stepClock(pid int, by time.Duration) error {
 
 // stopOutside stops a process at a moment when none of its threads runs code at these addresses.
 func stopOutside(pid int, from, to int64) (resume func(), err error) {
+	resume = func() { _ = unix.Kill(pid, syscall.SIGCONT) }
 	for range 100 {
 		if err := unix.Kill(pid, syscall.SIGSTOP); err != nil {
 			return nil, err
 		}
-		resume := func() { _ = unix.Kill(pid, syscall.SIGCONT) }
-		inside := 0
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
-		for _, t := range threads {
-			at, stopped := counter(t)
-			if !stopped || at >= from && at < to {
-				inside++
-			}
-		}
-		if err != nil || inside == 0 && len(threads) > 0 {
-			return resume, err
-		}
-		if inside > 0 { // not stopped yet, for some
-			time.Sleep(time.Millisecond)
+		inside, err := awaitStop(pid, from, to)
+		if err == nil && !inside {
+			return resume, nil
 		}
 		resume()
-		if len(threads) == 0 {
-			return nil, unix.ESRCH
+		if err != nil {
+			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("process %d could not be stopped outside of what is to be changed", pid)
+	return nil, fmt.Errorf("process %d runs what is to be changed whenever it is stopped", pid)
+}
+
+// awaitStop waits until all threads of a process have stopped, and reports whether one did so at these addresses.
+func awaitStop(pid int, from, to int64) (inside bool, err error) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+		if err != nil || len(threads) == 0 {
+			return false, cmp.Or(err, error(unix.ESRCH))
+		}
+		running := false
+		inside = false
+		for _, t := range threads {
+			at, stopped := counter(t)
+			running = running || !stopped
+			inside = inside || stopped && at >= from && at < to
+		}
+		if !running {
+			return inside, nil
+		}
+	}
+	return false, fmt.Errorf("process %d does not stop", pid)
 }
 
 // counter returns a thread's program counter, which /proc/PID/task/TID/syscall has last while the thread is stopped or waits.
