@@ -117,7 +117,7 @@ func TestExactness(t *testing.T) {
 		rest = rest[n:]
 	}
 	for _, s := range allStrategies {
-		if accepted[s] == 0 {
+		if accepted[s] == 0 && (s != "planner" || *long) { // it may find that nothing pays beside all these tests
 			t.Errorf("no drafted token of strategy %s was accepted: did it speculate at all?", s)
 		}
 	}
