@@ -40,7 +40,8 @@ func (n Node) Run(ctx context.Context) error {
 	}
 	both, dials := cert.Server(), cert.Client()
 	both.RootCAs, both.GetClientCertificate = dials.RootCAs, dials.GetClientCertificate
-	o.Cluster = server.ClusterOpts{Name: "tandem", TLSConfig: both, TLSTimeout: 10}
+	o.Cluster = server.ClusterOpts{Name: "tandem", TLSConfig: both, TLSTimeout: 10, // as deploy/nats.conf has it
+		PingInterval: 2 * time.Second, MaxPingsOut: 2, WriteDeadline: 5 * time.Second}
 	if o.Cluster.Host, o.Cluster.Port, err = split(n.Cluster); err != nil {
 		return err
 	}

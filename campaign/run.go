@@ -291,21 +291,38 @@ func (k *campaign) storm(ctx context.Context, n int, f fault) {
 	k.hub.log.Add(history.Record{Kind: history.Healed, ID: n + 1, What: f.kind, Target: "clients"})
 }
 
-// recovered waits until every gateway answers at the first attempt.
+// recovered waits until every gateway answers at the first attempt, with drafts.
 func (k *campaign) recovered(ctx context.Context) error {
-	for i, g := range k.gates {
+	for _, g := range k.gates {
 		for end := time.Now().Add(recoverTime); ; time.Sleep(time.Second) {
-			one, cancel := context.WithTimeout(ctx, 30*time.Second)
-			p := &progress{}
-			err := asks()[0].post(one, g, p)
-			cancel()
+			err := well(ctx, g)
 			if err == nil {
 				break
 			}
 			if time.Now().After(end) {
-				return fmt.Errorf("gateway %d does not answer %v after the faults: %w", i+1, recoverTime, err)
+				return fmt.Errorf("gateway %s is not well %v after the faults: %w", g.name, recoverTime, err)
 			}
 		}
 	}
 	return nil
+}
+
+// well returns nil if a gateway answers, and its draft models have guessed a token of one of the answers.
+func well(ctx context.Context, g *gate) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	before, err := metrics(ctx, g)
+	if err != nil {
+		return err
+	}
+	for _, a := range asks() {
+		if err := a.post(ctx, g, &progress{}); err != nil {
+			return err
+		}
+		after, err := metrics(ctx, g)
+		if err != nil || guessed(after) > guessed(before) {
+			return err
+		}
+	}
+	return errors.New("no token of a draft model was accepted")
 }
