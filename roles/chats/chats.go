@@ -21,6 +21,7 @@ type room struct {
 	vocab    *token.Vocab
 	defaults conversation.Variables // of the template, where a request has none
 	format   *calls.Format          // of its answers
+	turns    turns                  // that it shows
 }
 
 // Open returns the renderer of conversations with a model: by the template in file, else by the model's own, nil if there is neither. If
@@ -80,7 +81,7 @@ func Missing(file, model string) (string, error) {
 
 func newRoom(t *chat.Template, vocab *token.Vocab, defaults conversation.Variables) (conversation.Chat, *token.Vocab, error) {
 	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
-	return room{t, vocab, defaults, calls.Find(t.Source())}, vocab, nil
+	return room{t, vocab, defaults, calls.Find(t.Source()), tried(context.Background(), t)}, vocab, nil
 }
 
 // noChat refuses every conversation.
@@ -139,8 +140,11 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 // Prompt implements conversation.Chat. Markers come only from the template; the begin-of-text marker is added if the
 // model wants it and the template has not written it.
 func (c room) Prompt(ctx context.Context, of conversation.Conversation) (conversation.Prompt, error) {
-	if !c.template.Reads("tools") {
+	if c.turns.inWords {
 		of = inWords(of)
+	}
+	if len(of.Tools) > 0 && !c.template.Reads("tools") {
+		of.Messages = told(of.Messages, describe(of.Tools))
 	}
 	if c.format.ShortIDs {
 		of.Messages = shortIDs(of.Messages)
@@ -148,6 +152,7 @@ func (c room) Prompt(ctx context.Context, of conversation.Conversation) (convers
 	if of.Must && len(of.Tools) > 0 {
 		of.Messages = told(of.Messages, mustCall(of))
 	}
+	of.Messages = c.turns.of(of.Messages)
 	turns := make([]chat.Message, len(of.Messages))
 	for i, m := range of.Messages {
 		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, Reasoning: m.Reasoning,

@@ -10,27 +10,23 @@ import (
 	"github.com/tandem-llm/tandem/services/conversation"
 )
 
-// inWords returns a conversation for a template that knows no tools: the system message describes them, calls and results are texts of the
-// conversation, in the form that most models have seen in training (Hermes 2 Pro's).
+// inWords returns a conversation for a template that shows no calls: they and their results are texts, in the form that most models have
+// seen in training (Hermes 2 Pro's). The results of one turn are one message.
 func inWords(of conversation.Conversation) conversation.Conversation {
-	turns := make([]conversation.Message, 0, len(of.Messages)+1)
-	for i, m := range of.Messages {
-		switch {
+	all := slices.Clone(of.Messages)
+	for i := range all {
+		switch m := &all[i]; {
 		case m.Role == "tool":
-			text := "<tool_response>\n" + m.Content + "\n</tool_response>"
-			if last := len(turns) - 1; last >= 0 && turns[last].Role == "user" && of.Messages[i-1].Role == "tool" {
-				turns[last].Content += "\n" + text // results of one turn are one message: many templates want the roles to alternate
-				continue
-			}
-			m = conversation.Message{Role: "user", Content: text}
+			*m = conversation.Message{Role: "tool", Content: "<tool_response>\n" + m.Content + "\n</tool_response>"}
 		case len(m.ToolCalls) > 0:
 			m.Content, m.ToolCalls = strings.TrimSpace(m.Content+"\n"+written(m.ToolCalls)), nil
 		}
-		turns = append(turns, m)
 	}
-	of.Messages = turns
-	if len(of.Tools) > 0 {
-		of.Messages = told(of.Messages, describe(of.Tools))
+	of.Messages = joined(all, "\n", func(i int, role string) bool { return role == "tool" && all[i].Role == role })
+	for i := range of.Messages {
+		if m := &of.Messages[i]; m.Role == "tool" {
+			m.Role = "user"
+		}
 	}
 	return of
 }
