@@ -256,6 +256,24 @@ type Generator interface {
 	Generate(ctx context.Context, r Request, s Sink) (Result, error)
 }
 
+// admittedKey is the key of WithAdmitted's function in a context.
+type admittedKey struct{}
+
+// WithAdmitted returns a context with which Generate calls f once, from its own goroutine, when the request is admitted: it was not
+// refused, and its prompt is read from then on. An error of f ends the generation, as a Sink's does. It is a value of the context because
+// few clients want it, and whoever stands between a client and the gateway then need not know of it.
+func WithAdmitted(ctx context.Context, f func() error) context.Context {
+	return context.WithValue(ctx, admittedKey{}, f)
+}
+
+// Admitted calls what WithAdmitted has put into ctx, if anything.
+func Admitted(ctx context.Context) error {
+	if f, ok := ctx.Value(admittedKey{}).(func() error); ok {
+		return f()
+	}
+	return nil
+}
+
 // techniqueNames are the names of single techniques, by bit.
 var techniqueNames = [...]string{"branches", "adaptive", "ahead"}
 

@@ -276,6 +276,9 @@ func (g *Gateway) deliver(ctx context.Context, x *session, quit context.CancelCa
 		res, err = x.live(ctx)
 		ended <- err
 	})
+	if err := peer.Guard(func() error { return tandem.Admitted(ctx) }); err != nil {
+		quit(x.out.fail(sinkError(err)))
+	}
 	whole, failed := x.out.deliver(ctx, quit)
 	err = <-ended
 	switch {

@@ -283,6 +283,39 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
+// TestAdmitted: a client is told once that its request was admitted, before it has started; not if it was refused. Its error, or its
+// panic, ends the request.
+func TestAdmitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.quiet = true
+		w.gw, _ = New(w.config())
+		gone := tandem.Errorf("client", tandem.Canceled, "gone")
+		for _, tc := range []struct {
+			budget, times int
+			f             func() error
+			kind          tandem.Kind
+		}{{0, 0, func() error { return nil }, tandem.Invalid}, {4, 1, func() error { return nil }, tandem.KindOf(nil)},
+			{4, 1, func() error { return gone }, tandem.Canceled}, {4, 1, func() error { panic("bang") }, tandem.Internal}} {
+			to, told := new(sink), 0
+			ctx := tandem.WithAdmitted(context.Background(), func() error {
+				if told++; to.started.Session != 0 {
+					t.Error("it has started before it was admitted")
+				}
+				return tc.f()
+			})
+			_, err := w.gw.Generate(ctx, tandem.Request{Prompt: "x", MaxTokens: tc.budget, Sampling: tandem.Sampling{TopP: 1}}, to)
+			if tandem.KindOf(err) != tc.kind || told != tc.times || err != nil && to.started.Session != 0 {
+				t.Errorf("budget %d: told %d times, %v, want %d times and %v", tc.budget, told, err, tc.times, tc.kind)
+			}
+		}
+		if err := w.gw.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.flights.Wait()
+	})
+}
+
 // FuzzDeliver throws arbitrary verdicts at a session; it must never crash or say anything else.
 func FuzzDeliver(f *testing.F) {
 	f.Add(uint8(0), int32(4), int32(1), int32(0), uint8(1), uint8(2))

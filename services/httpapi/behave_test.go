@@ -87,52 +87,6 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestPings has a generation that says nothing for a while: the stream begins with comments, and an error comes as an event.
-func TestPings(t *testing.T) {
-	t.Parallel()
-	for _, then := range []error{nil, tandem.Errorf("generate", tandem.Exhausted, "no memory")} {
-		pinged := make(chan struct{}) // twice
-		s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
-			select {
-			case <-pinged:
-			case <-ctx.Done():
-				return tandem.Result{}, ctx.Err()
-			}
-			if then != nil {
-				return tandem.Result{}, then
-			}
-			return hello(ctx, r, sink)
-		}), func(c *Config) { c.Ping = 10 * time.Millisecond })
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		r, _ := http.NewRequestWithContext(ctx, "POST", s.url+"/v1/completions", strings.NewReader(`{"prompt":"a","stream":true}`))
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		var all strings.Builder
-		pings, kinds := 0, ""
-		for in := bufio.NewScanner(answer.Body); in.Scan(); {
-			fmt.Fprintln(&all, in.Text())
-			if in.Text() == ": ping" {
-				if pings++; pings == 2 {
-					close(pinged)
-				}
-			}
-		}
-		for _, e := range events(t, strings.NewReader(all.String())) {
-			kinds += e.kind + ";"
-		}
-		if answer.StatusCode != 200 || pings < 2 {
-			t.Errorf("%s with %d pings", answer.Status, pings)
-		}
-		if want := map[bool]string{true: ";;;;;;;", false: "error;"}[then == nil]; kinds != want {
-			t.Errorf("after %v the kinds of events are %q, want %q", then, kinds, want)
-		}
-	}
-}
-
 // endless says "x" until its context ends, and tells how it ended.
 func endless(ended chan<- error) script {
 	return func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {

@@ -137,7 +137,7 @@ func (s *Server) sendNative(w http.ResponseWriter, c *call, n *nativeCall, choic
 		}
 		return nil
 	}
-	return s.broken(c, n.events, err, func(e *oai.Error) error { return n.events.Send("", llamacpp.Error(e)) })
+	return s.broken(c, n.events, err, func(e *oai.Error) error { return n.events.Last("", llamacpp.Error(e), nil) })
 }
 
 // nativeSink is the sink of one choice.

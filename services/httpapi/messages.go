@@ -120,8 +120,8 @@ func (s *Server) countTokens(w http.ResponseWriter, c *call) error {
 type messageSink struct {
 	sequel
 	head   anthropic.Message
-	prompt int // tokens
 	turn   *conversation.Turn
+	opened bool // the client knows that the request was taken
 
 	open  string // the type of the block that is open, "" for none
 	index int    // of the next block
@@ -132,11 +132,25 @@ func (m *messageSink) Started(e tandem.Started) error {
 	if err := m.sent.by(e.Identity); err != nil {
 		return err
 	}
-	m.head.Usage.Input = m.prompt
-	if sent, err := m.sequel.send("message_start", anthropic.Event{Type: "message_start", Message: &m.head}); err != nil || !sent {
+	return m.opening()
+}
+
+// opening sends, once, the event by which a client knows that its request was taken. From then on pings show that the stream is alive:
+// before it, comments, because no event of this API comes before message_start.
+func (m *messageSink) opening() error {
+	if m.opened {
+		return nil
+	}
+	m.opened = true
+	if _, err := m.sequel.send("message_start", anthropic.Event{Type: "message_start", Message: &m.head}); err != nil {
 		return err
 	}
-	return m.events.Send("ping", anthropic.Event{Type: "ping"})
+	ping := func() error { return m.events.Send("ping", anthropic.Event{Type: "ping"}) }
+	m.events.Alive(ping)
+	if m.sent.mark.resumed {
+		return nil // an error may still have a status
+	}
+	return ping()
 }
 
 // Delta implements tandem.Sink.
@@ -232,16 +246,17 @@ func (m *messageSink) end(x *choice) error {
 	if err := m.send(anthropic.Event{Type: "message_delta", Usage: &usage, Delta: stop}); err != nil {
 		return err
 	}
-	return m.send(anthropic.Event{Type: "message_stop"})
+	return m.last("message_stop", anthropic.Event{Type: "message_stop"})
 }
 
 // streamMessage runs a choice and sends its answer as it comes, behind a mark.
 func (s *Server) streamMessage(w http.ResponseWriter, c *call, o *oai.Call, x *choice, head anthropic.Message,
 	output conversation.Output, m *mark) error {
-	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("ping", anthropic.Event{Type: "ping"})
+	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
-	sink := &messageSink{sequel: newSequel(e, m), head: head, prompt: len(x.request.Tokens), turn: output.Turn()}
+	head.Usage.Input = len(x.request.Tokens)
+	sink := &messageSink{sequel: newSequel(e, m), head: head, turn: output.Turn()}
 	x.sink = sink
-	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, sink.end))
-	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", anthropic.Error(told)) })
+	err := o.InItsWords(s.run(tandem.WithAdmitted(c.Context(), sink.opening), c, []*choice{x}, sink.end))
+	return s.broken(c, e, err, func(told *oai.Error) error { return e.Last("error", anthropic.Error(told), nil) })
 }

@@ -162,7 +162,7 @@ func (s *Server) sendOllama(w http.ResponseWriter, c *call, o *oai.Call, x *choi
 		s.reply(w, http.StatusOK, r.last)
 		return nil
 	}
-	return s.broken(c, r.lines, err, func(told *oai.Error) error { return r.lines.Send("", ollama.Error(told)) })
+	return s.broken(c, r.lines, err, func(told *oai.Error) error { return r.lines.Last("", ollama.Error(told), nil) })
 }
 
 // ollamaSink is the sink of an answer of Ollama's API: lines with pieces, or one with all. Calls are sent whole.
@@ -285,7 +285,7 @@ func (r *ollamaSink) end(x *choice, took time.Duration) error {
 	r.last = r.with(r.text.String(), r.thought.String(), r.calls)
 	r.last.Done, r.last.Reason, r.last.Figures = true, string(x.result.Finish), ollama.NewFigures(x.result, took)
 	if r.lines != nil {
-		return r.lines.Send("", r.last)
+		return r.lines.Last("", r.last, nil)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -64,22 +65,16 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
-// streamResponse runs a choice and sends its answer as it comes, behind a mark. Pings are events: some clients do not count comments.
-func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *responding,
-	m *mark) error {
-	e := sse.New(w, s.cfg.Stall, s.cfg.Ping).Alive("", responses.Event{Type: "keepalive"})
+// streamResponse runs a choice and sends its answer as it comes, behind a mark.
+func (s *Server) streamResponse(w http.ResponseWriter, c *call, o *oai.Call, x *choice, r *responding, m *mark) error {
+	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
 	r.sequel, r.sequence = newSequel(e, m), m.at[0].tokens
-	err := o.InItsWords(s.run(c.Context(), c, []*choice{x}, r.end))
+	err := o.InItsWords(s.run(tandem.WithAdmitted(c.Context(), r.opening), c, []*choice{x}, r.end))
 	if err != nil {
 		err = r.weight.failed(err)
 	}
-	return s.broken(c, e, err, func(told *oai.Error) error {
-		failed := r.response
-		failed.Status = "failed"
-		failed.Error = &responses.Failure{Code: cmp.Or(told.Code, "server_error"), Message: told.Message, Request: told.Request}
-		return e.Send("response.failed", responses.Event{Type: "response.failed", Sequence: r.sequence, Response: &failed})
-	})
+	return s.broken(c, e, err, r.failed)
 }
 
 // responding is the sink of an answer of the Responses API: items, one after another. The items are kept, because the last event holds all.
@@ -94,6 +89,9 @@ type responding struct {
 	text     []byte // of the item that is open
 	open     bool
 	kind     calls.Kind // of the item that is open
+	opened   bool       // the client knows that the request was taken
+
+	mu       sync.Mutex // held while an event gets its number and is sent: what keeps the stream alive comes from another goroutine
 	sequence int        // of the next event
 }
 
@@ -102,6 +100,8 @@ func (r *responding) send(e responses.Event) error {
 	if r.events == nil {
 		return nil
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	e.Sequence = r.sequence
 	sent, err := r.sequel.send(e.Type, e)
 	if sent {
@@ -115,6 +115,8 @@ func (r *responding) delta(e responses.Event, text string) error {
 	if r.events == nil {
 		return nil
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	sent, err := r.sequel.delta(e.Type, text, func(rest string) any {
 		e.Sequence, e.Delta = r.sequence, rest
 		return e
@@ -135,10 +137,49 @@ func (r *responding) Started(e tandem.Started) error {
 			return err
 		}
 	}
-	if err := r.send(responses.Event{Type: "response.created", Response: &r.response}); err != nil {
+	return r.opening()
+}
+
+// opening sends, once, the events by which a client knows that its request was taken. Its library fails if another event comes first.
+// From then on the second of them, with its number, shows that the stream is alive: some clients do not count comments.
+func (r *responding) opening() error {
+	if r.opened || r.events == nil {
+		return nil
+	}
+	r.opened = true
+	begun := r.response // of its own: the answer changes meanwhile
+	taken := responses.Event{Type: "response.in_progress", Response: &begun}
+	if err := r.send(responses.Event{Type: "response.created", Response: &begun}); err != nil {
 		return err
 	}
-	return r.send(responses.Event{Type: "response.in_progress", Response: &r.response})
+	if err := r.send(taken); err != nil {
+		return err
+	}
+	r.events.Alive(func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		taken.Sequence = r.sequence
+		r.sequence++
+		return r.events.SendAt(taken.Type, taken, r.sent.id(0, 0, 1))
+	})
+	return nil
+}
+
+// failed sends an error, on which OpenAI's libraries raise, and the answer with it, by which Codex knows what went wrong.
+func (r *responding) failed(told *oai.Error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := responses.Event{Type: "error", Sequence: r.sequence, Error: &responses.Error{Failure: responses.Failure{
+		Code: cmp.Or(told.Code, "server_error"), Message: told.Message, Request: told.Request}, Type: told.Type}}
+	if told.Param != "" {
+		e.Error.Param = &told.Param
+	}
+	if err := r.events.Send(e.Type, e); err != nil {
+		return err
+	}
+	answer := r.response
+	answer.Status, answer.Error = "failed", &e.Error.Failure
+	return r.events.Last("response.failed", responses.Event{Type: "response.failed", Sequence: r.sequence + 1, Response: &answer}, nil)
 }
 
 // Delta implements tandem.Sink.
@@ -289,5 +330,10 @@ func (r *responding) end(x *choice) error {
 		r.items = []responses.Item{}
 	}
 	r.response = r.response.Ended(x.result, r.turn.Thoughts(), r.items)
-	return r.send(responses.Event{Type: "response." + status, Response: &r.response})
+	if r.events == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last("response."+status, responses.Event{Type: "response." + status, Sequence: r.sequence, Response: &r.response})
 }

@@ -177,6 +177,14 @@ func (s *sequel) send(kind string, e any) (sent bool, err error) {
 	return true, s.events.SendAt(kind, e, s.sent.id(0, 1, 1))
 }
 
+// last is send of an event behind which nothing comes.
+func (s *sequel) last(kind string, e any) error {
+	if s.had.Skip(1) == 1 {
+		return nil
+	}
+	return s.events.Last(kind, e, s.sent.id(0, 1, 1))
+}
+
 // delta sends the rest of a text behind what the client has, by a function that makes its event, if there is a rest.
 func (s *sequel) delta(kind, text string, event func(rest string) any) (sent bool, err error) {
 	rest := s.had.RestOf(text)

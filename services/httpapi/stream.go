@@ -165,7 +165,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	if err == nil {
 		err = e.Done()
 	}
-	return s.broken(c, e, err, func(told *oai.Error) error { return e.Send("error", told.Body()) })
+	return s.broken(c, e, err, func(told *oai.Error) error { return e.Last("error", told.Body(), nil) })
 }
 
 // usageOf counts the tokens of all choices.

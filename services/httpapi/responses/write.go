@@ -70,6 +70,13 @@ type (
 	}
 )
 
+// Error is a Failure as an event of its own tells it.
+type Error struct {
+	Failure
+	Type  string  `json:"type"`
+	Param *string `json:"param"`
+}
+
 // Usage counts tokens.
 type Usage struct {
 	Input        int `json:"input_tokens"`
@@ -124,6 +131,7 @@ type Event struct {
 	Type      string    `json:"type"`
 	Sequence  int       `json:"sequence_number"`
 	Response  *Response `json:"response,omitempty"`
+	Error     *Error    `json:"error,omitempty"`
 	Output    *int      `json:"output_index,omitempty"`
 	Item      *Item     `json:"item,omitempty"`
 	ItemID    string    `json:"item_id,omitempty"`

@@ -15,21 +15,22 @@ import (
 
 // Writer writes server-sent events. Each is flushed by itself; a call returns when the connection has taken it.
 // When nothing has been written for the ping time it sends a comment, so that proxies and clients see that the
-// connection is alive. Nothing, not even the header, is sent before the first event or comment, so that an earlier error
-// can have its own status. Safe for concurrent use.
+// connection is alive: every reader of events skips comments. Nothing, not even the header, is sent before the first event
+// or comment, so that an earlier error can have its own status. Safe for concurrent use.
 type Writer struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	stall time.Duration
 	ping  time.Duration
 
-	comment []byte // that is sent after the ping time
-	lines   bool   // of JSON, not events
+	comment string
+	lines   bool // of JSON, not events
 
 	mu     sync.Mutex
 	buf    bytes.Buffer
 	enc    *json.Encoder // into buf
 	timer  *time.Timer
+	alive  func() error // sends what is sent after the ping time
 	begun  bool
 	closed bool
 	err    error         // of the connection: nothing more is written
@@ -43,39 +44,44 @@ const (
 
 	// comment is not followed by an empty line: OpenAI's Python client takes one for an event without data, once an event had an id.
 	comment = ": ping\n"
+	// blank is the comment of JSON lines, which have none: a line may begin with spaces, by JSON's grammar (RFC 8259, section 2).
+	blank = " "
 )
 
 // New returns a writer of a request's answer; it must be closed before the handler returns. A client that keeps its
 // output waiting for the stall time is given up.
 func New(w http.ResponseWriter, stall, ping time.Duration) *Writer {
-	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping, comment: []byte(comment)}
+	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping, comment: comment}
+	e.alive = e.Comment
 	e.enc = json.NewEncoder(&e.buf)
 	e.enc.SetEscapeHTML(false)
 	e.mu.Lock() // it may fire before it is known
 	defer e.mu.Unlock()
-	e.timer = time.AfterFunc(ping, e.alive)
+	e.timer = time.AfterFunc(ping, e.tick)
 	return e
 }
 
-// Alive makes the writer send an event, instead of a comment, when nothing has been written for the ping time: some clients do not count
-// comments. It returns the writer.
-func (e *Writer) Alive(kind string, v any) *Writer {
+// Alive makes the writer call send, in place of Comment, when nothing has been written for the ping time: some clients do not count
+// comments. send must write something.
+func (e *Writer) Alive(send func() error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	text, _ := json.Marshal(v) // of plain values
-	e.comment = []byte("data: " + string(text) + "\n\n")
-	if kind != "" {
-		e.comment = append([]byte("event: "+kind+"\n"), e.comment...)
-	}
-	return e
+	e.alive = send
 }
 
-// Lines makes the writer send lines of JSON (NDJSON) in place of events, and nothing while it has nothing to say. It returns the writer.
+// Lines makes the writer send lines of JSON (NDJSON) in place of events, and spaces in place of comments. It returns the writer.
 func (e *Writer) Lines() *Writer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lines, e.comment = true, nil
+	e.lines, e.comment = true, blank
 	return e
+}
+
+// Comment sends what readers skip.
+func (e *Writer) Comment() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.write([]byte(e.comment))
 }
 
 // Send sends v as one event of a kind, "" for the default.
@@ -83,8 +89,16 @@ func (e *Writer) Send(kind string, v any) error { return e.SendAt(kind, v, nil) 
 
 // SendAt is Send with an id, which is asked for when it is the event's turn: nil for none. It must not use the writer.
 func (e *Writer) SendAt(kind string, v any, id func() string) error {
+	return e.send(kind, v, id, false)
+}
+
+// Last is SendAt of an event behind which nothing comes, not even what says that the connection is alive.
+func (e *Writer) Last(kind string, v any, id func() string) error { return e.send(kind, v, id, true) }
+
+func (e *Writer) send(kind string, v any, id func() string, last bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer func() { e.closed = e.closed || last }()
 	e.buf.Reset()
 	if id != nil {
 		e.buf.WriteString("id: " + id() + "\n")
@@ -112,7 +126,9 @@ func (e *Writer) SendAt(kind string, v any, id func() string) error {
 func (e *Writer) Done() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.write([]byte("data: [DONE]\n\n"))
+	err := e.write([]byte("data: [DONE]\n\n"))
+	e.closed = true
+	return err
 }
 
 // Close ends the pings; the handler may return then.
@@ -130,12 +146,12 @@ func (e *Writer) State() (begun bool, err error) {
 	return e.begun, e.err
 }
 
-func (e *Writer) alive() {
+// tick says that the connection is alive.
+func (e *Writer) tick() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.comment) > 0 {
-		_ = e.write(e.comment)
-	}
+	send := e.alive
+	e.mu.Unlock()
+	_ = send()
 }
 
 // write writes and flushes p; e is locked.

@@ -49,23 +49,28 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestAlive: a silent stream sends a comment, or the event that it was given for that.
+// TestAlive: a silent stream sends a comment, in lines a space, or the event that it was given for that.
 func TestAlive(t *testing.T) {
 	for _, tc := range []struct {
-		kind string
-		v    any
-		want string
-	}{{"", nil, ": ping\n"}, {"ping", map[string]string{"type": "ping"}, "event: ping\ndata: {\"type\":\"ping\"}\n\n"},
-		{"", map[string]string{"type": "keepalive"}, "data: {\"type\":\"keepalive\"}\n\n"}} {
+		change func(*Writer)
+		want   string
+	}{{func(*Writer) {}, ": ping\n"}, {func(e *Writer) { e.Lines() }, " "},
+		{func(e *Writer) { e.Alive(func() error { return e.Send("ping", 1) }) }, "event: ping\ndata: 1\n\n"}} {
 		w := httptest.NewRecorder()
 		e := New(w, time.Second, time.Hour)
-		if tc.v != nil {
-			e.Alive(tc.kind, tc.v)
+		tc.change(e)
+		e.tick()
+		if err := e.Last("", 2, nil); err != nil {
+			t.Error(err)
 		}
-		e.alive()
+		e.tick()
 		e.Close()
-		if w.Body.String() != tc.want {
-			t.Errorf("%q, want %q", w.Body.String(), tc.want)
+		last := "data: 2\n\n"
+		if tc.want == " " {
+			last = "2\n"
+		}
+		if w.Body.String() != tc.want+last {
+			t.Errorf("%q, want %q", w.Body.String(), tc.want+last)
 		}
 	}
 }
