@@ -1,7 +1,8 @@
 // Package prefixes keeps pages of keys and values, and states of recurrent layers, of long beginnings of texts in files, so that they are
 // there again after a restart. It knows neither models nor devices: a page is bytes that belong to tokens.
 //
-//	DIR/TENANT/NAME.page    the keys and values of one page
+//	DIR/secret              random, of this folder alone
+//	   /TENANT/NAME.page    the keys and values of one page
 //	          /NAME.state   the states of recurrent layers behind the page
 //
 // NAME is a keyed hash of the tokens of the page and of all before it, and of what else decides the bytes (Config.Model). So equal
@@ -9,8 +10,9 @@
 //
 //  1. A file appears under its name when it is complete. It is not synced: what a crash of the system leaves fails its check.
 //  2. Nothing is used that fails its check. Such a file is removed, and a line says why.
-//  3. Where clients have keys, contents are encrypted, and TENANT and NAME tell nothing without the key. What is derived from the key
-//     decides all three; none of it is written to the disk.
+//  3. Where clients have keys, contents are encrypted, and TENANT and NAME tell nothing without the key. What decides all three is derived
+//     from the folder's secret and from the tenant's name, which comes from the key. The name is not on the disk, and the secret is nowhere
+//     else: who has one of them alone, such as a name from a log or a trace, opens nothing.
 //  4. Files are 0600 in folders of 0700. The total is bounded: the tenant with most bytes gives up its least recently used file first.
 //
 // Several processes may use one folder: the files are the only truth, and one that another process has removed is not there.
@@ -28,11 +30,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const op = "prefix store"
@@ -54,7 +56,8 @@ type Config struct {
 
 // Store is a folder of prefixes. Safe for concurrent use.
 type Store struct {
-	cfg Config
+	cfg    Config
+	secret []byte
 
 	mu      sync.Mutex
 	total   int64     // of all files, as of the last look at the folder and with what was written since
@@ -80,26 +83,21 @@ func Open(c Config) (*Store, error) {
 	s := &Store{cfg: c}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var err error
+	if s.secret, err = makeSecret(c); err != nil {
+		return nil, err
+	}
 	return s, s.sweep(0)
 }
 
-// ownFolder makes sure that dir is a folder of this user that nobody else can look into.
+// ownFolder makes sure that dir is a folder of this user that nobody else can look into or replace.
 func ownFolder(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return tandem.Errorf(op, tandem.Unavailable, "folder %s: %w", dir, reason(err))
-	}
-	st, err := os.Lstat(dir)
-	if err != nil {
-		return tandem.Errorf(op, tandem.Unavailable, "folder %s: %w", dir, reason(err))
-	}
-	of, ok := st.Sys().(*syscall.Stat_t)
-	if !st.IsDir() || !ok || int(of.Uid) != os.Geteuid() {
-		return tandem.Errorf(op, tandem.Invalid, "%s is no folder of this user: want one that nobody else can change", dir)
-	}
-	if st.Mode().Perm() != 0o700 {
-		if err := os.Chmod(dir, 0o700); err != nil {
-			return tandem.Errorf(op, tandem.Unavailable, "folder %s: %w", dir, reason(err))
+	if err := files.Private(dir); err != nil {
+		kind := tandem.Unavailable
+		if errors.Is(err, files.ErrUntrusted) {
+			kind = tandem.Invalid
 		}
+		return tandem.Errorf(op, kind, "%w", err)
 	}
 	return nil
 }
@@ -121,17 +119,32 @@ type Tenant struct {
 	secret []byte // the keys of files are made from it; nil: they are not encrypted
 }
 
-// Folder returns the name of a tenant's folder. Nothing can be learned from it of the tenant, or of its key.
-func Folder(tenant string) string {
+// Folders returns the names of the tenants' folders in the store in dir, "" for a tenant that can have none because the store has no secret
+// yet. Nothing can be learned from them of the tenants, or of their keys. Errors: Invalid for a secret that cannot be used.
+func Folders(dir string, tenants []string) ([]string, error) {
+	secret, err := readSecret(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := make([]string, len(tenants))
+	for i, t := range tenants {
+		if err == nil || t == "" {
+			names[i] = folder(secret, t)
+		}
+	}
+	return names, nil
+}
+
+func folder(secret []byte, tenant string) string {
 	if tenant == "" {
 		return Everyone
 	}
-	return hex.EncodeToString(derive(tenant, "folder", 16))
+	return hex.EncodeToString(derive(secret, tenant, "folder", 16))
 }
 
-// derive makes a key of n bytes for one use from a tenant's name, which is a hash of the tenant's key of 128 bits.
-func derive(tenant, use string, n int) []byte {
-	key, err := hkdf.Key(sha256.New, []byte(tenant), nil, "tandem prefixes 1 "+use, n)
+// derive makes a key of n bytes for one use from the store's secret and a tenant's name.
+func derive(secret []byte, tenant, use string, n int) []byte {
+	key, err := hkdf.Key(sha256.New, []byte(tenant), secret, "tandem prefixes 2 "+use, n)
 	if err != nil {
 		panic(err) // only for lengths beyond 8,160 bytes
 	}
@@ -140,9 +153,9 @@ func derive(tenant, use string, n int) []byte {
 
 // Tenant returns the part of the store of a tenant: what tandem.Opening calls so.
 func (s *Store) Tenant(name string) *Tenant {
-	t := &Tenant{store: s, dir: filepath.Join(s.cfg.Dir, Folder(name)), names: derive(name, "names", 32)}
+	t := &Tenant{store: s, dir: filepath.Join(s.cfg.Dir, folder(s.secret, name)), names: derive(s.secret, name, "names", 32)}
 	if name != "" {
-		t.secret = derive(name, "contents", 32)
+		t.secret = derive(s.secret, name, "contents", 32)
 	}
 	return t
 }

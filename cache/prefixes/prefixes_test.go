@@ -284,12 +284,12 @@ func TestClear(t *testing.T) {
 	for _, tenant := range []string{"", "a", "b"} {
 		write(t, s.Tenant(tenant), n, Page, random(1, 100))
 	}
-	foreign := filepath.Join(c.Dir, Folder("a"), "notes.txt")
+	foreign := filepath.Join(c.Dir, folder(s.secret, "a"), "notes.txt")
 	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	removed, err := Clear(c.Dir, Folder("a"), "../x")
-	if err != nil || len(removed) != 1 || removed[0].Tenant != Folder("a") || removed[0].Files != 1 || s.Tenant("a").Has(n, Page) ||
+	removed, err := Clear(c.Dir, folder(s.secret, "a"), "../x")
+	if err != nil || len(removed) != 1 || removed[0].Tenant != folder(s.secret, "a") || removed[0].Files != 1 || s.Tenant("a").Has(n, Page) ||
 		!s.Tenant("b").Has(n, Page) {
 		t.Errorf("%+v, %v", removed, err)
 	}

@@ -111,7 +111,7 @@ func (c *cacheClearCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	tenants, err := c.tenants()
+	tenants, err := c.tenants(prefixFolder(kept))
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func (c *cacheClearCmd) Run(a *app) error {
 	return err
 }
 
-// tenants returns the folders of the tenants whose prefixes are to be removed; none: everything is.
-func (c *cacheClearCmd) tenants() (folders []string, err error) {
+// tenants returns the folders, in the prefix store in dir, of the tenants whose prefixes are to be removed; none: everything is.
+func (c *cacheClearCmd) tenants(dir string) (folders []string, err error) {
 	var all []string
 	if c.APIKeys != "" {
 		if all, err = readKeys("--api-keys", c.APIKeys); err != nil {
@@ -158,8 +158,8 @@ func (c *cacheClearCmd) tenants() (folders []string, err error) {
 		return nil, err
 	}
 	if keys != nil {
-		for _, name := range keys.Tenants() {
-			folders = append(folders, prefixes.Folder(name))
+		if folders, err = prefixes.Folders(dir, keys.Tenants()); err != nil {
+			return nil, err
 		}
 	}
 	return append(folders, c.Tenant...), nil

@@ -39,7 +39,11 @@ func TestCacheOfTenants(t *testing.T) {
 	name := map[string]string{}
 	for _, key := range []string{"", mine, theirs, others} {
 		of := files.Tenant(tenant(key))
-		name[key] = prefixes.Folder(tenant(key))
+		folders, err := prefixes.Folders(filepath.Join(folder.Cache, "prefixes"), []string{tenant(key)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name[key] = folders[0]
 		if err := of.Write(of.Names(make([]tandem.Token, 64))[0], prefixes.Page, make([]byte, 100), 0, time.Now()); err != nil {
 			t.Fatal(err)
 		}

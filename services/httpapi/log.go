@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tandem-llm/tandem/services/access"
 )
 
 const (
@@ -46,7 +48,7 @@ func (l *lineLimit) take(now time.Time) (skipped int, ok bool) {
 }
 
 // logRequest logs one line about a request that has ended. It holds nothing that a client has written but the method, the path of an
-// unknown address and the request's id; a tenant's name says nothing about its key.
+// unknown address and the request's id; what a tenant is called there opens nothing.
 func (s *Server) logRequest(c *call, name string, status int) {
 	now := time.Now()
 	args := []any{"method", short(c.Method, 20), "path", name, "status", status, "ms", now.Sub(c.begun).Milliseconds()}
@@ -57,7 +59,7 @@ func (s *Server) logRequest(c *call, name string, status int) {
 		args = append(args, "prompt_tokens", c.promptTokens, "output_tokens", c.outputTokens)
 	}
 	if c.tenant != "" {
-		args = append(args, "tenant", c.tenant)
+		args = append(args, "tenant", access.LogName(c.tenant))
 	}
 	args = append(args, "request", c.id)
 	if quietRoutes[name] && (status < http.StatusBadRequest || status == http.StatusServiceUnavailable) {

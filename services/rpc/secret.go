@@ -94,15 +94,7 @@ func DefaultSecret(make bool, log *slog.Logger) (*Secret, error) {
 
 // writeSecret writes a random secret to path, unless there is a file.
 func writeSecret(path string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
-	if err == nil {
-		defer os.Remove(tmp.Name())
-		_, err = io.WriteString(tmp, rand.Text()+"\n")
-		err = errors.Join(err, tmp.Close())
-	}
-	if err == nil {
-		err = os.Link(tmp.Name(), path) // atomic, and never replaces another's
-	}
+	err := files.New(path, []byte(rand.Text()+"\n"))
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return tandem.Errorf("secret", tandem.Invalid, "%s cannot be made: %w", path, bare(err))
 	}
