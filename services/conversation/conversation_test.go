@@ -60,7 +60,7 @@ func TestThoughts(t *testing.T) {
 		for _, p := range c.pieces {
 			add(turn.Read(p, c.tokens))
 		}
-		if add(turn.End()); turn.Thoughts() != c.thought || text != c.text {
+		if add(turn.End(tandem.Result{Finish: tandem.FinishStop})); turn.Thoughts() != c.thought || text != c.text {
 			t.Errorf("%q: %d tokens of thoughts, text %q", c.pieces, turn.Thoughts(), text)
 		}
 	}

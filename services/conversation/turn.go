@@ -59,18 +59,18 @@ func (t *Turn) count(pieces []calls.Piece, tokens int) {
 	}
 }
 
-// End returns what is left at the end of the output. The pieces are valid until the next call.
-func (t *Turn) End() []calls.Piece {
+// End returns what is left at the end of the output, by how it ended. The pieces are valid until the next call.
+func (t *Turn) End(how tandem.Result) []calls.Piece {
 	if t.reader == nil {
 		return nil
 	}
-	return t.reader.End()
+	return t.reader.End(how.Finish != tandem.FinishStop || how.Stopped != "")
 }
 
 // Thoughts returns how many tokens of the output were thoughts.
 func (t *Turn) Thoughts() int { return t.thought }
 
-// Calls returns how many calls have begun so far.
+// Calls returns how many calls have come so far.
 func (t *Turn) Calls() int {
 	if t.reader == nil {
 		return 0
@@ -78,7 +78,7 @@ func (t *Turn) Calls() int {
 	return t.reader.Calls()
 }
 
-// Called reports whether the turn ended with calls of tools: one that is complete ends it otherwise than the end of a text.
+// Called reports whether the turn ended with calls of tools, which is another end than that of a text.
 func (t *Turn) Called(why tandem.FinishReason) bool {
 	return why == tandem.FinishStop && t.Calls() > 0
 }

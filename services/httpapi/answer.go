@@ -173,7 +173,7 @@ func (s *Server) whole(o *oai.Call, x *choice) oai.Choice {
 	got, finish := x.sink.(*collected), string(x.result.Finish)
 	out := oai.Choice{Index: x.index, Finish: &finish}
 	if o.Chat {
-		out.Message = got.message.whole()
+		out.Message = got.message.whole(x.result)
 		finish = got.message.finish(x.result.Finish)
 	} else {
 		text := got.text.String()

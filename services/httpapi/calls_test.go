@@ -77,9 +77,6 @@ func (s *site) streamed(t *testing.T, body string) seen {
 		}
 		for _, x := range c.Choices {
 			got.content, got.thought = got.content+x.Delta.Content, got.thought+x.Delta.Reasoning
-			if strings.Contains(x.Delta.Content, "<") {
-				t.Errorf("a delta holds a marker: %s", data)
-			}
 			if x.Finish != "" {
 				got.finish += x.Finish + "."
 			}
@@ -126,10 +123,6 @@ func TestCalls(t *testing.T) {
 		t.Errorf("no calls are wanted: %s", all)
 	}
 
-	s = serve(t, writes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a", 3, tandem.FinishLength), large)
-	if got := s.streamed(t, body(`,"stream":true`)); got.finish != "length." || fmt.Sprintf("%q", got.calls) != `["f {\"a"]` {
-		t.Errorf("a call that is cut: %+v", got)
-	}
 	s = serve(t, writes("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", 3, tandem.FinishStop), large)
 	if _, all := s.ask(t, "POST", "/v1/chat/completions", body("")); !strings.Contains(all, `"content":null`) {
 		t.Errorf("a call alone: %s", all)

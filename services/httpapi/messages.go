@@ -51,7 +51,7 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
 		return o.InItsWords(weight.failed(err))
 	}
-	whole := got.whole()
+	whole := got.whole(x.result)
 	if whole.Reasoning != "" {
 		head.Content = append(head.Content, anthropic.Thought(whole.Reasoning))
 	}
@@ -59,11 +59,7 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 		head.Content = append(head.Content, anthropic.Text(text))
 	}
 	for _, t := range whole.ToolCalls {
-		input := json.RawMessage(t.Function.Arguments)
-		if !json.Valid(input) { // it was cut
-			input = json.RawMessage("{}")
-		}
-		head.Content = append(head.Content, anthropic.Call("toolu_"+randomHex(12), t.Function.Name, input))
+		head.Content = append(head.Content, anthropic.Call("toolu_"+randomHex(12), t.Function.Name, json.RawMessage(t.Function.Arguments)))
 	}
 	reason, sequence := anthropic.StopReason(x.result, len(whole.ToolCalls))
 	head.StopReason, head.StopSequence, head.Usage = &reason, sequence, anthropic.NewUsage(x.result)
@@ -234,7 +230,7 @@ func (m *messageSink) shut() error {
 
 // end sends the end of the answer.
 func (m *messageSink) end(x *choice) error {
-	if err := m.add(m.turn.End()); err != nil {
+	if err := m.add(m.turn.End(x.result)); err != nil {
 		return err
 	}
 	if err := m.shut(); err != nil {

@@ -276,7 +276,7 @@ func (r *ollamaSink) send(text, thought string, all []ollama.Call) error {
 
 // end completes the answer.
 func (r *ollamaSink) end(x *choice, took time.Duration) error {
-	if err := r.add(r.turn.End()); err != nil {
+	if err := r.add(r.turn.End(x.result)); err != nil {
 		return err
 	}
 	if err := r.called(); err != nil {

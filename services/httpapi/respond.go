@@ -307,7 +307,9 @@ func (r *responding) shut(status string) error {
 		}
 		e = responses.Event{Type: "response.content_part.done", ItemID: item.ID, Output: at, Content: zero, Part: &part}
 	}
-	item.Status = status
+	if item.Status = status; r.kind == calls.Arguments {
+		item.Status = "completed" // a call is told when it is
+	}
 	if err := r.send(e); err != nil {
 		return err
 	}
@@ -316,7 +318,7 @@ func (r *responding) shut(status string) error {
 
 // end completes the answer.
 func (r *responding) end(x *choice) error {
-	if err := r.add(r.turn.End()); err != nil {
+	if err := r.add(r.turn.End(x.result)); err != nil {
 		return err
 	}
 	status := "completed"

@@ -112,7 +112,7 @@ func (s *streamed) Delta(d tandem.Delta) error {
 func (s *streamed) end(x *choice) error {
 	finish := string(x.result.Finish)
 	if s.call.Chat {
-		for _, p := range s.parts(s.turn.End()) {
+		for _, p := range s.parts(s.turn.End(x.result)) {
 			if err := s.send(p, 0, nil); err != nil {
 				return err
 			}

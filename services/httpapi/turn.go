@@ -15,10 +15,7 @@ type turn struct{ *conversation.Turn }
 // deltas returns what further output adds to the turn.
 func (t turn) deltas(text string, tokens int) []oai.Turn { return t.turns(t.Read(text, tokens)) }
 
-// rest returns what is left at the end of the output.
-func (t turn) rest() []oai.Turn { return t.turns(t.End()) }
-
-// turns returns pieces as deltas of a stream: a call's id, type and name come once, its arguments in pieces.
+// turns returns pieces as deltas of a stream: a call's id, type and name come first, then its arguments.
 func (t turn) turns(pieces []calls.Piece) (out []oai.Turn) {
 	for _, p := range pieces {
 		switch p.Kind {
@@ -71,9 +68,9 @@ func (m *wholeTurn) called() {
 	m.arguments.Reset()
 }
 
-// whole returns the turn at the end of the output.
-func (m *wholeTurn) whole() *oai.Turn {
-	m.add(m.rest())
+// whole returns the turn at the end of the output, by how it ended.
+func (m *wholeTurn) whole(how tandem.Result) *oai.Turn {
+	m.add(m.turns(m.End(how)))
 	m.called()
 	out := &oai.Turn{Role: "assistant", Content: m.content.String(), Reasoning: m.thought.String(), ToolCalls: m.calls}
 	if out.Content == "" && len(out.ToolCalls) > 0 {
@@ -82,7 +79,7 @@ func (m *wholeTurn) whole() *oai.Turn {
 	return out
 }
 
-// finish returns why the turn ended: a call that is complete ends it otherwise than the end of a text.
+// finish returns why the turn ended, in this API's words.
 func (t turn) finish(why tandem.FinishReason) string {
 	if t.Called(why) {
 		return "tool_calls"

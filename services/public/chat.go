@@ -155,7 +155,7 @@ func (s *chatSink) add(pieces []calls.Piece) error {
 
 // end sends what is left of the answer, and its end.
 func (s *chatSink) end(result tandem.Result) error {
-	if err := s.add(s.turn.End()); err != nil {
+	if err := s.add(s.turn.End(result)); err != nil {
 		return err
 	}
 	f := finished(result)

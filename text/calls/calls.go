@@ -4,14 +4,15 @@
 // piece, cut anywhere, and returns pieces that say what they are. Its rules:
 //
 //  1. What it returns does not depend on where the output was cut.
-//  2. No piece holds a marker or a part of one.
-//  3. Nothing is lost. What looks like a call and is none is text; of a call that breaks off, what came is returned.
-//  4. A thought is never searched for calls.
+//  2. No piece holds a marker of a call that was told, or a part of one.
+//  3. Nothing is lost. A call is told when it is complete: its arguments are one piece, a JSON object. What looks like a call and is none,
+//     or breaks off, is text, with its markers.
+//  4. A thought stands at the beginning of an answer; a later marker of one is text. A call in a thought counts only if the thought is
+//     never closed and the model has ended the output by itself.
 package calls
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 )
 
@@ -22,7 +23,7 @@ const (
 	Text      Kind = iota // of the answer
 	Thought               // of what the model thinks before it answers
 	Begin                 // a call begins; the piece's text is the name of the tool
-	Arguments             // of the call that has begun: a piece of a JSON object
+	Arguments             // of the call that has begun: a JSON object
 )
 
 // Piece is a part of an output.
@@ -34,9 +35,8 @@ type Piece struct {
 
 // Tool is a tool that the model may call.
 type Tool struct {
-	Name string
-	// Types are the types of the parameters in JSON Schema, where they have one. Forms that write values without quotes need them.
-	Types map[string]string
+	Name       string
+	Parameters json.RawMessage // their JSON Schema. Forms that write values without quotes need it
 }
 
 // Tools are the tools that a request offers.
@@ -63,40 +63,7 @@ func Parse(array json.RawMessage) Tools {
 			name, parameters = t.Name, t.Parameters
 		}
 		if name != "" {
-			out = append(out, Tool{Name: name, Types: types(parameters)})
-		}
-	}
-	return out
-}
-
-// types returns the types of an object's properties.
-func types(schema json.RawMessage) map[string]string {
-	var s struct {
-		Properties map[string]json.RawMessage `json:"properties"`
-	}
-	if json.Unmarshal(schema, &s) != nil {
-		return nil
-	}
-	out := map[string]string{}
-	for name, raw := range s.Properties {
-		var p struct {
-			Type any   `json:"type"`
-			Enum []any `json:"enum"`
-		}
-		if json.Unmarshal(raw, &p) != nil {
-			continue
-		}
-		switch t := p.Type.(type) {
-		case string:
-			out[name] = t
-		case []any: // ["string", "null"]: a string unless it is written null
-			if len(t) > 0 && slices.Contains(t, any("string")) {
-				out[name] = "string?"
-			}
-		case nil:
-			if len(p.Enum) > 0 && !slices.ContainsFunc(p.Enum, func(v any) bool { _, ok := v.(string); return !ok }) {
-				out[name] = "string"
-			}
+			out = append(out, Tool{Name: name, Parameters: parameters})
 		}
 	}
 	return out
@@ -118,33 +85,4 @@ func (t Tools) find(name string) *Tool {
 		}
 	}
 	return alike
-}
-
-// value returns a value that is written without quotes as JSON, by the type of the parameter.
-func (t Tools) value(tool, parameter, written string) string {
-	kind := ""
-	if of := t.find(tool); of != nil {
-		kind = of.Types[parameter]
-	}
-	plain := strings.TrimSpace(written)
-	switch {
-	case kind == "string", kind == "string?" && plain != "null":
-		return quote(written)
-	case json.Valid([]byte(plain)):
-		return plain
-	case kind == "boolean" && (plain == "True" || plain == "False"):
-		return strings.ToLower(plain)
-	case plain == "None":
-		return "null"
-	}
-	return quote(written)
-}
-
-// quote returns s as a JSON string.
-func quote(s string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(s)
-	return strings.TrimSuffix(b.String(), "\n")
 }

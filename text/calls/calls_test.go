@@ -36,19 +36,19 @@ func merge(all []Piece) (out []Piece) {
 }
 
 // read returns what a reader makes of an output that comes in these parts.
-func read(f *Format, o Options, parts ...string) []Piece {
+func read(f *Format, o Options, cut bool, parts ...string) []Piece {
 	r := f.Reader(o)
 	var all []Piece
 	for _, p := range parts {
 		all = append(all, r.Read(p)...)
 	}
-	return merge(append(all, r.End()...))
+	return merge(append(all, r.End(cut)...))
 }
 
 // output is what a model of a family writes, by its published template, and what becomes of it.
 type output struct {
 	name, template, output string
-	thinking, single       bool
+	thinking, single, cut  bool
 	want                   string
 }
 
@@ -69,6 +69,7 @@ func outputs(t testing.TB) (all []output) {
 				x.template = value
 			case "options":
 				x.thinking, x.single = strings.Contains(value, "thinking"), strings.Contains(value, "single")
+				x.cut = strings.Contains(value, "cut")
 			case "output":
 				if x.output, err = strconv.Unquote(value); err != nil {
 					t.Fatalf("%s: %s: %v", name, value, err)
@@ -86,19 +87,19 @@ func TestOutputs(t *testing.T) {
 	for _, x := range outputs(t) {
 		t.Run(x.name, func(t *testing.T) {
 			f, o := Find(x.template), Options{Tools: Parse(json.RawMessage(offered)), Thinking: x.thinking, Single: x.single}
-			if got := show(read(f, o, x.output)); got != x.want {
+			if got := show(read(f, o, x.cut, x.output)); got != x.want {
 				t.Fatalf("%s: %q gives\n%swant\n%s", f.Name, x.output, got, x.want)
 			}
 			bytes := make([]string, len(x.output))
 			for i := range x.output {
-				if got := show(read(f, o, x.output[:i], x.output[i:])); got != x.want {
+				if got := show(read(f, o, x.cut, x.output[:i], x.output[i:])); got != x.want {
 					t.Fatalf("cut at %d, before %q, it gives\n%swant\n%s", i, x.output[i:], got, x.want)
 				}
 			}
 			for i := range bytes {
 				bytes[i] = x.output[i : i+1]
 			}
-			if got := show(read(f, o, bytes...)); got != x.want {
+			if got := show(read(f, o, x.cut, bytes...)); got != x.want {
 				t.Fatalf("byte by byte it gives\n%swant\n%s", got, x.want)
 			}
 		})
@@ -109,7 +110,7 @@ func TestOutputs(t *testing.T) {
 func TestWithoutTools(t *testing.T) {
 	const call = "<tool_call>{\"name\": \"list\", \"arguments\": {}}</tool_call>"
 	want := fmt.Sprintf("thought0 \"x\"\ntext0 %q\n", call)
-	if got := show(read(Hermes, Options{}, "<think>x</think>"+call)); got != want {
+	if got := show(read(Hermes, Options{}, false, "<think>x</think>"+call)); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
@@ -117,7 +118,7 @@ func TestWithoutTools(t *testing.T) {
 // TestEndlessHeader: a header of gpt-oss that is longer than any is text.
 func TestEndlessHeader(t *testing.T) {
 	long := strings.Repeat("x", 2*maxName)
-	if got, want := show(read(harmony, Options{}, "<|channel|>"+long, long)), fmt.Sprintf("text0 %q\n", long+long); got != want {
+	if got, want := show(read(harmony, Options{}, false, "<|channel|>"+long, long)), fmt.Sprintf("text0 %q\n", long+long); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
@@ -136,22 +137,22 @@ func FuzzReader(f *testing.F) {
 	formats := []*Format{Hermes, qwenCoder, glm, llama, mistral, deepseek, granite, functionGemma, gemma4, harmony}
 	for _, x := range outputs(f) {
 		for i := range formats {
-			f.Add(x.output, uint8(i), uint16(len(x.output)/2), x.thinking)
+			f.Add(x.output, uint8(i), uint16(len(x.output)/2), x.thinking, x.cut)
 		}
 	}
 	tools := Parse(json.RawMessage(offered))
-	f.Fuzz(func(t *testing.T, output string, format uint8, at uint16, thinking bool) {
+	f.Fuzz(func(t *testing.T, output string, format uint8, at uint16, thinking, cutOff bool) {
 		if len(output) > 1<<12 {
 			return
 		}
 		of := formats[int(format)%len(formats)]
 		o := Options{Tools: tools, Thinking: thinking}
-		whole := read(of, o, output)
+		whole := read(of, o, cutOff, output)
 		cut := int(at) % (len(output) + 1)
-		if got, want := show(read(of, o, output[:cut], output[cut:])), show(whole); got != want {
+		if got, want := show(read(of, o, cutOff, output[:cut], output[cut:])), show(whole); got != want {
 			t.Fatalf("%s: cut at %d, %q gives\n%swhole\n%s", of.Name, cut, output, got, want)
 		}
-		plain := !thinking && !of.channel
+		plain := !thinking && !of.channel && !strings.Contains(output, "```") && !strings.Contains(output, "~~~")
 		for _, m := range markers(of) {
 			plain = plain && (m == "" || !strings.Contains(output, m))
 		}

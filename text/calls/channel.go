@@ -1,6 +1,9 @@
 package calls
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // gpt-oss writes messages, each with a header that names its channel and, for a call, its recipient:
 //
@@ -24,24 +27,24 @@ func (r *Reader) header() bool {
 	switch {
 	case ok && len(head) <= maxName && headed(plain):
 	case plain == "" && r.ended:
-		r.buf = ""
+		r.drop(len(r.buf))
 		return false
 	case !r.ended && headed(plain) && len(r.buf) < maxName+len(message):
 		return false
 	case r.ended && strings.HasPrefix(plain, "<|"): // a header without a message
-		r.buf = ""
+		r.drop(len(r.buf))
 		return false
 	default: // no header, or one that never ends: an answer as it is
 		for _, m := range []string{startMark, channelMark} {
 			if rest, ok := strings.CutPrefix(plain, m); ok {
-				r.buf = rest // else message would find it, and come back here
+				r.drop(len(r.buf) - len(rest)) // else message would find it, and come back here
 				break
 			}
 		}
-		r.state, r.call = (*Reader).message, call{kind: Text}
+		r.state, r.kind = (*Reader).message, Text
 		return true
 	}
-	r.buf = rest
+	r.drop(len(r.buf) - len(rest))
 	_, channel, _ := strings.Cut(head, channelMark)
 	recipient := ""
 	if _, to, ok := strings.Cut(head, "to="); ok {
@@ -50,17 +53,16 @@ func (r *Reader) header() bool {
 			recipient = to[:at]
 		}
 	}
-	r.call, r.at = call{kind: Text}, opener{}
-	r.state = (*Reader).message
+	r.call, r.at, r.kind, r.state = call{}, opener{}, Text, (*Reader).message
 	switch {
 	case len(recipient) > len(functions) && strings.HasPrefix(recipient, functions) && len(r.tools) > 0:
 		r.begin(recipient[len(functions):])
 		r.state = (*Reader).messageArguments
 	case strings.HasPrefix(strings.TrimSpace(channel), "analysis"):
-		r.call.kind = Thought
+		r.kind = Thought
 	}
-	if r.call.kind == Text && r.answer && !r.begun {
-		r.space = "\n\n"
+	if r.kind == Text && r.answer || r.kind == Thought && r.thought { // an empty line keeps two apart
+		r.space = append(r.space[:0], "\n\n"...)
 	}
 	return true
 }
@@ -77,52 +79,77 @@ func headed(s string) bool {
 
 // message is the state within a message.
 func (r *Reader) message() bool {
-	at, mark := -1, ""
+	for at := 0; ; at++ {
+		i := strings.IndexByte(r.buf[at:], ends[0][0])
+		if i < 0 {
+			r.say(len(r.buf))
+			return r.ended && r.finish()
+		}
+		at += i
+		mark, part := r.endMark(r.buf[at:])
+		switch {
+		case part:
+			r.say(at)
+			return false
+		case mark != "":
+			r.say(at)
+			return r.nextMessage(mark)
+		}
+	}
+}
+
+// endMark returns the mark behind a message with which s begins, "" for none. part: more of s is needed to say.
+func (r *Reader) endMark(s string) (mark string, part bool) {
 	for _, m := range ends {
-		if i := strings.Index(r.buf, m); i >= 0 && (at < 0 || i < at) {
-			at, mark = i, m
+		switch {
+		case strings.HasPrefix(s, m):
+			return m, false
+		case !r.ended && strings.HasPrefix(m, s):
+			part = true
 		}
 	}
-	if at < 0 {
-		keep := 0
-		for _, m := range ends {
-			if !r.ended {
-				keep = max(keep, overlap(r.buf, m))
-			}
-		}
-		r.say(r.call.kind, r.buf[:len(r.buf)-keep])
-		r.buf = r.buf[len(r.buf)-keep:]
-		if r.ended && r.call.kind == Text && !r.past {
-			r.emit(Text, r.space)
-			r.space = ""
-		}
-		return false
-	}
-	r.say(r.call.kind, r.buf[:at])
-	return r.nextMessage(at, mark)
+	return "", part
 }
 
 // nextMessage leaves a message, at whose end mark stands.
-func (r *Reader) nextMessage(at int, mark string) bool {
-	r.buf = r.buf[at:]
+func (r *Reader) nextMessage(mark string) bool {
+	n := 0
 	if mark != startMark && mark != channelMark {
-		r.buf = r.buf[len(mark):]
+		n = len(mark)
 	}
-	r.space, r.begun = "", false
-	r.state = (*Reader).header
+	r.drop(r.pos + n)
+	r.space, r.state = r.space[:0], (*Reader).header
 	return true
 }
 
-// messageArguments is the state within the arguments of a call.
+// messageArguments is the state within the arguments of a call: an object that is all of its message, or nothing.
 func (r *Reader) messageArguments() bool {
-	if r.call.told {
-		r.state = (*Reader).message
-		return true
+	c := &r.call
+	if c.args != "" || len(c.value) == 0 {
+		rest := r.skip()
+		mark, part := r.endMark(rest)
+		switch {
+		case part, rest == "" && !r.ended:
+			return false
+		case mark != "", rest == "" && (c.args != "" || !r.cut): // an empty message has no arguments
+			r.ready = append(r.ready, whole{c.name, cmp.Or(c.args, "{}")})
+			r.tell()
+			r.past = false
+			return r.nextMessage(mark)
+		case c.args != "": // text behind the object
+			r.pos, r.state = 0, (*Reader).message
+			return true
+		}
 	}
-	more := r.arguments(func() bool { r.call.told = true; return true })
-	if r.call.told || !more {
-		return more
+	done, object := r.json(), false
+	if done == valueDone {
+		c.args, object = objectOf(string(c.value))
 	}
-	r.state, r.call.kind = (*Reader).message, Text // what follows is no JSON
+	if done == valueCut && !r.ended {
+		return false
+	}
+	if !object {
+		r.pos, r.state = 0, (*Reader).message
+	}
 	return true
 }

@@ -61,8 +61,7 @@ var (
 	// Qwen3-Coder where a client's prompt does, as Qwen Code's.
 	Hermes = &Format{Name: "hermes", think: thinkTags, bare: true, openers: []opener{hermes,
 		{mark: "<function_call>", close: "</function_call>", soft: true}, {mark: "<tools>", close: "</tools>", soft: true},
-		{mark: "```json\n", close: "```", soft: true}, {mark: "```\n", close: "```", soft: true},
-		tagged.within(""), tagged.within("<tool_call>"), tagged.within("<tool_call>\n")}}
+		tagged.within("")}}
 
 	qwenCoder = &Format{Name: "qwen3-coder", think: thinkTags, dropped: []string{"<tool_call>", "</tool_call>"},
 		openers: []opener{tagged}}

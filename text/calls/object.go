@@ -12,15 +12,15 @@ type call struct {
 	list   bool // within an array of calls
 	nested bool // within the object "function"
 	double bool // it began with two braces
+	shut   bool // its closing mark has come
 	key    string
 	name   string
-	args   string // that came before the name
-	told   bool   // arguments have been told
+	args   string // "" before they are complete
 	scan   scan
-	value  []byte
-	params int
-	lead   bool // space is skipped until something else comes
-	kind   Kind // of a message of gpt-oss
+	value  []byte // what scan has made of the value that is read, or the parameters so far
+	params int    // how many
+	quote  string // within which the search for the end is
+	depth  int    // of brackets in that search
 }
 
 // stage is what comes next in an object.
@@ -31,8 +31,8 @@ const (
 	wantKey
 	wantColon
 	wantValue
-	inArguments
 	wantComma
+	inArguments // of another syntax
 )
 
 var (
@@ -44,84 +44,99 @@ var (
 // inObject reads {"name": NAME, "arguments": {…}} in any order of the keys, or an array of these.
 func (r *Reader) inObject() bool {
 	c := &r.call
-	if c.stage == inArguments {
-		return r.arguments(func() bool { c.stage = wantComma; return true })
-	}
 	if c.stage == wantValue {
 		return r.inValue()
 	}
-	r.skip()
-	if r.buf == "" {
-		if r.ended && r.begun {
-			return r.ends()
+	rest := r.skip()
+	if rest == "" {
+		if r.ended && !r.cut && c.stage == wantComma {
+			return r.lacksBrace("")
 		}
 		return r.more()
 	}
-	b := r.buf[0]
+	b := rest[0]
 	switch c.stage {
 	case wantObject:
 		switch {
 		case b == '{':
-			list := c.list
-			*c = call{list: list, stage: wantKey}
-		case b == '[' && !c.list && !r.past:
+			*c = call{list: c.list, stage: wantKey}
+		case b == '[' && !c.list:
 			c.list = true
-		case b == ',' && c.list:
-		case b == ']' && c.list && r.calls > 0:
-			r.consume(1)
-			r.state = (*Reader).over
-			return true
+		case b == ',' && c.list && len(r.ready) > 0, b == '}' && c.double:
+		case b == ']' && c.list && len(r.ready) > 0:
+			r.pos++
+			return r.complete()
 		default:
 			return r.no()
 		}
-		r.consume(1)
+		r.pos++
 	case wantKey:
 		return r.objectKey(b)
 	case wantColon:
 		if b != ':' {
 			return r.no()
 		}
-		r.consume(1)
+		r.pos++
 		c.stage, c.scan, c.value = wantValue, scan{}, c.value[:0]
 	case wantComma:
-		switch {
-		case b == ',':
-			r.consume(1)
+		switch b {
+		case ',':
+			r.pos++
 			c.stage = wantKey
-		case b == '}':
+		case '}':
 			return r.objectEnds()
-		case r.begun: // the last brace is missing
-			r.state = (*Reader).over
 		default:
-			return r.no()
+			return r.lacksBrace(rest)
 		}
 	}
 	return true
 }
 
+// lacksBrace ends an object whose last brace is missing: its arguments are complete, and a mark or the end of the output is next.
+func (r *Reader) lacksBrace(rest string) bool {
+	c := &r.call
+	if c.args == "" || c.name == "" || c.list {
+		return r.no()
+	}
+	for _, m := range r.closers {
+		switch {
+		case rest == "" || strings.HasPrefix(rest, m):
+			c.nested = false
+			return r.called()
+		case !r.ended && strings.HasPrefix(m, rest):
+			return false
+		}
+	}
+	if rest == "" && len(r.closers) == 0 {
+		return r.called()
+	}
+	return r.no()
+}
+
 // objectKey reads a key, or the end of the object.
 func (r *Reader) objectKey(b byte) bool {
+	c := &r.call
 	switch b {
 	case '{': // Qwen 2.5's template shows the braces of its example twice, which small models copy
-		if c := &r.call; c.key == "" && !c.double && !c.nested {
-			r.consume(1)
+		if c.key == "" && !c.double && !c.nested {
+			r.pos++
 			c.double = true
 			return true
 		}
 	case '}':
 		return r.objectEnds()
-	case ',':
-		r.consume(1)
-		return true
 	case '"':
-		c, n := &r.call, stringEnd(r.buf)
-		if n == 0 {
+		rest := r.rest()
+		n := stringEnd(rest)
+		if n == 0 && len(rest) < maxName {
 			return r.more()
 		}
-		if json.Unmarshal([]byte(r.buf[:n]), &c.key) != nil || !r.begun && (!known(c.key) || r.at.soft && c.defines()) {
+		if n == 0 || json.Unmarshal([]byte(rest[:n]), &c.key) != nil ||
+			c.args == "" && (!known(c.key) || r.at.soft && c.defines()) {
 			return r.no()
 		}
-		r.consume(n)
+		r.pos += n
+		r.begun = r.begun || !r.at.soft
 		c.stage = wantColon
 		return true
 	}
@@ -152,113 +167,119 @@ func stringEnd(s string) int {
 // inValue reads the value of a key.
 func (r *Reader) inValue() bool {
 	c := &r.call
-	isName, isArguments := slices.Contains(nameKeys, c.key), slices.Contains(argumentKeys, c.key)
 	if len(c.value) == 0 {
-		r.skip()
-		switch {
-		case r.buf == "":
-			return r.more()
-		case r.buf[0] == '{' && c.key == "function" && !c.nested:
-			r.consume(1)
+		if rest := r.skip(); strings.HasPrefix(rest, "{") && c.key == "function" && !c.nested {
+			r.pos++
 			c.nested, c.stage = true, wantKey
 			return true
-		case r.buf[0] == '{' && isArguments && c.name != "":
-			if !r.begun && !r.begin(c.name) {
-				return r.no()
-			}
-			c.stage, c.told = inArguments, true
-			return true
 		}
 	}
-	for i := 0; i < len(r.buf); i++ {
-		b, bad := r.buf[i], false
-		if len(c.scan.word) > 0 && len(c.scan.stack) == 0 && strings.IndexByte(",}]"+space, b) >= 0 {
-			r.consume(i)
-			return isWord(c.scan.word) && r.valued(isName, isArguments) || r.no()
-		}
-		if c.value, bad = c.scan.step(b, c.value); bad {
-			r.consume(i)
-			return r.no()
-		}
-		if c.scan.done() {
-			r.consume(i + 1)
-			return r.valued(isName, isArguments) || r.no()
-		}
+	switch r.json() {
+	case valueBad:
+		return r.no()
+	case valueCut:
+		return r.more()
 	}
-	r.consume(len(r.buf))
-	return r.more()
+	return r.valued() || r.no()
 }
 
-// valued takes a value that is complete; false: this is no call.
-func (r *Reader) valued(isName, isArguments bool) bool {
+// verdict is what is known of a JSON value that is being read.
+type verdict uint8
+
+const (
+	valueCut  verdict = iota // more of it is needed
+	valueDone                // c.value is complete
+	valueBad                 // it is none
+)
+
+// json reads on in a JSON value, and keeps it repaired in c.value.
+func (r *Reader) json() verdict {
+	c := &r.call
+	for i := r.pos; i < len(r.buf); i++ {
+		b, bad := r.buf[i], false
+		if len(c.scan.word) > 0 && len(c.scan.stack) == 0 && strings.IndexByte(",}]"+space, b) >= 0 {
+			r.pos = i
+			if c.value, bad = c.scan.ends(c.value); bad {
+				return valueBad
+			}
+			return valueDone
+		}
+		if c.value, bad = c.scan.step(b, c.value); bad {
+			return valueBad
+		}
+		if c.scan.done() {
+			r.pos = i + 1
+			return valueDone
+		}
+	}
+	r.pos = len(r.buf)
+	return valueCut
+}
+
+// valued takes a value that is complete; false: this is no call. Two names, and arguments twice, could be read in two ways.
+func (r *Reader) valued() bool {
 	c := &r.call
 	c.stage = wantComma
 	switch {
-	case isName && c.name == "":
-		return json.Unmarshal(c.value, &c.name) == nil && c.name != "" && (!r.at.soft || r.tools.find(c.name) != nil)
-	case isArguments && !c.told && c.args == "":
-		c.args = objectOf(string(c.value))
+	case slices.Contains(nameKeys, c.key):
+		name := ""
+		if json.Unmarshal(c.value, &name) != nil || name == "" || c.name != "" && c.name != name {
+			return false
+		}
+		c.name = name
+		if r.tools.find(name) != nil {
+			r.begun = true
+		} else if r.at.soft {
+			return false
+		}
+	case slices.Contains(argumentKeys, c.key):
+		ok := c.args == ""
+		if ok {
+			c.args, ok = objectOf(string(c.value))
+		}
+		return ok
 	}
 	return true
 }
 
 // objectOf returns the arguments of a call as an object: some models write the object as a string.
-func objectOf(value string) string {
+func objectOf(value string) (string, bool) {
 	inner := ""
-	if json.Unmarshal([]byte(value), &inner) == nil && (inner == "" || json.Valid([]byte(inner))) {
-		value = inner
+	if json.Unmarshal([]byte(value), &inner) == nil { // a string, or null
+		if inner = strings.TrimSpace(inner); inner == "" || inner == "null" {
+			return "{}", true
+		}
+		repaired, ok := repaired(inner)
+		return repaired, ok && repaired[0] == '{'
 	}
-	if value = strings.TrimSpace(value); value == "" || value == "null" {
-		return "{}"
-	}
-	return value
+	return value, value[0] == '{'
 }
 
 // objectEnds reads the brace behind a call's keys.
 func (r *Reader) objectEnds() bool {
 	c := &r.call
+	r.pos++
 	if c.nested {
-		r.consume(1)
 		c.nested, c.stage = false, wantComma
 		return true
 	}
-	if !r.begun && !r.begin(c.name) {
+	return r.called()
+}
+
+// called notes a call whose name and arguments are complete.
+func (r *Reader) called() bool {
+	c := &r.call
+	name := c.name
+	if !r.begin(name) {
 		return r.no()
 	}
-	r.consume(1)
-	if !c.told {
-		if c.args == "" {
-			c.args = "{}"
-		}
-		r.emit(Arguments, c.args)
+	if c.args == "" {
+		c.args = "{}"
 	}
+	r.ready = append(r.ready, whole{c.name, c.args})
 	if c.list {
-		r.begun, r.mark, r.past = false, "", true
 		c.stage = wantObject
 		return true
 	}
-	r.state = (*Reader).over
-	return true
-}
-
-// arguments tells an object as it comes, and calls end once it is complete.
-func (r *Reader) arguments(end func() bool) bool {
-	c, out := &r.call, []byte(nil)
-	for i := 0; i < len(r.buf); i++ {
-		var bad bool
-		if out, bad = c.scan.step(r.buf[i], out); bad {
-			r.emit(Arguments, string(out))
-			r.consume(i)
-			return r.no()
-		}
-		if c.scan.done() {
-			r.emit(Arguments, string(out))
-			r.consume(i + 1)
-			c.scan = scan{}
-			return end()
-		}
-	}
-	r.emit(Arguments, string(out))
-	r.consume(len(r.buf))
-	return r.more()
+	return r.complete()
 }

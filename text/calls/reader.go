@@ -5,27 +5,49 @@ import "strings"
 const space = " \t\r\n"
 
 // Reader takes one output apart. Not safe for concurrent use.
+//
+// Text and thoughts are told as they come. A call is held back, in buf, until it is complete: pos is how far its parser has read. If it
+// turns out to be none, its opening mark is text, and what is behind the mark is searched again. Where a call had begun, all up to its
+// closing mark is text, for calls that its arguments quote are none. So each byte is read a bounded number of times, however it comes.
 type Reader struct {
 	f      *Format
 	tools  Tools
 	single bool
+	firsts string // the bytes with which marks begin
+	roots  map[string]*schema
 
-	buf   string // what is not decided yet
-	ended bool   // no more comes
+	in    strings.Builder // ends with buf
+	buf   string          // what is not decided yet
+	pos   int             // what the parser of a call has read of it
+	seen  int             // what has been searched of it for the end of a thought
+	found int             // and for a mark by find
+	ended bool            // no more comes
+	cut   bool            // and the model did not end by itself
 	state func(*Reader) bool
 	out   []Piece
 
-	at     opener // of the call that is read
-	mark   string // that opened it
-	behind string // what was read since, in case that it is no call
-	broken string // the closing marker of a call that has broken off
-	calls  int    // that have begun
-	begun  bool   // the call that is read has
-	space  string // that belongs to the text if more text follows
-	answer bool   // text of the answer has come
-	past   bool   // calls have ended here: space before further text is not told
+	kind    Kind   // of text that is no call: Text or Thought
+	last    bool   // the thought is not closed, the model has ended: its calls count
+	spoiled bool   // a call has broken off: no others are looked for up to the mark until, which belongs to it if it closes
+	until   string // "": up to the end
+	fence   string // of code, that is open: its backquotes or tildes
+	blank   bool   // of the line only space has come
+	space   []byte // that belongs to the text if more text follows
+	skips   bool   // space at the beginning of a thought and behind it is not told
+	answer  bool   // text of the answer has come
+	thought bool   // a thought has come
+	behind  bool   // a thought has ended
+	past    bool   // calls have ended here: space before further text is not told
 
-	call call
+	reading bool     // a call, or what may be one
+	at      opener   // of the call that is read
+	lead    int      // bytes of the marks that opened it
+	closers []string // marks that may stand behind it
+	fenced  string   // the fence that is all around it
+	begun   bool     // it names a tool, or has the keys of a call
+	call    call
+	ready   []whole // calls that are complete but not told
+	calls   int     // that have been told
 }
 
 // Options are those of one output.
@@ -37,330 +59,319 @@ type Options struct {
 
 // Reader returns a reader of one output.
 func (f *Format) Reader(o Options) *Reader {
-	r := &Reader{f: f, tools: o.Tools, single: o.Single, state: (*Reader).first}
+	r := &Reader{f: f, tools: o.Tools, single: o.Single, roots: map[string]*schema{}, blank: true, state: (*Reader).first}
+	for _, m := range append(f.marks(), f.think[1], "```", "~~~") {
+		if m != "" && strings.IndexByte(r.firsts, m[0]) < 0 {
+			r.firsts += m[:1]
+		}
+	}
 	switch {
 	case f.channel:
 		r.state = (*Reader).header
 	case o.Thinking:
-		r.state = (*Reader).inThought
-		r.call.lead = true
+		r.think()
 	}
 	return r
 }
 
-// Calls returns how many calls have begun so far.
+// marks returns the marks of calls.
+func (f *Format) marks() (all []string) {
+	for _, o := range f.openers {
+		all = append(all, o.mark, o.close)
+	}
+	return append(all, f.dropped...)
+}
+
+// Calls returns how many calls have been told so far.
 func (r *Reader) Calls() int { return r.calls }
 
 // Read takes the next part of the output, and returns what it adds. The pieces are valid until the next call.
 func (r *Reader) Read(s string) []Piece {
-	r.buf += s
+	if r.in.Len() > 2*len(r.buf)+1<<12 {
+		r.in.Reset()
+		r.in.WriteString(r.buf)
+	}
+	r.in.WriteString(s)
+	all := r.in.String()
+	r.buf = all[len(all)-len(r.buf)-len(s):]
 	return r.run()
 }
 
-// End says that no more comes, and returns what is left.
-func (r *Reader) End() []Piece {
-	r.ended = true
+// End says that no more comes, and returns what is left. cut: the model did not end the output by itself, it was ended by a limit or by a
+// stop sequence of the client.
+func (r *Reader) End(cut bool) []Piece {
+	r.ended, r.cut = true, cut
 	return r.run()
 }
 
+// run returns the pieces of what is decided. Neighbours of one kind are one piece.
 func (r *Reader) run() []Piece {
 	r.out = r.out[:0]
-	for r.state(r) {
+	for r.closed() || r.state(r) {
 	}
+	merged := r.out[:0]
+	for i := 0; i < len(r.out); {
+		p, j := r.out[i], i+1
+		var texts []string
+		for ; j < len(r.out) && p.Kind != Begin && r.out[j].Kind == p.Kind && r.out[j].Call == p.Call; j++ {
+			texts = append(texts, r.out[j].Text)
+		}
+		if texts != nil {
+			p.Text += strings.Join(texts, "")
+		}
+		merged = append(merged, p)
+		i = j
+	}
+	r.out = merged
 	return r.out
 }
 
-// emit adds a piece, to the last one if it is of the same kind.
-func (r *Reader) emit(k Kind, s string) {
-	if s == "" && k != Begin {
-		return
+// say tells the first n bytes of the buffer, which are no call. Space at their end waits for what follows.
+func (r *Reader) say(n int) {
+	s := r.buf[:n]
+	r.buf, r.pos, r.seen, r.found = r.buf[n:], 0, 0, 0
+	if line := strings.LastIndexByte(s, '\n'); line >= 0 {
+		r.blank = strings.Trim(s[line:], space) == ""
+	} else {
+		r.blank = r.blank && strings.Trim(s, space) == ""
 	}
-	call := 0
-	if k == Begin || k == Arguments {
-		if call = r.calls - 1; r.single && call > 0 {
-			return
-		}
-	}
-	if n := len(r.out); n > 0 && k != Begin && r.out[n-1].Kind == k && r.out[n-1].Call == call {
-		r.out[n-1].Text += s
-		return
-	}
-	r.out = append(r.out, Piece{k, call, s})
-}
-
-// say adds text or a thought. Space at its end waits for what follows.
-func (r *Reader) say(k Kind, s string) {
-	if r.call.lead { // space at the beginning of a thought, and behind one, is the template's
+	if r.skips {
 		if s = strings.TrimLeft(s, space); s == "" {
 			return
 		}
-		r.call.lead = false
+		r.skips = false
 	}
 	body := strings.TrimRight(s, space)
 	if body == "" {
-		r.space += s
+		r.space = append(r.space, s...)
 		return
 	}
-	if r.past && k == Text {
-		r.space, r.past = "", false
+	if r.past && r.kind == Text {
+		r.space, r.past = r.space[:0], false
 		if r.answer {
-			r.space = "\n"
+			r.space = append(r.space, '\n')
 		}
 		body = strings.TrimLeft(body, space)
 	}
-	if k == Text {
+	if r.kind == Text {
 		r.answer = true
+	} else {
+		r.thought = true
 	}
-	r.emit(k, r.space+body)
-	r.space = s[len(strings.TrimRight(s, space)):]
+	r.out = append(r.out, Piece{r.kind, 0, string(r.space) + body})
+	r.space = append(r.space[:0], s[len(strings.TrimRight(s, space)):]...)
+}
+
+// finish tells space at the end of an answer.
+func (r *Reader) finish() bool {
+	if r.kind == Text && !r.past && len(r.space) > 0 {
+		r.out = append(r.out, Piece{Text, 0, string(r.space)})
+	}
+	r.space = nil
+	return false
+}
+
+// drop forgets the first n bytes of the buffer.
+func (r *Reader) drop(n int) { r.buf, r.pos, r.seen, r.found = r.buf[n:], 0, 0, 0 }
+
+// rest returns what the parser of a call has not read yet.
+func (r *Reader) rest() string { return r.buf[r.pos:] }
+
+// skip reads space, and returns what is behind it.
+func (r *Reader) skip() string {
+	r.pos = len(r.buf) - len(strings.TrimLeft(r.rest(), space))
+	return r.rest()
+}
+
+// think begins a thought. Behind another one an empty line keeps them apart.
+func (r *Reader) think() {
+	r.kind, r.skips, r.space, r.state = Thought, true, r.space[:0], (*Reader).thinks
+	if r.thought {
+		r.space = append(r.space, "\n\n"...)
+	}
+}
+
+// thinks is the state at the beginning of a thought: models repeat the mark with which the template has opened it.
+func (r *Reader) thinks() bool {
+	rest, open := r.skip(), strings.TrimSpace(r.f.think[0])
+	switch {
+	case strings.HasPrefix(rest, open):
+		r.drop(r.pos + len(open))
+	case !r.ended && strings.HasPrefix(open, rest):
+		return false
+	}
+	r.state = (*Reader).text
+	return true
 }
 
 // first is the state before the answer: a thought, calls, or text may come.
 func (r *Reader) first() bool {
-	trimmed := strings.TrimLeft(r.buf, space)
-	if trimmed == "" && !r.ended {
-		return false
-	}
+	rest, open := r.skip(), r.f.think[0]
 	offered := len(r.tools) > 0
 	switch {
-	case offered && r.f.bare && strings.HasPrefix(trimmed, "{"):
-		r.take(opener{soft: true}, r.buf[:len(r.buf)-len(trimmed)], trimmed)
-	case offered && r.f.bare && strings.HasPrefix(trimmed, "["), offered && r.f.python && strings.HasPrefix(trimmed, "["):
-		inner := strings.TrimLeft(trimmed[1:], space)
+	case !r.ended && (rest == "" || strings.HasPrefix(open, rest) && rest != open):
+		return false
+	case open != "" && strings.HasPrefix(rest, open):
+		r.drop(r.pos + len(open))
+		r.think()
+		return true
+	case offered && r.f.bare && strings.HasPrefix(rest, "{"):
+		r.take(opener{soft: true})
+		return true
+	case offered && (r.f.bare || r.f.python) && strings.HasPrefix(rest, "["):
+		inner := strings.TrimLeft(rest[1:], space)
 		switch {
-		case inner == "" && !r.ended:
+		case inner == "" && !r.ended && len(rest) < maxName:
 			return false
 		case strings.HasPrefix(inner, "{"):
-			r.take(opener{soft: true}, r.buf[:len(r.buf)-len(trimmed)], trimmed)
+			r.take(opener{soft: true})
+			return true
 		case r.f.python:
-			r.take(opener{syntax: python, soft: true}, r.buf[:len(r.buf)-len(trimmed)], trimmed)
-		default:
-			r.state = (*Reader).text
-		}
-	default:
-		r.state = (*Reader).text
-	}
-	return true
-}
-
-// text is the state within the answer.
-func (r *Reader) text() bool {
-	at, mark := -1, ""
-	var is any
-	look := func(m string, what any) {
-		if i := strings.Index(r.buf, m); m != "" && i >= 0 && (at < 0 || i < at || i == at && len(m) > len(mark)) {
-			at, mark, is = i, m, what
-		}
-	}
-	look(r.f.think[0], thinkMark)
-	if len(r.tools) > 0 {
-		for _, o := range r.f.openers {
-			look(o.mark, o)
-		}
-		for _, m := range r.f.dropped {
-			look(m, dropMark)
-		}
-		look(r.broken, dropMark)
-	}
-	if at < 0 {
-		keep := r.partial()
-		r.say(Text, r.buf[:len(r.buf)-keep])
-		r.buf = r.buf[len(r.buf)-keep:]
-		if r.ended && !r.past {
-			r.emit(Text, r.space)
-			r.space = ""
-		}
-		return false
-	}
-	if keep := r.partial(); keep > 0 && !r.ended && len(r.buf)-keep <= at { // a longer marker may begin here
-		return false
-	}
-	before, rest := r.buf[:at], r.buf[at+len(mark):]
-	r.say(Text, before)
-	r.buf = rest
-	switch is := is.(type) {
-	case opener:
-		r.take(is, mark, rest)
-	case marker:
-		if is == thinkMark {
-			r.state, r.call.lead, r.space = (*Reader).inThought, true, ""
-		} else {
-			r.past = true
-		}
-	}
-	return true
-}
-
-// marker is a marker other than a call's.
-type marker uint8
-
-const (
-	thinkMark marker = iota
-	dropMark
-)
-
-// partial returns the length of the longest end of the buffer that may be the beginning of a marker.
-func (r *Reader) partial() (n int) {
-	if r.ended {
-		return 0
-	}
-	look := func(m string) { n = max(n, overlap(r.buf, m)) }
-	look(r.f.think[0])
-	if len(r.tools) > 0 {
-		for _, o := range r.f.openers {
-			look(o.mark)
-		}
-		for _, m := range r.f.dropped {
-			look(m)
-		}
-		look(r.broken)
-	}
-	return n
-}
-
-// overlap returns how many bytes at the end of s are the beginning of mark, but not all of it.
-func overlap(s, mark string) int {
-	for n := min(len(mark)-1, len(s)); n > 0; n-- {
-		if strings.HasSuffix(s, mark[:n]) {
-			return n
-		}
-	}
-	return 0
-}
-
-// inThought is the state within a thought.
-func (r *Reader) inThought() bool {
-	before, rest, ends := strings.Cut(r.buf, r.f.think[1])
-	if !ends {
-		keep := 0
-		if !r.ended {
-			keep = overlap(r.buf, r.f.think[1])
-		}
-		r.say(Thought, r.buf[:len(r.buf)-keep])
-		r.buf = r.buf[len(r.buf)-keep:]
-		return false
-	}
-	r.say(Thought, before)
-	r.buf, r.space, r.call.lead = rest, "", true
-	r.state = (*Reader).behindThought
-	return true
-}
-
-// behindThought is the state behind a thought: space is not the answer's, and calls may begin as at the beginning.
-func (r *Reader) behindThought() bool {
-	if r.buf = strings.TrimLeft(r.buf, space); r.buf == "" {
-		return false
-	}
-	r.call.lead = false
-	r.state = (*Reader).first
-	if r.answer {
-		r.state = (*Reader).text
-	}
-	return true
-}
-
-// take begins to read a call that is opened by mark, with rest behind it.
-func (r *Reader) take(o opener, mark, rest string) {
-	r.at, r.mark, r.behind, r.buf, r.begun = o, mark, "", rest, false
-	r.call = call{}
-	r.state = [...]func(*Reader) bool{object: (*Reader).inObject, named: (*Reader).inNamed, xml: (*Reader).inXML, pairs: (*Reader).inPairs,
-		braces: (*Reader).inWhole, python: (*Reader).inWhole}[o.syntax]
-}
-
-// consume moves n bytes out of the buffer, and keeps them while the call may turn out to be none.
-func (r *Reader) consume(n int) string {
-	s := r.buf[:n]
-	if !r.begun {
-		r.behind += s
-	}
-	r.buf = r.buf[n:]
-	return s
-}
-
-// skip consumes space.
-func (r *Reader) skip() { r.consume(len(r.buf) - len(strings.TrimLeft(r.buf, space))) }
-
-// begin tells the beginning of a call. It reports whether that is one.
-func (r *Reader) begin(name string) bool {
-	tool := r.tools.find(name)
-	switch {
-	case tool != nil:
-		name = tool.Name
-	case name == "" || r.at.soft:
-		return false
-	}
-	r.calls++
-	r.begun, r.behind = true, ""
-	r.space = ""
-	r.emit(Begin, name)
-	return true
-}
-
-// no says that what has been read is no call, or that the rest of it is none: it is text.
-func (r *Reader) no() bool {
-	r.state = (*Reader).text
-	if r.begun {
-		r.broken, r.past, r.begun = r.at.close, true, false
-		return true
-	}
-	r.buf, r.behind = r.behind+r.buf, ""
-	n := 0
-	if r.at.mark == "" { // a bare object
-		n = min(1, len(r.buf))
-	}
-	r.say(Text, r.mark+r.buf[:n])
-	r.buf = r.buf[n:]
-	return true
-}
-
-// more asks for more of a call; at the end of the output the call has broken off.
-func (r *Reader) more() bool { return r.ended && r.no() }
-
-// over is the state behind a call: its closing marker, another object that names a tool, or text.
-func (r *Reader) over() bool {
-	rest := strings.TrimLeft(r.buf, space)
-	if r.at.close == "" && r.call.double { // no marker says where the braces end
-		if r.buf = strings.TrimLeft(rest, "}"+space); r.buf == "" && !r.ended {
-			return false
-		}
-		rest = r.buf
-	}
-	for _, m := range []string{"}", "```", r.at.close} { // a brace too many is a common slip; a fence closes DeepSeek's arguments
-		switch {
-		case m == "" || r.at.close == "":
-		case strings.HasPrefix(rest, m):
-			rest = strings.TrimLeft(rest[len(m):], space)
-			if m == "}" && strings.HasPrefix(rest, m) {
-				rest = strings.TrimLeft(rest, "}"+space)
-			}
-			if m == r.at.close {
-				r.buf = rest
-				if r.at.syntax == xml && strings.HasPrefix(r.mark, hermes.mark) {
-					r.at.close, r.mark = hermes.close, "" // which may be missing
-					return true
-				}
-				return r.ends()
-			}
-		case !r.ended && strings.HasPrefix(m, rest):
-			return false
-		}
-	}
-	if r.buf = rest; r.at.syntax == object && !r.call.list && !r.single {
-		switch {
-		case rest == "" && !r.ended:
-			return false
-		case strings.HasPrefix(rest, "{"):
-			r.past, r.space = true, ""
-			r.take(opener{close: r.at.close, soft: true}, "", rest)
+			r.take(opener{syntax: python, soft: true})
 			return true
 		}
 	}
-	return r.ends()
+	if r.behind { // space behind a thought is the template's
+		r.drop(r.pos)
+	}
+	r.pos, r.state = 0, (*Reader).text
+	return true
 }
 
-// ends leaves a call.
-func (r *Reader) ends() bool {
-	r.past, r.space, r.begun = true, "", false
-	r.state = (*Reader).text
+// mark is one that text may hold.
+type mark struct {
+	text string
+	is   markKind
+	opener
+}
+
+type markKind uint8
+
+const (
+	noMark    markKind = iota
+	thinkMark          // ends a thought
+	openMark           // opens a call
+	leadMark           // stands before or behind calls, and is dropped there
+	closeMark          // closes a call
+	fenceMark          // of code
+	untilMark          // ends what a broken call has spoiled
+)
+
+// match returns the longest mark with which s begins. part: more of s is needed to say.
+func (r *Reader) match(s string) (m mark, part bool) {
+	look := func(text string, is markKind, o opener) {
+		switch {
+		case text == "":
+		case strings.HasPrefix(s, text):
+			if len(text) > len(m.text) {
+				m = mark{text, is, o}
+			}
+		case !r.ended && strings.HasPrefix(text, s):
+			part = true
+		}
+	}
+	if r.kind == Thought {
+		look(r.f.think[1], thinkMark, opener{})
+	}
+	if r.spoiled {
+		look(r.until, untilMark, opener{})
+	}
+	if r.spoiled || len(r.tools) == 0 {
+		return m, part
+	}
+	for _, o := range r.f.openers {
+		look(o.mark, openMark, o)
+		look(o.close, closeMark, opener{})
+	}
+	for _, d := range r.f.dropped {
+		look(d, leadMark, opener{})
+	}
+	if r.kind == Text {
+		look("```", fenceMark, opener{})
+		look("~~~", fenceMark, opener{})
+	}
+	return m, part
+}
+
+// text is the state within the answer or a thought.
+func (r *Reader) text() bool {
+	m, at := mark{}, 0
+	for ; ; at++ {
+		i := strings.IndexAny(r.buf[at:], r.firsts)
+		if i < 0 {
+			r.say(len(r.buf))
+			return r.ended && r.finish()
+		}
+		at += i
+		part := false
+		if m, part = r.match(r.buf[at:]); part {
+			r.say(at)
+			return false
+		}
+		if m.is != noMark {
+			break
+		}
+	}
+	r.say(at)
+	switch m.is {
+	case thinkMark:
+		return r.thoughtEnds(len(m.text))
+	case untilMark:
+		r.spoiled = false
+		if n := len(m.text); r.until != r.at.mark {
+			r.say(n)
+		}
+	case closeMark:
+		if r.past {
+			r.drop(len(m.text))
+		} else {
+			r.say(len(m.text))
+		}
+	case fenceMark:
+		return r.codeFence()
+	default:
+		r.opens()
+	}
 	return true
+}
+
+// thoughtEnds leaves a thought, whose closing mark has n bytes.
+func (r *Reader) thoughtEnds(n int) bool {
+	r.drop(n)
+	r.kind, r.space, r.skips, r.spoiled, r.blank, r.behind, r.reading = Text, r.space[:0], false, false, true, true, false
+	r.state = (*Reader).first
+	return true
+}
+
+// codeFence reads a fence in the answer: its end, or the beginning of one in which a call may stand.
+func (r *Reader) codeFence() bool {
+	run := r.buf[:len(r.buf)-len(strings.TrimLeft(r.buf, r.buf[:1]))]
+	rest := strings.TrimLeft(r.buf[len(run):], " \t\r")
+	switch {
+	case !r.ended && rest == "" && len(r.buf) < maxName:
+		return false
+	case !r.blank:
+	case r.fence == "":
+		r.opens()
+		return true
+	case strings.HasPrefix(run, r.fence) && (rest == "" || rest[0] == '\n'):
+		r.fence = ""
+	}
+	r.say(len(run))
+	return true
+}
+
+// closed leaves a thought whose end comes while what may be a call is read in it. It reports whether it has come.
+func (r *Reader) closed() bool {
+	if !r.reading || r.kind != Thought || r.last {
+		return false
+	}
+	shut := r.f.think[1]
+	i := strings.Index(r.buf[r.seen:], shut)
+	if i < 0 {
+		r.seen = max(r.seen, len(r.buf)-len(shut)+1)
+		return false
+	}
+	r.say(r.seen + i)
+	return r.thoughtEnds(len(shut))
 }

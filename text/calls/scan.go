@@ -1,16 +1,28 @@
 package calls
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// scan follows a JSON value byte by byte, and says where it ends or goes wrong. Line breaks and tabs within strings, which models write
-// as they are, become escapes.
+// scan follows a JSON value byte by byte, says where it ends or goes wrong, and repairs what models write and JSON lacks, where it can be
+// read in one way only:
+//
+//   - Line breaks, tabs and other control characters within strings become escapes.
+//   - A backslash that begins no escape is a backslash: "\d" is a backslash and a d. A string in which others begin one is read in no way:
+//     who writes C:\Users\new has escaped nothing, and who writes \d+\n may have.
+//   - A comma behind the last member is dropped; True, False and None are true, false and null.
 type scan struct {
-	stack  []byte // '{' or '['
-	expect expectation
-	quoted bool   // within a string
-	key    bool   // which is a key
-	escape int    // bytes of an escape that are still to come
-	word   []byte // a number or literal
+	stack            []byte // '{' or '['
+	expect           expectation
+	comma            bool   // the last byte that is no space is one
+	quoted           bool   // within a string
+	key              bool   // which is a key
+	escape           int    // bytes of an escape that are still to come; of \u negative
+	escaped, literal bool   // the string has an escape other than \", a backslash that is none
+	word             []byte // a number or literal
 }
 
 // expectation is what may come next.
@@ -32,20 +44,45 @@ func (s *scan) step(c byte, out []byte) (_ []byte, bad bool) {
 		return s.inString(c, out)
 	}
 	if len(s.word) > 0 {
-		switch {
-		case c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == 'E' || c == '+' || c == '-' || c == '.':
+		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == 'E' || c == '+' || c == '-' || c == '.' {
 			s.word = append(s.word, c)
 			return append(out, c), len(s.word) > maxWord || !begins(s.word)
-		case !isWord(s.word):
+		}
+		if out, bad = s.ends(out); bad {
 			return out, true
 		}
-		s.word = s.word[:0]
-		s.closed()
+	}
+	if s.comma && (c == '}' || c == ']') {
+		out = append(bytes.TrimRight(out, ","+space), out[len(bytes.TrimRight(out, space)):]...)
+		s.expect = aCommaOrEnd
 	}
 	if s.between(c) {
 		return out, true
 	}
+	s.comma = c == ',' || s.comma && strings.IndexByte(space, c) >= 0
 	return append(out, c), false
+}
+
+// ends takes the end of a number or literal. bad: it is none.
+func (s *scan) ends(out []byte) (_ []byte, bad bool) {
+	w, ok := word(string(s.word))
+	out = append(out[:len(out)-len(s.word)], w...)
+	s.word = s.word[:0]
+	s.closed()
+	return out, !ok
+}
+
+// repaired returns a value in JSON, false if it is none that can be repaired.
+func repaired(v string) (string, bool) {
+	var s scan
+	out, bad := make([]byte, 0, len(v)), false
+	for i := 0; i < len(v) && !bad; i++ {
+		out, bad = s.step(v[i], out)
+	}
+	if !bad && len(s.word) > 0 {
+		out, bad = s.ends(out)
+	}
+	return string(out), !bad && s.done()
 }
 
 // between takes a byte outside of strings and words; true: it cannot be there.
@@ -79,7 +116,7 @@ func (s *scan) between(c byte) (bad bool) {
 		default:
 			return true
 		}
-		s.quoted = true
+		s.quoted, s.escaped, s.literal = true, false, false
 	case ':':
 		if s.expect != aColon {
 			return true
@@ -111,21 +148,29 @@ const (
 
 // inString takes a byte within a string.
 func (s *scan) inString(c byte, out []byte) (_ []byte, bad bool) {
+	hex := c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 	switch {
-	case s.escape == 1: // the byte behind the backslash
-		s.escape = 0
-		switch c {
-		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		case 'u':
-			s.escape = -4
-		default:
-			return out, true
-		}
-	case s.escape < 0:
-		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
-			return out, true
-		}
+	case s.escape == 1 && c == 'u':
+		s.escape = -4
+		return append(out, c), false
+	case s.escape == 1 && strings.IndexByte(`"\/bfnrt`, c) >= 0:
+		s.escape, s.escaped = 0, s.escaped || c != '"'
+		return append(out, c), s.escaped && s.literal
+	case s.escape < 0 && hex:
 		s.escape++
+		s.escaped = s.escaped || s.escape == 0
+		return append(out, c), s.escaped && s.literal
+	case s.escape != 0: // it was none
+		at := len(out)
+		if s.escape < 0 {
+			at -= 5 + s.escape // behind the backslash: u and the digits so far
+		}
+		out = slices.Insert(out, at, '\\')
+		if s.escape, s.literal = 0, true; s.escaped {
+			return out, true
+		}
+	}
+	switch {
 	case c == '\\':
 		s.escape = 1
 	case c == '"':
@@ -153,7 +198,7 @@ func (s *scan) closed() {
 // done reports whether the value, which is no number and no literal, is complete.
 func (s *scan) done() bool { return s.expect == nothing }
 
-var literals = []string{"true", "false", "null"}
+var literals = []string{"true", "false", "null", "True", "False", "None"}
 
 // begins reports whether a number or a literal may begin so.
 func begins(w []byte) bool {
@@ -163,16 +208,6 @@ func begins(w []byte) bool {
 		}
 	}
 	return number(w, false)
-}
-
-// isWord reports whether w is a number or a literal.
-func isWord(w []byte) bool {
-	for _, l := range literals {
-		if l == string(w) {
-			return true
-		}
-	}
-	return number(w, true)
 }
 
 // number reports whether w is a JSON number or, if it need not be whole, the beginning of one.

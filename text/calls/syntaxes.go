@@ -1,9 +1,6 @@
 package calls
 
-import (
-	"encoding/json"
-	"strings"
-)
+import "strings"
 
 // maxName bounds what stands before a call's arguments, in bytes.
 const maxName = 1 << 10
@@ -11,24 +8,24 @@ const maxName = 1 << 10
 // inNamed reads a name, a marker, and an object.
 func (r *Reader) inNamed() bool {
 	if r.call.stage == inArguments {
-		return r.arguments(func() bool { r.state = (*Reader).over; return true })
+		return r.inBody()
 	}
-	r.skip()
-	at := strings.IndexByte(r.buf, '{')
+	rest := r.skip()
+	at := strings.IndexByte(rest, '{')
 	switch {
-	case strings.HasPrefix(r.buf, "["): // Mistral's older form
+	case strings.HasPrefix(rest, "["): // Mistral's older form
 		r.state = (*Reader).inObject
 		return true
-	case at < 0 && len(r.buf) <= maxName:
+	case at < 0 && len(rest) <= maxName:
 		return r.more()
 	case at < 0 || at > maxName:
 		return r.no()
 	}
-	name := r.named(r.buf[:at])
+	name := r.named(rest[:at])
 	if strings.ContainsAny(name, space+"<>") || !r.begin(name) {
 		return r.no()
 	}
-	r.consume(at)
+	r.pos += at
 	r.call.stage = inArguments
 	return true
 }
@@ -43,81 +40,174 @@ func (r *Reader) named(head string) string {
 	return strings.TrimSpace(name)
 }
 
+// inBody reads arguments that are an object, behind the name of the tool.
+func (r *Reader) inBody() bool {
+	switch r.json() {
+	case valueBad:
+		return r.no()
+	case valueCut:
+		return r.more()
+	}
+	r.ready = append(r.ready, whole{r.call.name, string(r.call.value)})
+	return r.complete()
+}
+
 // inXML reads NAME> and then parameters up to the closing marker.
 func (r *Reader) inXML() bool {
+	const open, shut, outer = "<parameter=", "</parameter>", "</tool_call>"
 	if r.call.stage == inArguments {
-		return r.arguments(func() bool { r.state = (*Reader).over; return true })
+		return r.inBody()
 	}
 	if !r.begun {
-		at := strings.IndexByte(r.buf, '>')
-		switch {
-		case at < 0 && len(r.buf) <= maxName:
-			return r.more()
-		case at < 0 || at > maxName:
-			return r.no()
-		}
-		name := strings.Trim(r.buf[:at], `"'`+space)
-		if strings.ContainsAny(name, space+"<") || !r.begin(name) {
-			return r.no()
-		}
-		r.call.name = name
-		r.consume(at + 1)
-		return true
+		return r.tagName('>')
 	}
-	const open, shut = "<parameter=", "</parameter>"
-	r.skip()
-	switch {
-	case strings.HasPrefix(r.buf, "{") && r.call.params == 0:
+	rest := r.skip()
+	if strings.HasPrefix(rest, "{") && r.call.params == 0 {
 		r.call.stage = inArguments
 		return true
-	case strings.HasPrefix(r.buf, r.at.close), strings.HasPrefix(r.buf, "</tool_call>"):
-		return r.parametersEnd()
-	case !strings.HasPrefix(r.buf, open):
-		begins := func(mark string) bool { return strings.HasPrefix(mark, r.buf) }
-		if !r.ended && (begins(open) || begins(r.at.close) || begins("</tool_call>")) {
+	}
+	for _, m := range []string{r.at.close, outer} {
+		if strings.HasPrefix(rest, m) {
+			r.pos += len(m)
+			return r.parametersEnd()
+		}
+	}
+	if !strings.HasPrefix(rest, open) {
+		return r.mayBegin(rest, open, r.at.close, outer)
+	}
+	key := strings.IndexByte(rest[:min(len(rest), maxName)], '>')
+	if key < 0 {
+		return len(rest) < maxName && r.more() || len(rest) >= maxName && r.no()
+	}
+	name, from := strings.Trim(rest[len(open):key], `"'`+space), key+1
+	end, wait := r.valueEnd(from, shut, open, r.at.close, outer)
+	if wait {
+		return false
+	}
+	skip := len(shut)
+	switch lacks := r.lacksEnd(rest[from:], end-from); {
+	case lacks >= 0 && end >= 0: // it can be read in two ways, and so can what follows
+		r.at.close, r.at.mark = "", ""
+		return r.no()
+	case lacks >= 0:
+		end, skip = from+lacks, 0
+	case end < 0:
+		return r.more()
+	}
+	r.pos += end + skip
+	r.parameter(name, strings.TrimSuffix(strings.TrimPrefix(rest[from:end], "\n"), "\n"))
+	return true
+}
+
+// lacksEnd returns where a value ends whose own closing tag is missing: where its call ends and another begins, or the output ends; -1 if
+// it is not missing. s is what follows the value's tag, n where a closing tag stands that may be another call's, below 0 for nowhere.
+func (r *Reader) lacksEnd(s string, n int) int {
+	if n < 0 {
+		if !r.ended || r.cut {
+			return -1
+		}
+		n = len(s)
+	}
+	for from := 0; ; {
+		i := strings.Index(s[from:n], r.at.close)
+		if i < 0 {
+			return -1
+		}
+		at := from + i
+		rest := strings.TrimLeft(s[at+len(r.at.close):n], space)
+		rest = strings.TrimLeft(strings.TrimPrefix(rest, "</tool_call>"), space)
+		rest = strings.TrimLeft(strings.TrimPrefix(rest, "<tool_call>"), space)
+		if n == len(s) && rest == "" || strings.HasPrefix(rest, tagged.mark) {
+			return at
+		}
+		from = at + len(r.at.close)
+	}
+}
+
+// tagName reads the name of a tool, up to one of the marks.
+func (r *Reader) tagName(mark byte) bool {
+	rest := r.rest()
+	at := strings.IndexByte(rest[:min(len(rest), maxName)], mark)
+	switch {
+	case at < 0 && len(rest) < maxName:
+		return r.more()
+	case at < 0:
+		return r.no()
+	}
+	name := strings.Trim(rest[:at], `"'`+space)
+	if strings.ContainsAny(name, space+"<") || !r.begin(name) {
+		return r.no()
+	}
+	r.pos += at + 1
+	return true
+}
+
+// mayBegin waits if one of the marks may begin with rest; else this is no call.
+func (r *Reader) mayBegin(rest string, marks ...string) bool {
+	for _, m := range marks {
+		if !r.ended && strings.HasPrefix(m, rest) {
 			return false
 		}
-		return r.no()
 	}
-	key := strings.IndexByte(r.buf, '>')
-	if key < 0 {
-		return r.more()
-	}
-	end, next := strings.Index(r.buf, shut), strings.Index(r.buf, r.at.close)
-	skip := len(shut)
-	switch {
-	case end < 0 && next < 0:
-		return r.more()
-	case end < 0 || next >= 0 && next < end: // the parameter's own end is missing
-		end, skip = next, 0
-	}
-	if end < key {
-		return r.no()
-	}
-	name := strings.Trim(r.buf[len(open):key], `"'`+space)
-	value := strings.TrimSuffix(strings.TrimPrefix(r.buf[key+1:end], "\n"), "\n")
-	r.consume(end + skip)
-	r.parameter(name, value)
-	return true
+	return r.no()
 }
 
-// parameter tells one of a call's arguments, whose value is written without quotes.
+// maxBetween bounds the space between a value's end and what follows it, in bytes.
+const maxBetween = 256
+
+// valueEnd returns where shut ends a value that begins at from in what is not read yet, -1 for nowhere yet. A value may hold shut: what
+// ends it is followed by one of the marks. wait: more must come to say.
+func (r *Reader) valueEnd(from int, shut string, marks ...string) (end int, wait bool) {
+	r.found = max(r.found, r.pos+from)
+	for {
+		at := r.find(shut)
+		if at < 0 {
+			return -1, false
+		}
+		behind := r.buf[r.found+len(shut):]
+		next := strings.TrimLeft(behind[:min(len(behind), maxBetween)], space)
+		for _, m := range marks {
+			if strings.HasPrefix(next, m) {
+				return at, false
+			}
+		}
+		for _, m := range marks {
+			if !r.ended && len(behind) < maxBetween && strings.HasPrefix(m, next) {
+				return -1, true
+			}
+		}
+		r.found += len(shut)
+	}
+}
+
+// parameter notes one of a call's arguments, whose value is written without quotes.
 func (r *Reader) parameter(name, value string) {
+	c := &r.call
 	lead := ", "
-	if r.call.params++; r.call.params == 1 {
+	if c.params++; c.params == 1 {
 		lead = "{"
 	}
-	r.emit(Arguments, lead+quote(name)+": "+r.tools.value(r.call.name, name, value))
+	c.value = append(c.value, lead+quote(name)+": "+r.schema(c.name).property(name).value(value)...)
 }
 
-// parametersEnd tells the end of a call's arguments.
-func (r *Reader) parametersEnd() bool {
-	if r.call.params == 0 {
-		r.emit(Arguments, "{")
+// schema returns the schema of a tool's parameters, nil for none.
+func (r *Reader) schema(name string) *schema {
+	s := r.roots[name]
+	if tool := r.tools.find(name); s == nil && tool != nil && len(tool.Parameters) > 0 {
+		s = newSchema(tool.Parameters)
+		r.roots[name] = s
 	}
-	r.emit(Arguments, "}")
-	r.state = (*Reader).over
-	return true
+	return s
+}
+
+// parametersEnd completes a call whose arguments were read one by one.
+func (r *Reader) parametersEnd() bool {
+	c := &r.call
+	if c.params == 0 {
+		c.value = append(c.value, '{')
+	}
+	r.ready = append(r.ready, whole{c.name, string(c.value) + "}"})
+	return r.complete()
 }
 
 // inPairs reads a name, and then keys and values in tags.
@@ -126,86 +216,137 @@ func (r *Reader) inPairs() bool {
 		keyOpen, keyShut     = "<arg_key>", "</arg_key>"
 		valueOpen, valueShut = "<arg_value>", "</arg_value>"
 	)
-	r.skip()
+	rest := r.skip()
 	if !r.begun {
-		if strings.HasPrefix(r.buf, "{") { // Hermes' form
+		if strings.HasPrefix(rest, "{") { // Hermes' form
 			r.state = (*Reader).inObject
 			return true
 		}
-		at := strings.IndexAny(r.buf, "\n<")
+		at := strings.IndexAny(rest[:min(len(rest), maxName)], "\n<")
 		switch {
-		case at < 0 && len(r.buf) <= maxName:
+		case at < 0 && len(rest) < maxName:
 			return r.more()
 		case at < 0:
 			return r.no()
 		}
-		name := strings.TrimSpace(r.buf[:at])
+		name := strings.TrimSpace(rest[:at])
 		if strings.ContainsAny(name, space) || !r.begin(name) {
 			return r.no()
 		}
-		r.call.name = name
-		r.consume(at)
+		r.pos += at
 		return true
 	}
-	switch {
-	case strings.HasPrefix(r.buf, r.at.close):
+	if strings.HasPrefix(rest, r.at.close) {
+		r.pos += len(r.at.close)
 		return r.parametersEnd()
-	case !strings.HasPrefix(r.buf, keyOpen):
-		if !r.ended && (strings.HasPrefix(keyOpen, r.buf) || strings.HasPrefix(r.at.close, r.buf)) {
-			return false
-		}
+	}
+	if !strings.HasPrefix(rest, keyOpen) {
+		return r.mayBegin(rest, keyOpen, r.at.close)
+	}
+	head := rest[len(keyOpen):min(len(rest), maxName)]
+	key, between, _ := strings.Cut(head, keyShut)
+	space_, _, ok := strings.Cut(between, valueOpen)
+	switch {
+	case !ok && len(rest) < maxName:
+		return r.more()
+	case !ok || strings.TrimSpace(space_) != "":
 		return r.no()
 	}
-	end := strings.Index(r.buf, valueShut)
-	if end < 0 {
+	from := len(keyOpen) + len(key) + len(keyShut) + len(space_) + len(valueOpen)
+	end, wait := r.valueEnd(from, valueShut, keyOpen, r.at.close)
+	switch {
+	case wait:
+		return false
+	case end < 0:
 		return r.more()
 	}
-	key, rest, hasKey := strings.Cut(r.buf[len(keyOpen):end], keyShut)
-	between, value, hasValue := strings.Cut(rest, valueOpen)
-	if !hasKey || !hasValue || strings.TrimSpace(between) != "" {
-		return r.no()
-	}
-	r.consume(end + len(valueShut))
-	r.parameter(strings.TrimSpace(key), value)
+	r.pos += end + len(valueShut)
+	r.parameter(strings.TrimSpace(key), rest[from:end])
 	return true
 }
 
-// inWhole reads calls that are only understood once they are complete.
-func (r *Reader) inWhole() bool {
-	end := len(r.buf)
-	if r.at.close != "" {
-		end = strings.Index(r.buf, r.at.close)
-	}
-	if end < 0 || r.at.close == "" && !r.ended {
-		if r.at.close == "" && !couldBeCalls(r.buf) {
-			return r.no()
-		}
+// inQuoted reads calls whose end is that of brackets, or a mark that stands in no quotes.
+func (r *Reader) inQuoted() bool {
+	rest := r.rest()
+	switch {
+	case r.at.syntax == braces && !couldBegin(rest, "call:"), r.at.syntax == python && !couldBeCalls(rest):
+		return r.no()
+	case !r.outOfQuotes():
 		return r.more()
 	}
-	p := parser{s: r.buf[:end], quote: r.f.quote}
-	all, ok := p.braces, false
+	end, next := r.found-r.pos, r.found+len(r.at.close)
+	if r.at.close == "" { // an answer of calls alone
+		if behind := r.buf[next:]; len(behind) > maxBetween || strings.Trim(behind, space) != "" {
+			return r.no()
+		} else if !r.ended {
+			return false
+		}
+	}
+	p := parser{s: rest[:end], quote: r.f.quote, schema: r.schema}
+	all := p.braces
 	if r.at.syntax == python {
 		all = p.python
 	}
 	found, ok := all()
-	for _, c := range found {
-		ok = ok && (!r.at.soft || r.tools.find(c.name) != nil)
+	for i, c := range found {
+		if r.begin(c.name) {
+			found[i].name = r.call.name
+		} else {
+			ok = false
+		}
 	}
 	if !ok || len(found) == 0 {
 		return r.no()
 	}
-	for _, c := range found {
-		r.begin(c.name)
-		r.emit(Arguments, c.arguments)
+	r.pos, r.ready = next, found
+	return r.complete()
+}
+
+// outOfQuotes looks for the end of calls from where it stopped, and leaves its place in r.found. It reports whether it is there.
+func (r *Reader) outOfQuotes() bool {
+	c := &r.call
+	for r.found = max(r.found, r.pos); r.found < len(r.buf) && !c.shut; {
+		rest := r.buf[r.found:]
+		if !r.ended && len(rest) < max(2, len(r.at.close), len(r.f.quote)) {
+			return false
+		}
+		n := 1
+		switch {
+		case c.quote != "" && strings.HasPrefix(rest, c.quote):
+			n, c.quote = len(c.quote), ""
+		case c.quote != "":
+			if rest[0] == '\\' && c.quote != r.f.quote {
+				n = min(2, len(rest))
+			}
+		case r.f.quote != "" && strings.HasPrefix(rest, r.f.quote):
+			c.quote, n = r.f.quote, len(r.f.quote)
+		case rest[0] == '"', rest[0] == '\'':
+			c.quote = rest[:1]
+		case r.at.close != "":
+			if strings.HasPrefix(rest, r.at.close) {
+				return true
+			}
+		case rest[0] == '[':
+			c.depth++
+		case rest[0] == ']':
+			if c.depth--; c.depth == 0 {
+				c.shut = true
+			}
+		}
+		r.found += n
 	}
-	r.begun = true
-	r.buf = r.buf[end+len(r.at.close):]
-	return r.ends()
+	return c.shut
+}
+
+// couldBegin reports whether s, behind space, begins with mark or may when more comes.
+func couldBegin(s, mark string) bool {
+	s = strings.TrimLeft(s[:min(len(s), maxName)], space)
+	return strings.HasPrefix(s, mark) || strings.HasPrefix(mark, s)
 }
 
 // couldBeCalls reports whether an answer may be calls in Python's form: "[", a name and "(".
 func couldBeCalls(s string) bool {
-	s = strings.TrimLeft(strings.TrimPrefix(s, "["), space)
+	s = strings.TrimLeft(strings.TrimPrefix(strings.TrimLeft(s[:min(len(s), maxName)], space), "["), space)
 	for i := range len(s) {
 		if c := s[i]; c == '(' {
 			return i > 0
@@ -213,227 +354,9 @@ func couldBeCalls(s string) bool {
 			return false
 		}
 	}
-	return true
+	return len(s) < maxName/2
 }
 
 func inName(c byte) bool {
 	return c == '_' || c == '.' || c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-}
-
-// whole is a call that was read as a whole.
-type whole struct{ name, arguments string }
-
-// parser reads values that are no JSON. Its methods report false where they do not understand.
-type parser struct {
-	s     string
-	at    int
-	quote string // around strings, besides those of the syntax
-	depth int
-}
-
-func (p *parser) skip() {
-	for p.at < len(p.s) && strings.IndexByte(space, p.s[p.at]) >= 0 {
-		p.at++
-	}
-}
-
-// take consumes mark, if it is next.
-func (p *parser) take(mark string) bool {
-	p.skip()
-	if mark == "" || !strings.HasPrefix(p.s[p.at:], mark) {
-		return false
-	}
-	p.at += len(mark)
-	return true
-}
-
-func (p *parser) name() string {
-	p.skip()
-	from := p.at
-	for p.at < len(p.s) && inName(p.s[p.at]) {
-		p.at++
-	}
-	return p.s[from:p.at]
-}
-
-// end reports whether all has been read.
-func (p *parser) end() bool { p.skip(); return p.at == len(p.s) }
-
-// braces reads call:NAME{key:value, …}.
-func (p *parser) braces() (out []whole, ok bool) {
-	if !p.take("call:") {
-		return nil, false
-	}
-	name := p.name()
-	arguments, ok := p.dict(':', func() (string, bool) {
-		if p.at < len(p.s) && (strings.HasPrefix(p.s[p.at:], p.quote) || p.s[p.at] == '"') {
-			return p.text()
-		}
-		name := p.name()
-		return quote(name), name != ""
-	})
-	return []whole{{name, arguments}}, ok && name != "" && p.end()
-}
-
-// python reads [name(key=value, …), …].
-func (p *parser) python() (out []whole, ok bool) {
-	list := p.take("[")
-	for {
-		name := p.name()
-		if name == "" || !p.take("(") {
-			return nil, false
-		}
-		var b strings.Builder
-		b.WriteByte('{')
-		for n := 0; !p.take(")"); n++ {
-			if n > 0 && !p.take(",") {
-				return nil, false
-			}
-			if n > 0 && p.take(")") {
-				break
-			}
-			key := p.name()
-			if key == "" || !p.take("=") {
-				return nil, false
-			}
-			v, ok := p.value('=')
-			if !ok {
-				return nil, false
-			}
-			if n > 0 {
-				b.WriteString(", ")
-			}
-			b.WriteString(quote(key) + ": " + v)
-		}
-		b.WriteByte('}')
-		out = append(out, whole{name, b.String()})
-		if !p.take(",") {
-			break
-		}
-	}
-	return out, (!list || p.take("]")) && p.end()
-}
-
-// value reads a value as JSON; colon is what stands behind keys of objects in braces.
-func (p *parser) value(colon byte) (string, bool) {
-	p.skip()
-	if p.depth++; p.depth > maxDepth || p.at == len(p.s) {
-		return "", false
-	}
-	defer func() { p.depth-- }()
-	switch c := p.s[p.at]; {
-	case c == '"' || c == '\'' || p.quote != "" && strings.HasPrefix(p.s[p.at:], p.quote):
-		return p.text()
-	case c == '{' && colon == ':':
-		return p.dict(':', func() (string, bool) {
-			if p.at < len(p.s) && (p.s[p.at] == '"' || strings.HasPrefix(p.s[p.at:], p.quote)) {
-				return p.text()
-			}
-			name := p.name()
-			return quote(name), name != ""
-		})
-	case c == '{':
-		return p.dict(':', p.text)
-	case c == '[':
-		return p.list(colon)
-	}
-	switch word := p.name(); word {
-	case "True", "False":
-		return strings.ToLower(word), true
-	case "None":
-		return "null", true
-	default:
-		return word, word != "" && json.Valid([]byte(word))
-	}
-}
-
-// text reads a string.
-func (p *parser) text() (string, bool) {
-	p.skip()
-	if p.quote != "" && p.take(p.quote) {
-		s, rest, ok := strings.Cut(p.s[p.at:], p.quote)
-		p.at = len(p.s) - len(rest)
-		return quote(s), ok
-	}
-	if p.at == len(p.s) || p.s[p.at] != '"' && p.s[p.at] != '\'' {
-		return "", false
-	}
-	mark := p.s[p.at]
-	var b strings.Builder
-	for p.at++; p.at < len(p.s); p.at++ {
-		switch c := p.s[p.at]; {
-		case c == mark:
-			p.at++
-			return quote(b.String()), true
-		case c == '\\' && p.at+1 < len(p.s):
-			p.at++
-			switch e := p.s[p.at]; e {
-			case 'n':
-				b.WriteByte('\n')
-			case 't':
-				b.WriteByte('\t')
-			case 'r':
-				b.WriteByte('\r')
-			case '\\', '"', '\'', '/':
-				b.WriteByte(e)
-			default:
-				b.WriteByte('\\')
-				b.WriteByte(e)
-			}
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", false
-}
-
-// dict reads an object in braces, whose keys key reads.
-func (p *parser) dict(colon byte, key func() (string, bool)) (string, bool) {
-	if !p.take("{") {
-		return "", false
-	}
-	var b strings.Builder
-	b.WriteByte('{')
-	for n := 0; !p.take("}"); n++ {
-		if n > 0 && !p.take(",") {
-			return "", false
-		}
-		p.skip()
-		k, ok := key()
-		if !ok || !p.take(string(colon)) {
-			return "", false
-		}
-		v, ok := p.value(colon)
-		if !ok {
-			return "", false
-		}
-		if n > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(k + ": " + v)
-	}
-	b.WriteByte('}')
-	return b.String(), true
-}
-
-// list reads an array.
-func (p *parser) list(colon byte) (string, bool) {
-	p.take("[")
-	var b strings.Builder
-	b.WriteByte('[')
-	for n := 0; !p.take("]"); n++ {
-		if n > 0 && !p.take(",") {
-			return "", false
-		}
-		v, ok := p.value(colon)
-		if !ok {
-			return "", false
-		}
-		if n > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(v)
-	}
-	b.WriteByte(']')
-	return b.String(), true
 }

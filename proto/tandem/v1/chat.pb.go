@@ -633,7 +633,7 @@ type ChatResponse_Call struct {
 }
 
 type ChatResponse_Arguments struct {
-	// A piece of a call's arguments.
+	// A call's arguments.
 	Arguments *ChatToolCallArguments `protobuf:"bytes,6,opt,name=arguments,proto3,oneof"`
 }
 
@@ -789,12 +789,12 @@ func (x *ChatToolCallBegin) GetName() string {
 	return ""
 }
 
-// ChatToolCallArguments are a piece of a call's arguments.
+// ChatToolCallArguments are a call's arguments.
 type ChatToolCallArguments struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Index of the call.
 	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Json: the pieces of a call make a JSON object, unless the answer ended within it.
+	// Json is a JSON object. A call whose arguments the model has not finished is text.
 	Json          string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

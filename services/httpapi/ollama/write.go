@@ -41,14 +41,10 @@ type Call struct {
 	} `json:"function"`
 }
 
-// NewCall returns a call. Arguments that are no object, because they were cut, are an empty one.
+// NewCall returns a call, whose arguments are a JSON object.
 func NewCall(id string, index int, name, arguments string) Call {
 	c := Call{ID: id}
 	c.Function.Index, c.Function.Name, c.Function.Arguments = index, name, json.RawMessage(arguments)
-	var object map[string]json.RawMessage
-	if json.Unmarshal(c.Function.Arguments, &object) != nil {
-		c.Function.Arguments = json.RawMessage("{}")
-	}
 	return c
 }
 
