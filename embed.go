@@ -33,7 +33,7 @@ type Embedder interface {
 type EmbedRequest struct {
 	Tenant     string    // as in Request
 	Inputs     [][]Token // 1 to MostInputs, none of them empty
-	Dimensions int       // of the vectors; 0: as many as the model has
+	Dimensions int       // the first so many numbers of each vector, which then has the length 1; 0: all
 }
 
 // MostInputs bounds the inputs of one EmbedRequest.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -82,9 +83,9 @@ func (g *Gateway) embeds(r tandem.EmbedRequest) error {
 		return tandem.Errorf("embed", tandem.Unsupported, "this gateway makes no vectors")
 	case c.Pooling == "":
 		return &tandem.Error{Op: "embed", Kind: tandem.Unsupported, Field: "model", Err: errors.New(c.Unknown)}
-	case r.Dimensions != 0 && r.Dimensions != c.Width:
+	case r.Dimensions < 0 || r.Dimensions > c.Width:
 		return &tandem.Error{Op: "embed", Kind: tandem.Invalid, Field: "dimensions", Err: fmt.Errorf(
-			"dimensions is %d: vectors of model %s have %d, and it was not trained for fewer", r.Dimensions, g.cfg.ModelName, c.Width)}
+			"dimensions is %d: want 1 to %d, as many as vectors of model %s have", r.Dimensions, c.Width, g.cfg.ModelName)}
 	}
 	return r.Validate(g.cfg.Limits)
 }
@@ -137,8 +138,11 @@ func (e *embedding) run(ctx context.Context, out *tandem.Embedded) error {
 		if err != nil {
 			return err
 		}
-		for i, x := range got {
-			if err := tandem.Unit(x); err != nil {
+		for i := range got {
+			if n := e.r.Dimensions; n > 0 && n < len(got[i]) {
+				got[i] = slices.Clone(got[i][:n])
+			}
+			if err := tandem.Unit(got[i]); err != nil {
 				return tandem.Errorf("embed", tandem.KindOf(err), "text %d of input: %w", first+i, err)
 			}
 			out.Tokens += len(e.r.Inputs[first+i])

@@ -103,6 +103,11 @@ func TestEmbedInBatches(t *testing.T) {
 				t.Errorf("vector %d is %v", i, x)
 			}
 		}
+		if got, err = w.gw.Embed(t.Context(), tandem.EmbedRequest{Inputs: inputsOf(3, 4), Dimensions: 1}); err != nil ||
+			fmt.Sprint(got.Vectors) != "[[1] [1]]" { // the first number alone, of length 1 again
+			t.Errorf("one dimension: %v, %v", got.Vectors, err)
+		}
+		v.batches = v.batches[:len(v.batches)-1]
 		want := [][]int{slices.Repeat([]int{3}, 64), append(slices.Repeat([]int{3}, 6), 1000), {20, 10}, {2000}, {5}}
 		if fmt.Sprint(v.batches) != fmt.Sprint(want) {
 			t.Errorf("batches %v: want %v", v.batches, want)
@@ -162,8 +167,8 @@ func TestEmbedRefused(t *testing.T) {
 	}{
 		"no source":    {func(c *Config) { c.Embedding.Source = nil }, one, tandem.Unsupported, "", "no vectors"},
 		"no pooling":   {func(c *Config) { c.Embedding.Pooling, c.Embedding.Unknown = "", "say" }, one, tandem.Unsupported, "model", "say"},
-		"fewer":        {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: 1}, tandem.Invalid, "dimensions", "have 2"},
-		"below zero":   {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: -1}, tandem.Invalid, "dimensions", "have 2"},
+		"more":         {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: 3}, tandem.Invalid, "dimensions", "want 1 to 2"},
+		"below zero":   {nil, tandem.EmbedRequest{Inputs: inputsOf(1), Dimensions: -1}, tandem.Invalid, "dimensions", "want 1 to 2"},
 		"none":         {nil, tandem.EmbedRequest{}, tandem.Invalid, "input", "0 texts"},
 		"an empty one": {nil, tandem.EmbedRequest{Inputs: inputsOf(1, 0)}, tandem.Invalid, "input", "text 1 of input is empty"},
 		"too long":     {nil, tandem.EmbedRequest{Inputs: inputsOf(4097)}, tandem.Invalid, "input", "4097"},

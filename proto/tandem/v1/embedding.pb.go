@@ -28,7 +28,7 @@ type EmbedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Inputs are the texts: 1 to 2048.
 	Inputs []*EmbedInput `protobuf:"bytes,1,rep,name=inputs,proto3" json:"inputs,omitempty"`
-	// Dimensions of the vectors. If it is set, it must be the model's width.
+	// Dimensions of the vectors, at most the model's width: the first so many numbers of each, given the length 1 again. All if unset.
 	Dimensions    *int32 `protobuf:"varint,2,opt,name=dimensions,proto3,oneof" json:"dimensions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
