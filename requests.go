@@ -12,7 +12,7 @@ import (
 // at least TopP of the probability, then those with at least MinP of the likeliest one's probability, and draw.
 type Sampling struct {
 	Temperature float64 // 0 = the likeliest token, ties to the lowest id
-	TopK        int     // 0 = all
+	TopK        int     // 0 or -1 = all
 	TopP        float64 // 0 < TopP ≤ 1
 	MinP        float64 // 0 ≤ MinP ≤ 1; 0 = all
 	Seed        uint64  // the noise of a draw depends on (Seed, position, token) alone

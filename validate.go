@@ -167,12 +167,12 @@ func (s Sampling) Validate(l Limits) error {
 	switch {
 	case s.RepeatPenalty != 0 && !(s.RepeatPenalty >= MinRepeat && s.RepeatPenalty <= MaxRepeat):
 		return invalid("repeat_penalty", "repeat_penalty is %v: want %v to %v, or 0 for none", s.RepeatPenalty, MinRepeat, MaxRepeat)
-	case s.TopK < 0:
-		return invalid("top_k", "top_k is %d: want 0 (all) or more", s.TopK)
+	case s.TopK < -1:
+		return invalid("top_k", "top_k is %d: want 1 or more, or 0 or -1 for all", s.TopK)
 	case !(s.TopP > 0 && s.TopP <= 1):
 		return invalid("top_p", "top_p is %v: want more than 0 and at most 1", s.TopP)
 	case s.RepeatLast < 0 || s.RepeatLast > MaxRepeatLast:
-		return invalid("repeat_last", "repeat_last is %d: want 1 to %d, or 0 for %d", s.RepeatLast, MaxRepeatLast, DefaultRepeatLast)
+		return invalid("repeat_last", "repeat_last is %d: want 1 to %d", s.RepeatLast, MaxRepeatLast)
 	case s.Accept != "" && s.Accept != AcceptExact && s.Accept != AcceptTypical:
 		return invalid("accept", "accept is %.50q: want exact or typical", s.Accept)
 	case !s.Typical() && (s.Epsilon != 0 || s.Delta != 0):

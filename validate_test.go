@@ -30,7 +30,7 @@ func TestRangesOfNumbers(t *testing.T) {
 		{"max_tokens", func(r *tandem.Request, v float64) { r.MaxTokens = int(v) }, []float64{1, 1 << 30}, []float64{0, -1, math.MinInt32}},
 		{"temperature", func(r *tandem.Request, v float64) { r.Sampling.Temperature = v }, []float64{0, 1e-300, 2, 100},
 			[]float64{-1e-300, -1, 101, nan, inf, -inf}},
-		{"top_k", func(r *tandem.Request, v float64) { r.Sampling.TopK = int(v) }, []float64{0, 1, 1 << 30}, []float64{-1}},
+		{"top_k", func(r *tandem.Request, v float64) { r.Sampling.TopK = int(v) }, []float64{-1, 0, 1, 1 << 30}, []float64{-2}},
 		{"top_p", func(r *tandem.Request, v float64) { r.Sampling.TopP = v }, []float64{1e-300, 0.5, 1},
 			[]float64{0, -1, 1.0000001, nan, inf}},
 		{"min_p", func(r *tandem.Request, v float64) { r.Sampling.MinP = v }, []float64{0, 0.05, 1}, []float64{-0.01, 1.01, nan, inf}},

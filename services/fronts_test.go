@@ -126,7 +126,7 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"max_tokens":1`, func(r *request) { r.MaxTokens = new(int32(1)) }, "", ""},
 		{`"temperature":-0.1`, sampling(&tandemv1.Sampling{Temperature: new(-0.1)}), "temperature", "sampling.temperature"},
 		{`"temperature":2`, sampling(&tandemv1.Sampling{Temperature: new(2.0)}), "", ""},
-		{`"top_k":-1`, sampling(&tandemv1.Sampling{TopK: new(int32(-1))}), "top_k", "sampling.top_k"},
+		{`"top_k":-2`, sampling(&tandemv1.Sampling{TopK: new(int32(-2))}), "top_k", "sampling.top_k"},
 		{`"top_k":40`, sampling(&tandemv1.Sampling{TopK: new(int32(40))}), "", ""},
 		{`"top_p":1.5`, sampling(&tandemv1.Sampling{TopP: new(1.5)}), "top_p", "sampling.top_p"},
 		{`"min_p":1.1`, sampling(&tandemv1.Sampling{MinP: new(1.1)}), "min_p", "sampling.min_p"},

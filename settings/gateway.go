@@ -94,7 +94,7 @@ type Web struct {
 // server does.
 type Drawing struct {
 	Temperature      *float64 `help:"Over HTTP, where a request says nothing: 0 takes the likeliest token; more is more random (default: the model file's, else 0.8)." placeholder:"T" more:"" group:"Text"`
-	TopK             *int     `help:"Likewise: draw among the K likeliest tokens; 0 = all (default: the model file's, else 40)." placeholder:"K" more:"" group:"Text"`
+	TopK             *int     `help:"Likewise: draw among the K likeliest tokens; 0 or -1 = all (default: the model file's, else 40)." placeholder:"K" more:"" group:"Text"`
 	TopP             *float64 `help:"Likewise: draw among the likeliest tokens that together have this probability (default: the model file's, else 0.95)." placeholder:"P" more:"" group:"Text"`
 	MinP             *float64 `help:"Likewise: draw among tokens with at least this share of the likeliest one's probability; 0 = all (default: the model file's, else 0.05)." placeholder:"P" more:"" group:"Text"`
 	RepeatPenalty    *float64 `help:"Likewise: divide the logits of the latest tokens by this; 1 = do not (default: the model file's, else 1)." placeholder:"X" more:"" group:"Text"`

@@ -13,7 +13,7 @@ import (
 type Sampling struct {
 	MaxTokens   int     `help:"Largest number of tokens to generate." default:"128" group:"Text"`
 	Temperature float64 `help:"0 takes the likeliest token; more is more random." default:"0" group:"Text"`
-	TopK        int     `help:"Draw among the K likeliest tokens; 0 = all." default:"0" group:"Text"`
+	TopK        int     `help:"Draw among the K likeliest tokens; 0 or -1 = all." default:"0" group:"Text"`
 	TopP        float64 `help:"Draw among the likeliest that reach this probability." default:"1" group:"Text"`
 	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0" group:"Text"`
 	Shape

@@ -65,7 +65,7 @@ func TestBadValues(t *testing.T) {
 		"top-p 0":             {generate("--top-p", "0"), "top_p is 0"},
 		"top-p 2":             {generate("--top-p", "2"), "top_p is 2"},
 		"top-p NaN":           {generate("--top-p", "NaN"), "top_p is NaN"},
-		"top-k -1":            {generate("--top-k=-1"), "top_k is -1"},
+		"top-k -2":            {generate("--top-k=-2"), "top_k is -2"},
 		"accept all":          {generate("--accept", "all"), "--accept must be one of"},
 		"accept delta":        {generate("--accept-delta", "0.2"), "want them with typical alone"},
 		"seed -1":             {generate("--seed=-1"), "seed"},

@@ -175,7 +175,7 @@ func (s *Sampler) weigh(logits []float32, peak float32, temperature float64) {
 	}
 }
 
-// candidates fills ids with the tokens of the k largest logits, or of all if k is 0.
+// candidates fills ids with the tokens of the k largest logits, or of all if k is 0 or less.
 func (s *Sampler) candidates(logits []float32, k int) {
 	s.ids = s.ids[:0]
 	if k <= 0 || k >= len(logits) {

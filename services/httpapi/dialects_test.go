@@ -145,7 +145,7 @@ func TestDialectCounters(t *testing.T) {
 			d.body = strings.Replace(d.body, `{"num_predict"`, `{"mirostat":1,"invented":2,"num_predict"`, 1)
 			want["dialect.ignored.ollama.mirostat"]++
 			want["dialect.ignored.ollama.other"]++
-		} else if d.name != "responses" && d.name != "messages" {
+		} else {
 			want["dialect.ignored."+d.name+".cache_prompt"]++
 			want["dialect.ignored."+d.name+".other"] += 2
 		}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -60,7 +61,7 @@ func (s *Server) readEmbedding(w http.ResponseWriter, c *call, decode func(io.Re
 	model, err := decode(b)
 	s.tellIgnored(w, c)
 	if err == nil {
-		err = s.served(model)
+		err = cmp.Or(s.strictly(c), s.served(model))
 	}
 	if err == nil && s.cfg.Embedder == nil {
 		err = tandem.Errorf(op, tandem.Unsupported, "this server makes no vectors of texts")
@@ -105,14 +106,15 @@ func (s *Server) inputTokens(ctx context.Context, text string, most int, cut boo
 
 // embed makes vectors and answers with them; each is how many bytes of the answer a number takes.
 func (s *Server) embed(c *call, r tandem.EmbedRequest, each int, answer func(tandem.Embedded)) error {
-	size := len(r.Inputs) * s.cfg.Width * each
+	width := cmp.Or(min(r.Dimensions, s.cfg.Width), s.cfg.Width)
+	size := len(r.Inputs) * width * each
 	if size > mostVectors {
 		hint := ""
 		if each == numberBytes {
 			hint = ", or for \"encoding_format\": \"base64\""
 		}
 		return oai.Refusal(http.StatusBadRequest, "answer_too_large", "%d vectors of %d numbers are an answer of about %d MiB: at most "+
-			"%d MiB allowed, ask for fewer texts at once%s", len(r.Inputs), s.cfg.Width, size>>20, mostVectors>>20, hint)
+			"%d MiB allowed, ask for fewer texts at once%s", len(r.Inputs), width, size>>20, mostVectors>>20, hint)
 	}
 	weight := &weight{all: s.answers}
 	defer weight.release()
@@ -151,7 +153,7 @@ func (s *Server) ollamaVectors(w http.ResponseWriter, c *call, older bool, form 
 	b, err := s.readEmbedding(w, c, func(body io.Reader) (string, error) {
 		raw, err := readWhole(body)
 		if err == nil {
-			e, err = ollama.ReadEmbed(raw, ollama.Context(s.cfg.Limits.Context), older, c.ignored.add)
+			e, err = ollama.ReadEmbed(raw, s.ollamaLimits(), older, c.ignored.add)
 		}
 		return e.Model, err
 	})

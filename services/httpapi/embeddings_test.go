@@ -25,7 +25,7 @@ func (e spans) Embed(_ context.Context, r tandem.EmbedRequest) (out tandem.Embed
 	if e.err != nil {
 		return out, e.err
 	}
-	if r.Dimensions != 0 && r.Dimensions != 3 {
+	if r.Dimensions > 3 {
 		return out, &tandem.Error{Kind: tandem.Invalid, Field: "dimensions",
 			Err: fmt.Errorf("dimensions is %d: vectors have 3", r.Dimensions)}
 	}
@@ -34,6 +34,9 @@ func (e spans) Embed(_ context.Context, r tandem.EmbedRequest) (out tandem.Embed
 	}
 	for _, tokens := range r.Inputs {
 		x := []float32{float32(len(tokens)), float32(tokens[0]), float32(tokens[len(tokens)-1]) / 3}
+		if r.Dimensions > 0 {
+			x = x[:r.Dimensions]
+		}
 		if err := tandem.Unit(x); err != nil {
 			return out, err
 		}
@@ -115,6 +118,11 @@ func TestEmbeddings(t *testing.T) {
 			}
 		}
 	}
+	for _, path := range []string{"/v1/embeddings", "/api/embed"} { // a field of an answer's part that is as wide as asked for
+		if _, text := s.ask(t, "POST", path, `{"input":"ab","dimensions":2.0}`); asked.Dimensions != 2 || strings.Count(text, ",0.9") != 1 {
+			t.Errorf("%s with 2 dimensions asks for %d: %s", path, asked.Dimensions, text)
+		}
+	}
 	_, plain := s.ask(t, "POST", "/v1/embeddings", `{"input":["abc","z"],"encoding_format":"float"}`)
 	_, packed := s.ask(t, "POST", "/v1/embeddings", `{"input":["abc","z"],"encoding_format":"base64"}`)
 	a, _ := vectorsIn(t, plain)
@@ -143,7 +151,7 @@ func TestEmbeddingsRefused(t *testing.T) {
 		`{"input":{"text":"a"}}`:                 {"input", "want a string"},
 		`{"input":true}`:                         {"input", "true"},
 		`{"input":[[["a"]]]}`:                    {"input[0][0]", ""},
-		`{"input":"a","dimensions":2}`:           {"dimensions", "have 3"},
+		`{"input":"a","dimensions":4}`:           {"dimensions", "have 3"},
 		`{"input":"a","dimensions":0}`:           {"dimensions", "at least 1"},
 		`{"input":"a","dimensions":"3"}`:         {"dimensions", "integer"},
 		`{"input":"a","encoding_format":"int8"}`: {"encoding_format", "float or base64"},
@@ -214,7 +222,7 @@ func TestOllamaEmbed(t *testing.T) {
 		`{"input":5}`:                                         "want a string or a list",
 		`{"input":["a",5]}`:                                   "input[1]",
 		`{"input":["a",""]}`:                                  "input[1] is empty",
-		`{"input":"a","dimensions":2}`:                        "vectors have 3",
+		`{"input":"a","dimensions":4}`:                        "vectors have 3",
 		`{"input":"a","dimensions":-2}`:                       "at least 1",
 		`{"input":"a","options":{"num_ctx":65}}`:              "context of 64",
 		`{"input":"a","options":{"num_ctx":"x"}}`:             "want an integer",

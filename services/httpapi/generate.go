@@ -88,7 +88,7 @@ func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, def
 	o, err := decode(b, s.cfg.Defaults, s.limits(c))
 	s.tellIgnored(w, c)
 	if err == nil {
-		err = s.served(o.Model)
+		err = cmp.Or(s.strictly(c), s.served(o.Model))
 	}
 	if err != nil {
 		b.done()
@@ -175,6 +175,16 @@ func (s *Server) served(model string) error {
 		return nil
 	}
 	return s.noModel(model)
+}
+
+// strictly refuses a field without an effect in a body of another API than OpenAI's, if the server is strict: the readers of that one do
+// so themselves.
+func (s *Server) strictly(c *call) error {
+	if !s.cfg.Strict || len(c.ignored.all) == 0 || c.dialect == "chat" || c.dialect == "completions" || c.dialect == "embeddings" {
+		return nil
+	}
+	name := c.ignored.all[0]
+	return oai.Unsupported(name, "%s has no effect here: leave it out, this server is strict about fields", name)
 }
 
 func (s *Server) noModel(model string) error {

@@ -75,11 +75,11 @@ func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, public.De
 			return nil, err
 		}
 		chat, err := anthropic.Chat(raw, anthropic.Options{KeepAttribution: s.cfg.KeepAttribution, Ignored: c.ignored.add,
-			CountOnly: countOnly})
+			CountOnly: countOnly, Strict: s.cfg.Strict})
 		if err != nil {
 			return nil, err
 		}
-		l.Strict = false // what was translated has been checked
+		l.Strict, l.Names = false, anthropic.Names // what was translated has been checked
 		return oai.ReadChat(bytes.NewReader(chat), d, l)
 	}
 }

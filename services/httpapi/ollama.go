@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,17 +98,18 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, c *call) error {
 
 // ollama answers a body that translate makes a chat or a completion of.
 func (s *Server) ollama(w http.ResponseWriter, c *call,
-	translate func([]byte, ollama.Context, func(string)) (*ollama.Plan, error)) error {
+	translate func([]byte, ollama.Limits, func(string)) (*ollama.Plan, error)) error {
 	var plan *ollama.Plan
 	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
-			plan, err = translate(raw, ollama.Context(s.cfg.Limits.Context), c.ignored.add)
+			plan, err = translate(raw, s.ollamaLimits(), c.ignored.add)
 		}
-		l.Strict = false // what was translated has been checked
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
+		}
+		l.Strict, l.Names = false, plan.Names // what was translated has been checked
+		switch {
 		case plan.Load:
 			return &oai.Call{}, nil
 		case plan.Raw:
@@ -131,6 +133,7 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	} else {
 		prompts = []oai.Prompt{{}}
 		prompts[0].Tokens, output, err = s.room().Tokens(c.Context(), o.Conversation())
+		prompts[0].Tokens = s.goesOn(plan.Before, prompts[0].Tokens)
 	}
 	if err != nil {
 		return err
@@ -145,7 +148,23 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 	x := choices[0]
 	defer c.count(choices)
 	r.turn, x.sink = output.Turn(), r
+	if !r.chat && !plan.Raw {
+		r.context = slices.Clone(x.request.Tokens)
+	}
 	return s.sendOllama(w, c, o, x, r)
+}
+
+// goesOn returns the tokens of a prompt behind those of an earlier answer. A text begins once.
+func (s *Server) goesOn(before, tokens []tandem.Token) []tandem.Token {
+	if begin := s.cfg.Vocab.Encode("", true); len(before) > 0 && len(begin) > 0 && len(tokens) > 0 && tokens[0] == begin[0] {
+		tokens = tokens[1:]
+	}
+	return slices.Concat(before, tokens)
+}
+
+// ollamaLimits bound bodies of Ollama's API.
+func (s *Server) ollamaLimits() ollama.Limits {
+	return ollama.Limits{Context: s.cfg.Limits.Context, Vocab: s.cfg.Limits.Vocab, Strict: s.cfg.Strict}
 }
 
 // sendOllama runs a choice and sends its answer, as it comes or whole.
@@ -179,6 +198,8 @@ type ollamaSink struct {
 	name, id      string // of the call that is open; "" for none
 	arguments     []byte
 	began         int // calls
+
+	context []tandem.Token // of prompt and answer; nil if the answer does not tell it
 }
 
 // chunk returns a line without text.
@@ -219,6 +240,9 @@ func (r *ollamaSink) Started(tandem.Started) error { return nil }
 func (r *ollamaSink) Delta(d tandem.Delta) error {
 	if err := r.weight.add(len(d.Text)); err != nil && r.lines == nil {
 		return err
+	}
+	if r.context != nil {
+		r.context = append(r.context, d.Tokens...)
 	}
 	return r.add(r.turn.Read(d.Text, len(d.Tokens)))
 }
@@ -283,6 +307,7 @@ func (r *ollamaSink) end(x *choice, took time.Duration) error {
 		return err
 	}
 	r.last = r.with(r.text.String(), r.thought.String(), r.calls)
+	r.last.Context = r.context
 	r.last.Done, r.last.Reason, r.last.Figures = true, string(x.result.Finish), ollama.NewFigures(x.result, took)
 	if r.lines != nil {
 		return r.lines.Last("", r.last, nil)

@@ -23,12 +23,12 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	o, prompts, output, err := s.readChat(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
-			plan, err = responses.Read(raw, c.ignored.add)
+			plan, err = responses.Read(raw, s.cfg.Strict, c.ignored.add)
 		}
 		if err != nil {
 			return nil, err
 		}
-		l.Strict = false // what was translated has been checked
+		l.Strict, l.Names = false, responses.Names // what was translated has been checked
 		return oai.ReadChat(bytes.NewReader(plan.Chat), d, l)
 	})
 	if err != nil {

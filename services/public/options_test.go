@@ -112,7 +112,7 @@ func TestFieldsThatAreWrong(t *testing.T) {
 		{"stop", func(r *tandemv1.GenerateRequest) { r.Stop = []string{""} }},
 		{"stop", func(r *tandemv1.GenerateRequest) { r.Stop = slices.Repeat([]string{"a"}, 65) }},
 		{"sampling.temperature", sampling(&tandemv1.Sampling{Temperature: new(101.0)})},
-		{"sampling.top_k", sampling(&tandemv1.Sampling{TopK: new(int32(-1))})},
+		{"sampling.top_k", sampling(&tandemv1.Sampling{TopK: new(int32(-2))})},
 		{"sampling.top_p", sampling(&tandemv1.Sampling{TopP: new(nan)})},
 		{"sampling.min_p", sampling(&tandemv1.Sampling{MinP: new(1.01)})},
 		{"sampling.repeat_penalty", sampling(&tandemv1.Sampling{RepeatPenalty: new(10.5)})},

@@ -344,7 +344,7 @@ func TestOptions(t *testing.T) {
 		"max_tokens is -1":  func(r *tandemv1.GenerateRequest) { r.MaxTokens = new(int32(-1)) },
 		"temperature is -1": func(r *tandemv1.GenerateRequest) { r.Sampling = &tandemv1.Sampling{Temperature: new(-1.0)} },
 		"top_p is 0":        func(r *tandemv1.GenerateRequest) { r.Sampling = &tandemv1.Sampling{TopP: new(0.0)} },
-		"top_k is -1":       func(r *tandemv1.GenerateRequest) { r.Sampling = &tandemv1.Sampling{TopK: new(int32(-1))} },
+		"top_k is -2":       func(r *tandemv1.GenerateRequest) { r.Sampling = &tandemv1.Sampling{TopK: new(int32(-2))} },
 		"tree 0/0/0": func(r *tandemv1.GenerateRequest) {
 			r.Speculation = &tandemv1.Speculation{Nodes: new(int32(0)), Depth: new(int32(0)), Width: new(int32(0))}
 		},

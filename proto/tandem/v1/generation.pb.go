@@ -428,7 +428,7 @@ type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Temperature divides the logits; 0 takes the likeliest token.
 	Temperature *float64 `protobuf:"fixed64,1,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
-	// Top_k keeps the k likeliest tokens; 0 keeps all.
+	// Top_k keeps the k likeliest tokens; 0 and -1 keep all.
 	TopK *int32 `protobuf:"varint,2,opt,name=top_k,json=topK,proto3,oneof" json:"top_k,omitempty"`
 	// Top_p keeps the smallest set of likeliest tokens with at least this probability, 0 < top_p ≤ 1.
 	TopP *float64 `protobuf:"fixed64,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`

@@ -23,32 +23,28 @@ type Options struct {
 	KeepAttribution bool              // leave the block of Attribution in
 	Ignored         func(name string) // is called with what has no effect; may be nil
 	CountOnly       bool              // the body asks for the number of its tokens: max_tokens may be missing
+	Strict          bool              // as of oai.Shape
 }
 
 // request is a body of /v1/messages, as far as it is read.
 type request struct {
-	Model         string          `json:"model"`
-	MaxTokens     *int            `json:"max_tokens"`
-	System        json.RawMessage `json:"system"`
-	Messages      []message       `json:"messages"`
-	Tools         []tool          `json:"tools"`
-	ToolChoice    *choice         `json:"tool_choice"`
-	Stop          []string        `json:"stop_sequences"`
-	Temperature   *float64        `json:"temperature"`
-	TopP          *float64        `json:"top_p"`
-	TopK          *int            `json:"top_k"`
-	Stream        bool            `json:"stream"`
-	Thread        json.RawMessage `json:"thread"`
-	Container     json.RawMessage `json:"container"`
-	MCP           json.RawMessage `json:"mcp_servers"`
-	Thinking      *struct{ Type string }
-	Output        *output `json:"output_config"`
-	OutputFormat  *format `json:"output_format"`
-	Seed          json.RawMessage
-	Speculation   json.RawMessage
-	MinP          json.RawMessage `json:"min_p"`
-	RepeatPenalty json.RawMessage `json:"repeat_penalty"`
-	Kwargs        json.RawMessage `json:"chat_template_kwargs"`
+	Model        string          `json:"model"`
+	MaxTokens    *oai.Int        `json:"max_tokens"`
+	System       json.RawMessage `json:"system"`
+	Messages     []message       `json:"messages"`
+	Tools        []tool          `json:"tools"`
+	ToolChoice   *choice         `json:"tool_choice"`
+	Stop         []string        `json:"stop_sequences"`
+	Temperature  *float64        `json:"temperature"`
+	TopP         *float64        `json:"top_p"`
+	TopK         *oai.Int        `json:"top_k"`
+	Stream       bool            `json:"stream"`
+	Thread       json.RawMessage `json:"thread"`
+	Container    json.RawMessage `json:"container"`
+	MCP          json.RawMessage `json:"mcp_servers"`
+	Thinking     *struct{ Type string }
+	Output       *output `json:"output_config"`
+	OutputFormat *format `json:"output_format"`
 }
 
 type output struct {
@@ -126,6 +122,13 @@ func Chat(body []byte, o Options) (json.RawMessage, error) {
 		}
 	}
 	out := r.fields()
+	rest, err := heard(o).Rest(body)
+	if err != nil {
+		return nil, err
+	}
+	for name, raw := range rest {
+		out[name] = raw
+	}
 	messages, err := r.messages(o)
 	if err != nil {
 		return nil, err
@@ -140,12 +143,6 @@ func Chat(body []byte, o Options) (json.RawMessage, error) {
 // fields returns the fields of a chat but the conversation and the tools.
 func (r *request) fields() map[string]any {
 	out := map[string]any{"stream": r.Stream}
-	for name, raw := range map[string]json.RawMessage{"seed": r.Seed, "speculation": r.Speculation, "min_p": r.MinP,
-		"repeat_penalty": r.RepeatPenalty, "chat_template_kwargs": r.Kwargs} {
-		if len(raw) > 0 {
-			out[name] = raw
-		}
-	}
 	if r.Model != "" {
 		out["model"] = r.Model
 	}
@@ -162,7 +159,7 @@ func (r *request) fields() map[string]any {
 		out["top_k"] = *r.TopK
 	}
 	if len(r.Stop) > 0 {
-		out["stop"] = r.Stop
+		out["stop_sequences"] = r.Stop
 	}
 	if r.Thinking != nil && r.Thinking.Type != "adaptive" {
 		out["enable_thinking"] = r.Thinking.Type == "enabled"

@@ -22,7 +22,7 @@ type Plan struct {
 	Mixed  map[int][]Part // prompts, by index, that are made of texts and tokens; Body has an empty one in their place
 	Fields []string       // of the answer; nil: all
 	Tokens bool           // the answer has the tokens
-	Probs  int            // how many of the likeliest tokens are told beside each
+	Probs  oai.Int        // how many of the likeliest tokens are told beside each
 	Times  bool           // each piece of a stream has timings
 }
 
@@ -52,7 +52,6 @@ const (
 	mostTop    = 20 // of n_probs
 
 	randomSeed = "4294967295" // llama.cpp's word for a random seed, beside -1
-	wholeText  = 4096         // the largest window of a penalty
 )
 
 // Completion translates a body of /completion. Errors: Invalid and Unsupported, with the field.
@@ -225,13 +224,6 @@ func (b *body) sampling() {
 	if string(b.in["seed"]) == randomSeed {
 		b.put("seed", -1)
 	}
-	switch n, ok := number("repeat_last_n"); {
-	case ok && n == 0: // no window, no penalty
-		b.put("repeat_penalty", 1)
-		delete(b.out, "repeat_last_n")
-	case ok && n == -1:
-		b.put("repeat_last_n", wholeText)
-	}
 }
 
 // bias reads logit_bias: an object as in completions, in which a text may stand for its tokens, or an array of pairs. false forbids a
@@ -273,14 +265,14 @@ func (b *body) bias() error {
 			return oai.Bad("logit_bias", "logit_bias adds %.50s: want a number, or false", p.add)
 		}
 		var text string
-		var id tandem.Token
+		var id oai.Int
 		switch {
 		case json.Unmarshal(p.key, &text) == nil && len(text) <= mostFields:
 			for _, t := range b.Encode(text) {
 				out[t] = add
 			}
 		case json.Unmarshal(p.key, &id) == nil:
-			out[id] = add
+			out[tandem.Token(id)] = add
 		default:
 			return oai.Bad("logit_bias", "logit_bias names %.50s: want the id of a token, or a text of at most %d bytes", p.key, mostFields)
 		}
@@ -382,13 +374,15 @@ func mixed(at string, list []json.RawMessage) ([]Part, error) {
 	}
 	parts := make([]Part, len(list))
 	for i, e := range list {
+		var id oai.Int
 		if e[0] == '"' {
 			parts[i].Text = new(string)
 			_ = json.Unmarshal(e, parts[i].Text)
-		} else if json.Unmarshal(e, &parts[i].Token) != nil {
+		} else if json.Unmarshal(e, &id) != nil {
 			field := fmt.Sprintf("%s[%d]", at, i)
 			return nil, oai.Bad(field, "%s is %.50s: want a text or a token id", field, e)
 		}
+		parts[i].Token = tandem.Token(id)
 	}
 	return parts, nil
 }

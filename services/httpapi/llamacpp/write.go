@@ -51,7 +51,7 @@ type Settings struct {
 
 // NewSettings returns the settings of a generation of p; stop are those sequences that the client gave.
 func NewSettings(r tandem.Request, p *Plan, stop []string, stream bool, window int) Settings {
-	s := Settings{Params: NewParams(r), Stop: append([]string{}, stop...), Bias: [][2]any{}, Probs: p.Probs, Times: p.Times,
+	s := Settings{Params: NewParams(r), Stop: append([]string{}, stop...), Bias: [][2]any{}, Probs: int(p.Probs), Times: p.Times,
 		Context: window}
 	s.Stream = stream
 	for _, b := range r.Sampling.Bias {

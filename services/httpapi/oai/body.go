@@ -88,7 +88,11 @@ func integerIn(s *source) (int, error) {
 	if s.kind() != "a number" {
 		return 0, fmt.Errorf("%s: want an integer", s.show())
 	}
-	raw := s.raw(maxNumber)
+	return wholeNumber(s.raw(maxNumber))
+}
+
+// wholeNumber reads the same.
+func wholeNumber(raw []byte) (int, error) {
 	f, err := strconv.ParseFloat(string(raw), 64)
 	switch {
 	case err != nil || f != math.Trunc(f):

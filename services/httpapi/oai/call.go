@@ -32,11 +32,13 @@ type Call struct {
 	IncludeUsage bool
 	Request      tandem.Request // without a prompt; its seed is the first choice's
 
-	maxName     string // what the body calls MaxTokens; "" if it does not say it
-	nodesName   string // what it calls the nodes of a tree, likewise
+	maxName     string            // what the body calls MaxTokens; "" if it does not say it
+	nodesName   string            // what it calls the nodes of a tree, likewise
+	names       map[string]string // of fields, as Limits.Names
 	seeded      bool
 	top         bool // top_logprobs was given
 	window      bool // repeat_last_n was given
+	noWindow    bool // as 0: no token is penalised
 	wholeText   bool // repetition_penalty was given
 	bestOf      int
 	options     bool                 // stream_options was given
@@ -90,17 +92,15 @@ func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d p
 		}
 		return func(name string, s *source) error { return f(c, name, s) }
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.finish(d, l)
 	}
-	return c, c.finish(d, l)
+	c.names = l.Names
+	return c, rename(err, l.Names)
 }
 
 // unset is an integer that no body can contain.
 const unset = -1 << 40
-
-// wholeWindow is the window of a penalty that is for the whole text: the largest that there is.
-const wholeWindow = 4096
 
 // finish checks fields against each other.
 func (c *Call) finish(d public.Defaults, l Limits) error {
@@ -140,7 +140,10 @@ func (c *Call) finish(d public.Defaults, l Limits) error {
 		p.TopP, p.TopK = 1, 1
 	}
 	if c.wholeText && !c.window {
-		c.Request.Sampling.RepeatLast = wholeWindow
+		c.Request.Sampling.RepeatLast = tandem.MaxRepeatLast
+	}
+	if c.noWindow {
+		c.Request.Sampling.RepeatPenalty = 1
 	}
 	if d.MaxOutput > 0 && (c.Request.MaxTokens == ToTheEnd || c.Request.MaxTokens > d.MaxOutput) {
 		c.Request.MaxTokens = d.MaxOutput
@@ -214,7 +217,6 @@ func label(_ *Call, name string, s *source) error {
 
 // readStop reads one sequence or an array of them. Empty ones stop nothing.
 func readStop(c *Call, name string, s *source) error {
-	c.Request.Stop = nil
 	one := func(name string) error {
 		if s.isNull() {
 			s.skip()
@@ -272,8 +274,24 @@ func readStreamOptions(c *Call, name string, s *source) error {
 	})
 }
 
-// readLegacyLogprobs reads how many of the likeliest tokens to tell beside each token.
+// readWindow reads how many of the latest tokens repeat_penalty looks at. As in llama.cpp, 0 is none, and -1 all: the largest window.
+func readWindow(c *Call, name string, s *source) error {
+	n := 0
+	if err := readInt(name, s, &n); err != nil {
+		return err
+	}
+	if c.window, c.noWindow = true, n == 0; n == -1 {
+		n = tandem.MaxRepeatLast
+	}
+	c.Request.Sampling.RepeatLast = n
+	return nil
+}
+
+// readLegacyLogprobs reads how many of the likeliest tokens to tell beside each token: true is none of them, false no log-probability.
 func readLegacyLogprobs(c *Call, name string, s *source) error {
+	if s.kind() == "a boolean" {
+		return readBool(name, s, &c.Request.Sampling.Logprobs)
+	}
 	c.Request.Sampling.Logprobs = true
 	return readInt(name, s, &c.Request.Sampling.TopLogprobs)
 }

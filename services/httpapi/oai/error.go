@@ -141,5 +141,25 @@ func (c *Call) InItsWords(err error) error {
 	if at := strings.Index(text, field+" is "); at >= 0 { // the text before is the place in a Go value
 		text = name + text[at+len(field):]
 	}
-	return &tandem.Error{Kind: e.Kind, Field: name, RetryAfter: e.RetryAfter, Err: errors.New(text)}
+	return rename(&tandem.Error{Kind: e.Kind, Field: name, RetryAfter: e.RetryAfter, Err: errors.New(text)}, c.names)
+}
+
+// rename returns err with the field that it blames under the client's name of it, if names has one.
+func rename(err error, names map[string]string) error {
+	var e *tandem.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	field, inner := e.Field, ""
+	if at := strings.IndexAny(field, ".["); at > 0 && field[:at] != "messages" { // a message's place may be another there
+		field, inner = field[:at], field[at:]
+	}
+	if names[field] == "" {
+		return err
+	}
+	text := e.Err.Error()
+	if rest, ok := strings.CutPrefix(text, field); ok {
+		text = names[field] + rest
+	}
+	return &tandem.Error{Kind: e.Kind, Field: names[field] + inner, RetryAfter: e.RetryAfter, Err: errors.New(text)}
 }

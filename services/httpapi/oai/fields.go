@@ -44,13 +44,16 @@ var common = map[string]reader{
 	"response_format":   only(`{"type":"text"}`),
 
 	// beyond OpenAI's
-	"top_k":          integer(func(c *Call) *int { return &c.Request.Sampling.TopK }),
+	"top_k": func(c *Call, name string, s *source) error {
+		err := readInt(name, s, &c.Request.Sampling.TopK)
+		if c.Request.Sampling.TopK == -1 { // all, in llama.cpp, vLLM and SGLang
+			c.Request.Sampling.TopK = 0
+		}
+		return err
+	},
 	"min_p":          float(func(c *Call) *float64 { return &c.Request.Sampling.MinP }),
 	"repeat_penalty": float(func(c *Call) *float64 { return &c.Request.Sampling.RepeatPenalty }),
-	"repeat_last_n": func(c *Call, name string, s *source) error {
-		c.window = true
-		return readInt(name, s, &c.Request.Sampling.RepeatLast)
-	},
+	"repeat_last_n":  readWindow,
 	"accept":         text(func(c *Call) *string { return (*string)(&c.Request.Sampling.Accept) }),
 	"accept_epsilon": float(func(c *Call) *float64 { return &c.Request.Sampling.Epsilon }),
 	"accept_delta":   float(func(c *Call) *float64 { return &c.Request.Sampling.Delta }),
@@ -98,7 +101,8 @@ var completionOnly = map[string]reader{
 
 // aliases are other servers' names of fields that tandem has.
 var aliases = map[string]reader{
-	"max_completion_tokens": readMost, "n_predict": readMost, "max_new_tokens": readMost,
+	"max_completion_tokens": readMost, "n_predict": readMost, "max_new_tokens": readMost, "max_output_tokens": readMost,
+	"num_predict":    readMost,
 	"stop_sequences": readStop,
 	"repetition_penalty": func(c *Call, name string, s *source) error { // of the whole text, where repeat_penalty has a window
 		c.wholeText = true

@@ -27,6 +27,7 @@ type Limits struct {
 	Ignored func(name string) // is called with the name of each field that is ignored, perhaps several times; may be nil
 
 	Reads func(name string) bool // whether the chat template reads a variable; nil: not known
+	Names map[string]string      // what the client calls fields, where the body was made of another API's
 }
 
 // most returns how many tokens a prompt may have.
@@ -40,7 +41,7 @@ func (l Limits) most() int {
 // ignore notes a field that is ignored.
 func (l Limits) ignore(name string) {
 	if l.Ignored != nil {
-		l.Ignored(name)
+		l.Ignored(or(l.Names[name], name))
 	}
 }
 

@@ -129,7 +129,7 @@ func (c *Call) offer(l Limits) error {
 		}
 		c.tools = kept
 	}
-	if len(c.tools) == 0 && c.says {
+	if len(c.tools) == 0 && c.says && !c.parallel {
 		l.ignore("parallel_tool_calls")
 	}
 	var err error

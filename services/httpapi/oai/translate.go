@@ -23,7 +23,7 @@ func Unmarshal(body []byte, to any) error {
 	var t *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &t) && t.Field != "":
-		return bad(t.Field, "%s is a JSON %s: want %s", t.Field, t.Value, t.Type)
+		return typeError(t)
 	case err != nil:
 		return bad("", "the body is not a JSON object: %w", err)
 	}

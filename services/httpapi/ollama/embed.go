@@ -25,17 +25,28 @@ type embed struct {
 	Input      json.RawMessage            `json:"input"`
 	Prompt     string                     `json:"prompt"`
 	Truncate   *bool                      `json:"truncate"`
-	Dimensions int                        `json:"dimensions"`
+	Dimensions oai.Int                    `json:"dimensions"`
 	Options    map[string]json.RawMessage `json:"options"`
 }
 
 // ReadEmbed decodes a body of /api/embed; older: of /api/embeddings. Errors as Chat's.
-func ReadEmbed(body []byte, window Context, older bool, ignored func(string)) (e Embed, err error) {
+func ReadEmbed(body []byte, l Limits, older bool, ignored func(string)) (e Embed, err error) {
 	var r embed
 	if err := oai.Unmarshal(body, &r); err != nil {
 		return e, err
 	}
-	e = Embed{Model: strings.TrimSuffix(r.Model, ":latest"), Most: int(window), Dimensions: r.Dimensions}
+	shape := oai.Shape{Body: r, Inner: map[string]any{"prompt": nil}, Strict: l.Strict, Ignored: ignored}
+	if older {
+		shape.Inner = map[string]any{"input": nil, "truncate": nil}
+	}
+	rest, err := shape.Rest(body)
+	if err != nil {
+		return e, err
+	}
+	for name := range rest { // of texts that are made
+		ignored(name)
+	}
+	e = Embed{Model: strings.TrimSuffix(r.Model, ":latest"), Most: l.Context, Dimensions: int(r.Dimensions)}
 	if e.Dimensions < 0 {
 		return e, oai.Bad("dimensions", "dimensions is %d: want at least 1", e.Dimensions)
 	}
@@ -44,7 +55,7 @@ func ReadEmbed(body []byte, window Context, older bool, ignored func(string)) (e
 			ignored("options." + name)
 			continue
 		}
-		n, err := contextSize(raw, window)
+		n, err := contextSize(raw, l.Context)
 		if err != nil {
 			return e, err
 		}

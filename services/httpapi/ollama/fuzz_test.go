@@ -15,8 +15,8 @@ func FuzzBodies(f *testing.F) {
 		`{"role":"tool","content":"r","tool_name":"f"}],"options":{"num_predict":3,"num_ctx":9},"format":"json","think":true}`))
 	f.Add([]byte(`{"prompt":"a","system":"s","raw":false,"stream":false,"keep_alive":0}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, translate := range []func([]byte, Context, func(string)) (*Plan, error){Chat, Generate} {
-			plan, err := translate(body, 1<<10, func(string) {})
+		for _, translate := range []func([]byte, Limits, func(string)) (*Plan, error){Chat, Generate} {
+			plan, err := translate(body, Limits{Context: 1 << 10, Vocab: 300}, func(string) {})
 			if err == nil && !plan.Load {
 				d, l := public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}}, oai.Limits{Text: 1 << 16, Tokens: 1 << 10}
 				read := oai.ReadChat

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
@@ -53,26 +55,29 @@ type Plan struct {
 	Raw  bool
 	Load bool // the body asks for no text: Ollama's way to load a model, or to let it go
 	Stay bool // and the model stays
+
+	Before []tandem.Token    // of an earlier answer, which this one continues
+	Names  map[string]string // of this API, of the fields in Body
 }
 
-// Context is the window of the model, which num_ctx must not exceed.
-type Context int
-
-// options are Ollama's names of options, and those of chats.
-var options = map[string]string{"num_predict": "max_tokens", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p",
-	"min_p": "min_p", "seed": "seed", "stop": "stop", "repeat_penalty": "repeat_penalty", "repeat_last_n": "repeat_last_n",
-	"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
+// Limits bound what a body asks for.
+type Limits struct {
+	Context int // the window of the model, which num_ctx must not exceed
+	Vocab   int
+	Strict  bool // as of oai.Shape
+}
 
 // Chat translates a body of /api/chat, Generate one of /api/generate. ignored is called with what has no effect. Errors: Invalid and
 // Unsupported, with the field.
-func Chat(body []byte, window Context, ignored func(string)) (*Plan, error) {
-	r, out, err := read(body, window, ignored)
+func Chat(body []byte, l Limits, ignored func(string)) (*Plan, error) {
+	r, out, names, err := read(body, l, "prompt suffix system template context raw images", ignored)
 	if err != nil {
 		return nil, err
 	}
 	if len(r.Messages) == 0 {
 		return r.load(), nil
 	}
+	r.keeps(ignored)
 	var turns []oai.Sent
 	last := "" // id of the latest call: Ollama's results name their tool alone
 	for i, m := range r.Messages {
@@ -94,25 +99,33 @@ func Chat(body []byte, window Context, ignored func(string)) (*Plan, error) {
 		out["tools"] = r.Tools
 	}
 	raw, err := conversation.Marshal(out)
-	return &Plan{Body: raw}, err
+	return &Plan{Body: raw, Names: names}, err
 }
 
 // Generate translates a body of /api/generate: a chat with one message or, if raw or with a suffix, a text to continue.
-func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) {
-	r, out, err := read(body, window, ignored)
+func Generate(body []byte, l Limits, ignored func(string)) (*Plan, error) {
+	r, out, names, err := read(body, l, "messages tools", ignored)
 	if err != nil {
 		return nil, err
 	}
-	for name, raw := range map[string]json.RawMessage{"images": r.Images, "context": r.Context} {
-		if oai.Asks(raw) {
-			return nil, oai.Unsupported(name, "%s is not supported: leave it out", name)
+	var before []tandem.Token
+	if oai.Asks(r.Context) {
+		if before, err = oai.Tokens("context", r.Context, l.Vocab, l.Context-1); err != nil {
+			return nil, err
 		}
 	}
 	switch {
+	case oai.Asks(r.Images):
+		return nil, oai.Unsupported("images", "images is not supported: leave it out")
 	case r.Template != "":
 		return nil, oai.Unsupported("template", "template is not supported: the model's own is used, or none with \"raw\": true")
 	case r.Prompt == "" && r.Suffix == "":
 		return r.load(), nil
+	case len(before) > 0 && (r.Raw || r.Suffix != ""):
+		return nil, oai.Unsupported("context", "context is there with raw or a suffix: want one of them")
+	}
+	r.keeps(ignored)
+	switch {
 	case r.Raw || r.Suffix != "":
 		if r.System != "" || oai.Asks(r.Format) {
 			return nil, oai.Unsupported("system", "system and format need the chat template: leave them out with raw or a suffix")
@@ -121,7 +134,7 @@ func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) 
 			out["suffix"] = r.Suffix
 		}
 		raw, err := conversation.Marshal(out)
-		return &Plan{Body: raw, Raw: true}, err
+		return &Plan{Body: raw, Raw: true, Names: names}, err
 	}
 	var turns []oai.Sent
 	if r.System != "" {
@@ -129,13 +142,27 @@ func Generate(body []byte, window Context, ignored func(string)) (*Plan, error) 
 	}
 	out["messages"] = r.asked(append(turns, oai.Sent{Role: "user", Content: r.Prompt}), ignored)
 	raw, err := conversation.Marshal(out)
-	return &Plan{Body: raw}, err
+	names["messages"] = "prompt"
+	return &Plan{Body: raw, Names: names, Before: before}, err
 }
 
 // load returns the plan of a body that asks for no text.
 func (r *request) load() *Plan {
-	stay := string(bytes.TrimSpace(r.KeepAlive))
-	return &Plan{Load: true, Stay: stay != "0" && stay != `"0"` && stay != `"0s"`}
+	var seconds float64
+	var text string
+	gone := json.Unmarshal(r.KeepAlive, &seconds) == nil && string(bytes.TrimSpace(r.KeepAlive)) != "null" && seconds == 0
+	if json.Unmarshal(r.KeepAlive, &text) == nil && text != "" {
+		d, err := time.ParseDuration(text)
+		gone = err == nil && d == 0
+	}
+	return &Plan{Load: true, Stay: !gone}
+}
+
+// keeps notes that keep_alive has no effect beside a question: the model stays.
+func (r *request) keeps(ignored func(string)) {
+	if oai.Asks(r.KeepAlive) {
+		ignored("keep_alive")
+	}
 }
 
 // asked returns a conversation in which the system asks for the form of the answer; nothing forces it yet.
@@ -156,43 +183,58 @@ func (r *request) asked(turns []oai.Sent, ignored func(string)) []oai.Sent {
 }
 
 // contextSize reads the window that a body asks for. It must not be larger than the model's.
-func contextSize(raw json.RawMessage, window Context) (n int, err error) {
+func contextSize(raw json.RawMessage, window int) (int, error) {
+	var n oai.Int
 	if json.Unmarshal(raw, &n) != nil {
 		return 0, oai.Bad("options.num_ctx", "options.num_ctx is %.50s: want an integer", raw)
 	}
-	if n > int(window) {
+	if int(n) > window {
 		return 0, oai.Bad("options.num_ctx", "options.num_ctx is %d: this server has a context of %d; start it with --ctx %d", n, window, n)
 	}
-	return n, nil
+	return int(n), nil
 }
 
-// read reads a body, and returns it with the fields that both paths share.
-func read(body []byte, window Context, ignored func(string)) (*request, map[string]any, error) {
+// read reads a body, and returns it with the fields that both paths share, and their names. It lacks the fields of the other path.
+func read(body []byte, l Limits, lacks string, ignored func(string)) (*request, map[string]any, map[string]string, error) {
 	var r request
 	if err := oai.Unmarshal(body, &r); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	out := map[string]any{"stream": r.Stream == nil || *r.Stream}
+	shape := oai.Shape{Body: r, Inner: map[string]any{}, Strict: l.Strict, Ignored: ignored}
+	for _, name := range strings.Fields(lacks) {
+		shape.Inner[name] = nil
+	}
+	rest, err := shape.Rest(body)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	out, names := map[string]any{"stream": r.Stream == nil || *r.Stream}, map[string]string{}
+	for name, raw := range rest {
+		out[name] = raw
+	}
 	if r.Model != "" {
 		out["model"] = strings.TrimSuffix(r.Model, ":latest")
 	}
 	for name, raw := range r.Options {
-		switch to := options[name]; {
-		case to == "max_tokens" && (string(raw) == "0"): // Ollama reads it as no limit, as any below 1
-		case to != "":
-			out[to] = raw
+		var most oai.Int
+		switch full := "options." + name; {
+		case string(raw) == "null":
+		case name == "num_predict" && json.Unmarshal(raw, &most) == nil && most < 1: // no limit
+		case oai.Common(name):
+			out[name], names[name] = raw, full
 		case name == "num_ctx":
-			if _, err := contextSize(raw, window); err != nil {
-				return nil, nil, err
+			if _, err := contextSize(raw, l.Context); err != nil {
+				return nil, nil, nil, err
 			}
 		default:
-			ignored("options." + name)
+			ignored(full)
 		}
 	}
+	names["enable_thinking"], names["reasoning_effort"] = "think", "think"
 	if raw := string(bytes.TrimSpace(r.Think)); raw == "true" || raw == "false" {
 		out["enable_thinking"] = raw == "true"
 	} else if oai.Asks(r.Think) { // "low", "medium", "high"
 		out["reasoning_effort"] = r.Think
 	}
-	return &r, out, nil
+	return &r, out, names, nil
 }

@@ -20,6 +20,8 @@ type Chunk struct {
 	Thinking string   `json:"thinking,omitempty"` // likewise
 	Done     bool     `json:"done"`
 	Reason   string   `json:"done_reason,omitempty"`
+
+	Context []tandem.Token `json:"context,omitempty"` // of the last line of /api/generate: prompt and answer, to go on from
 	*Figures
 }
 

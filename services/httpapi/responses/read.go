@@ -21,7 +21,7 @@ type request struct {
 	Tools        []tool          `json:"tools"`
 	ToolChoice   json.RawMessage `json:"tool_choice"`
 	Parallel     *bool           `json:"parallel_tool_calls"`
-	MaxTokens    *int            `json:"max_output_tokens"`
+	MaxTokens    *oai.Int        `json:"max_output_tokens"`
 	Temperature  *float64        `json:"temperature"`
 	TopP         *float64        `json:"top_p"`
 	Stream       bool            `json:"stream"`
@@ -30,16 +30,22 @@ type request struct {
 	Prompt       json.RawMessage `json:"prompt"`
 	Background   bool            `json:"background"`
 	Reasoning    *struct {
-		Effort string `json:"effort"`
+		Effort *string `json:"effort"`
 	} `json:"reasoning"`
 	Text *struct {
 		Format *format `json:"format"`
 	} `json:"text"`
+	Metadata   json.RawMessage `json:"metadata"`
+	Store      bool            `json:"store"`
+	Truncation string          `json:"truncation"`
 }
 
 type format struct {
-	Type   string          `json:"type"`
-	Schema json.RawMessage `json:"schema"`
+	Type        string          `json:"type"`
+	Name        string          `json:"name,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+	Strict      *bool           `json:"strict,omitempty"`
 }
 
 type tool struct {
@@ -85,8 +91,16 @@ type Plan struct {
 
 // Echo is what an answer repeats of its request.
 type Echo struct {
+	Reasoning struct {
+		Effort  *string `json:"effort"`
+		Summary *string `json:"summary"`
+	} `json:"reasoning"`
+	Text struct {
+		Format format `json:"format"`
+	} `json:"text"`
+	Metadata     json.RawMessage `json:"metadata"`
 	Instructions json.RawMessage `json:"instructions"`
-	MaxTokens    *int            `json:"max_output_tokens"`
+	MaxTokens    *oai.Int        `json:"max_output_tokens"`
 	Parallel     bool            `json:"parallel_tool_calls"`
 	ToolChoice   json.RawMessage `json:"tool_choice"`
 	Tools        json.RawMessage `json:"tools"`
@@ -95,7 +109,7 @@ type Echo struct {
 }
 
 // Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field.
-func Read(body []byte, ignored func(name string)) (*Plan, error) {
+func Read(body []byte, strict bool, ignored func(name string)) (*Plan, error) {
 	var r request
 	var echo struct {
 		Tools json.RawMessage `json:"tools"`
@@ -114,7 +128,7 @@ func Read(body []byte, ignored func(name string)) (*Plan, error) {
 		out["model"] = r.Model
 	}
 	if r.MaxTokens != nil {
-		out["max_tokens"] = *r.MaxTokens
+		out["max_output_tokens"] = *r.MaxTokens
 	}
 	if r.Temperature != nil {
 		out["temperature"] = *r.Temperature
@@ -122,17 +136,21 @@ func Read(body []byte, ignored func(name string)) (*Plan, error) {
 	if r.TopP != nil {
 		out["top_p"] = *r.TopP
 	}
-	if r.Reasoning != nil && r.Reasoning.Effort != "" {
-		out["reasoning_effort"] = r.Reasoning.Effort
+	if r.Reasoning != nil && r.Reasoning.Effort != nil {
+		out["reasoning_effort"] = *r.Reasoning.Effort
 	}
 	if r.Parallel != nil {
 		out["parallel_tool_calls"], p.Echo.Parallel = *r.Parallel, *r.Parallel
 	}
-	for _, name := range passed { // of chats, beyond this API
-		var all map[string]json.RawMessage
-		if _ = json.Unmarshal(body, &all); len(all[name]) > 0 {
-			out[name] = all[name]
-		}
+	rest, err := heard(strict, ignored).Rest(body)
+	if err != nil {
+		return nil, err
+	}
+	for name, raw := range rest {
+		out[name] = raw
+	}
+	if err := p.Echo.more(&r, rest, ignored); err != nil {
+		return nil, err
 	}
 	p.offer(&r, out, ignored)
 	if err := p.choose(&r, out); err != nil {
@@ -158,14 +176,9 @@ func (r *request) check() error {
 	switch {
 	case r.Background:
 		return oai.Unsupported("background", "background is true: only false is supported")
-	case r.MaxTokens != nil && *r.MaxTokens < 1:
-		return oai.Bad("max_output_tokens", "max_output_tokens is %d: want 1 or more", *r.MaxTokens)
 	}
 	return nil
 }
-
-// passed are fields of chats that tandem has beyond this API.
-var passed = []string{"seed", "speculation", "top_k", "min_p", "repeat_penalty", "chat_template_kwargs", "stop"}
 
 // offer adds the tools: functions, those of namespaces, and custom ones as functions of a text.
 func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
@@ -275,7 +288,7 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 		return append(out, oai.Sent{Role: "user", Content: plain}), nil
 	}
 	var items []item
-	if err := json.Unmarshal(r.Input, &items); err != nil {
+	if err := json.Unmarshal(r.Input, &items); err != nil && len(r.Input) > 0 {
 		return nil, oai.Bad("input", "input is neither a string nor an array of items")
 	}
 	h := history{plan: p, turns: out, names: map[string]string{}, ignored: ignored}
@@ -283,6 +296,9 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 		if err := h.add(fmt.Sprintf("input[%d]", i), it); err != nil {
 			return nil, err
 		}
+	}
+	if len(h.turns) == 0 {
+		return nil, oai.Bad("input", "input has nothing to answer: want a string, or an array with at least one message")
 	}
 	return h.turns, nil
 }

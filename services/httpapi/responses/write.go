@@ -20,16 +20,6 @@ type Response struct {
 	Previous   *string     `json:"previous_response_id"` // always null
 	Store      bool        `json:"store"`                // always false
 	Truncation string      `json:"truncation"`           // "disabled"
-	Reasoning  struct {
-		Effort  *string `json:"effort"`
-		Summary *string `json:"summary"`
-	} `json:"reasoning"`
-	Text struct {
-		Format struct {
-			Type string `json:"type"`
-		} `json:"format"`
-	} `json:"text"`
-	Metadata struct{} `json:"metadata"`
 	Echo
 }
 
@@ -43,10 +33,8 @@ func NewResponse(id, model string, created int64, e Echo) Response {
 	if len(e.Tools) == 0 || string(e.Tools) == "null" {
 		e.Tools = json.RawMessage("[]")
 	}
-	r := Response{ID: id, Object: "response", Created: created, Status: "in_progress", Model: model, Output: []Item{},
+	return Response{ID: id, Object: "response", Created: created, Status: "in_progress", Model: model, Output: []Item{},
 		Truncation: "disabled", Echo: e}
-	r.Text.Format.Type = "text"
-	return r
 }
 
 // Ended returns r with its end; thoughts are tokens.

@@ -1,0 +1,16 @@
+package anthropic
+
+import "github.com/tandem-llm/tandem/services/httpapi/oai"
+
+// Names are this API's names of fields of chats.
+var Names = map[string]string{"enable_thinking": "thinking.type", "reasoning_effort": "output_config.effort"}
+
+// heard says which fields have an effect. The signature of a thought is what it was answered with, and asks for nothing.
+func heard(o Options) oai.Shape {
+	type block1 struct {
+		block
+		Signature any
+	}
+	return oai.Shape{Body: request{}, Strict: o.Strict, Ignored: o.Ignored, Inner: map[string]any{"system[]": block{},
+		"messages[].content[]": block1{}, "messages[].content[].content[]": block{}}}
+}
