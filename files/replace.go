@@ -33,8 +33,8 @@ func write(path string, b []byte, put func(from, to string) error) error {
 	return err
 }
 
-// Overwrite is Replace that needs no room on a disk which is full: if b fits into what is at path already, it is written there, and filled up
-// with newlines, so that no block is given up. Whoever reads at that moment may find a part of it.
+// Overwrite is Replace that needs no room on a disk which is full: if b fits into what is at path already, it is written there, and filled
+// up with newlines, so that no block is given up. Whoever reads at that moment may find a part of it.
 func Overwrite(path string, b []byte) error {
 	err := Replace(path, b)
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

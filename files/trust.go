@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,8 +78,8 @@ func Trusted(dir string) error {
 	}
 }
 
-// Private makes sure that dir is a folder, no link, of this user that nobody else can look into or replace: it makes it with mode 0700 if need
-// be, and closes one that others can only read. Errors: ErrUntrusted; *fs.PathError.
+// Private makes sure that dir is a folder, no link, of this user that nobody else can look into or replace: it makes it with mode 0700 if
+// need be, and closes one that others can only read. Errors: ErrUntrusted; *fs.PathError.
 func Private(dir string) error {
 	err := Trusted(dir) // before anything is made below a folder of others
 	if err == nil {
@@ -129,8 +130,8 @@ func trusted(dir string, st fs.FileInfo) error {
 	of, ok := sys(st, nil)
 	mode, sticky := st.Mode().Perm(), st.Mode()&fs.ModeSticky != 0
 	if mode&0o002 != 0 && !sticky || mode&0o020 != 0 && !sticky && ok && !member(int(of.Gid)) {
-		return untrusted(fmt.Sprintf("folder %q has mode %04o, so that others could replace what is in it: want one that only its owner can "+
-			"write (chmod go-w)", dir, mode))
+		return untrusted(fmt.Sprintf("folder %q has mode %04o, so that others could replace what is in it: want one that only its "+
+			"owner can write (chmod go-w)", dir, mode))
 	}
 	return nil
 }
@@ -139,4 +140,18 @@ func trusted(dir string, st fs.FileInfo) error {
 func member(gid int) bool {
 	groups, err := os.Getgroups()
 	return gid == 0 || gid == os.Getgid() || err == nil && slices.Contains(groups, gid)
+}
+
+// SameUser reports whether the other end of a unix socket runs as this process's user or as root.
+func SameUser(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	err = raw.Control(func(fd uintptr) {
+		cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		ok = err == nil && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
+	})
+	return err == nil && ok
 }

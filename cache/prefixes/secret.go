@@ -36,8 +36,8 @@ func readSecret(dir string) ([]byte, error) {
 	return b, nil
 }
 
-// makeSecret returns the store's secret. If there is none that can be used, it makes one, and removes what is there: another secret, or none
-// as in earlier releases, decided its names and keys, so nothing of it can be found again.
+// makeSecret returns the store's secret. If there is none that can be used, it makes one, and removes what is there: another secret, or
+// none as in earlier releases, decided its names and keys, so nothing of it can be found again.
 func makeSecret(c Config) ([]byte, error) {
 	secret, why := readSecret(c.Dir)
 	if why == nil {
@@ -49,8 +49,8 @@ func makeSecret(c Config) ([]byte, error) {
 		return nil, err
 	}
 	if len(removed) > 0 || !errors.Is(why, fs.ErrNotExist) {
-		c.Log.Warn("the prefix store has a new secret; what was kept without it, such as by an earlier release, is removed", "folder", c.Dir,
-			"tenants", len(removed), "why", reason(why))
+		c.Log.Warn("the prefix store has a new secret; what was kept without it, such as by an earlier release, is removed",
+			"folder", c.Dir, "tenants", len(removed), "why", reason(why))
 	}
 	secret = make([]byte, secretBytes)
 	_, _ = rand.Read(secret)

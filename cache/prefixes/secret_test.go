@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStoreSecret: who knows a tenant's name and has all files of its folder, but not the store's secret, finds and reads nothing. The secret
-// is in a file of mode 0600, and is not logged. Without a secret that can be used, as after an update from a release that had none, what is
+// TestStoreSecret: who knows a tenant's name and has all files of its folder, but not the store's secret, finds and reads nothing. The
+// secret is in a file of mode 0600, and is not logged. Without a secret that can be used, as after an update from a release that had none, what is
 // there is removed, and a line says so, once.
 func TestStoreSecret(t *testing.T) {
 	const tenant = "0123456789abcdef0123456789abcdef"
@@ -56,7 +56,8 @@ func TestStoreSecret(t *testing.T) {
 		again := open(t, c)
 		open(t, c)
 		of := again.Tenant(tenant)
-		if uses, err := List(c.Dir); err != nil || len(uses) > 0 || said.lines() != i+1 || strings.Count(said.String(), "new secret") != i+1 {
+		uses, err := List(c.Dir)
+		if err != nil || len(uses) > 0 || said.lines() != i+1 || strings.Count(said.String(), "new secret") != i+1 {
 			t.Errorf("%d: left %v, %v; said %q", i, uses, err, said)
 		}
 		if st, err := os.Lstat(path); err != nil || st.Mode() != 0o600 || strings.Contains(said.String(), string(again.secret)) {

@@ -17,12 +17,13 @@ import (
 // Credentials are what a process shows the other processes and expects of them. The address decides which of them
 // counts:
 //
-//	unix socket                      nothing: its mode says who can connect
+//	unix socket                      both ends are of one user: its mode says who can connect, and its other end who made it
 //	TCP to other machines, with TLS  the certificates of both ends, and the roles in them
 //	other TCP, such as loopback      a proof that the caller has the secret, with every call
 //
-// The secret itself is never sent. A process that announces itself at an address of the last kind signs the announcement with it (Sign),
-// and others do not call it before they have checked that (Vouch). The zero value has no certificate, and the secret in Folder, which
+// The secret itself is never sent. A process that announces itself at an address of the last kind, or at a socket if there is a Secret,
+// signs the announcement with it (Sign), and others do not call it before they have checked that (Vouch). The secret in Folder would prove
+// no more of a socket than its user does, because whoever could read it is that user. The zero value has no certificate, and the secret in Folder, which
 // counts on loopback alone. Safe for concurrent use.
 type Credentials struct {
 	Certificate *Certificate // nil for none
@@ -106,12 +107,12 @@ func onThisHost(addr string) bool {
 
 // Sign returns a proof that what a process at addr announces comes from a process with the secret that is used at addr; "" if none is.
 func (c *Credentials) Sign(addr string, message []byte) string {
-	return c.secretFor(addr).sign(message)
+	return c.announcing(addr).sign(message)
 }
 
 // Vouch returns nil if an announcement of a process at addr need not be proved, or proof is that of Sign. Errors: Unauthenticated.
 func (c *Credentials) Vouch(addr string, message []byte, proof string) error {
-	switch s := c.secretFor(addr); {
+	switch s := c.announcing(addr); {
 	case s == nil, s.signed(message, proof):
 		return nil
 	case proof == "":
@@ -124,6 +125,14 @@ func (c *Credentials) Vouch(addr string, message []byte, proof string) error {
 
 // OnThisHost reports whether addr, as written, is a unix socket or on loopback.
 func OnThisHost(addr string) bool { return onThisHost(addr) }
+
+// announcing returns the secret that proves an announcement of a process at addr, nil for none.
+func (c *Credentials) announcing(addr string) *Secret {
+	if strings.HasPrefix(addr, "unix://") {
+		return c.Secret
+	}
+	return c.secretFor(addr)
+}
 
 // secretFor returns the secret to prove at addr, nil for none. The one in Folder is used on this host only.
 func (c *Credentials) secretFor(addr string) *Secret {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // callDeadline bounds a unary call whose caller set no deadline.
@@ -23,7 +25,7 @@ const aliveAfter, aliveTime = 15 * time.Second, 15 * time.Second
 
 // Dial returns a connection to "unix:///path" or "host:port". It does not wait for the peer: calls
 // fail with Unavailable at once while it is down, and a peer that comes back is found within about
-// 200 ms. A process of another protocol is refused (CheckProtocol). Calls carry the
+// 200 ms. Nothing is sent over a socket of another user. A process of another protocol is refused (CheckProtocol). Calls carry the
 // trace of their context and this process's number, get a deadline if they have none, and return
 // *tandem.Error. The caller closes the connection.
 func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil, nil) }
@@ -37,14 +39,15 @@ func dial(addr string, secure func() *tls.Config, proved *Secret) (*grpc.ClientC
 	}
 	// passthrough leaves names to the dialer: it resolves again at every attempt, and a restarted peer
 	// may have another address.
-	target, creds := "passthrough:///"+rest, insecure.NewCredentials()
+	target, creds, connect := "passthrough:///"+rest, insecure.NewCredentials(), grpc.DialOption(grpc.EmptyDialOption{})
 	if isUnix {
 		target = "unix://" + rest
+		connect = grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return own(ctx, rest) })
 	} else if secure != nil {
 		creds = dialing(secure)
 	}
 	as := calls{process: number(addr), secret: proved}
-	conn, err := grpc.NewClient(target,
+	conn, err := grpc.NewClient(target, connect,
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
@@ -58,6 +61,21 @@ func dial(addr string, secure func() *tls.Config, proved *Secret) (*grpc.ClientC
 		return nil, tandem.Errorf("dial", tandem.Invalid, "%s: %w", addr, err)
 	}
 	return conn, nil
+}
+
+// own connects to the socket at path if a process of this user, or root, listens there. Nothing is sent to another: the mode of a socket
+// says who may connect to it, not who made it, and whoever may write to its folder could have put it there.
+func own(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := c.(*net.UnixConn); !ok || !files.SameUser(u) {
+		_ = c.Close()
+		return nil, tandem.Errorf("dial", tandem.Unavailable, "unix://%s is served by another user: want a process of this user", path)
+	}
+	return c, nil
 }
 
 // calls makes the calls of a connection.

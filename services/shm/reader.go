@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // Reader reads payloads of one segment that another process owns. Safe for concurrent use. It holds
@@ -38,7 +39,7 @@ func Attach(ctx context.Context, socket string, as Role) (*Reader, error) {
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
-	if !sameUser(conn.(*net.UnixConn)) {
+	if !files.SameUser(conn.(*net.UnixConn)) {
 		_ = conn.Close()
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%s is served by another user: want a process of this user", socket)
 	}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const (
@@ -76,7 +76,7 @@ func (s *Segment) leave(c *net.UnixConn) {
 
 // attend serves one reader's connection until it ends.
 func (s *Segment) attend(c *net.UnixConn) {
-	if !sameUser(c) || c.SetDeadline(time.Now().Add(handshake)) != nil {
+	if !files.SameUser(c) || c.SetDeadline(time.Now().Add(handshake)) != nil {
 		return
 	}
 	var hello [helloSize]byte
@@ -132,18 +132,4 @@ func (s *Segment) dismiss(peer uint64) {
 			}
 		}
 	}
-}
-
-// sameUser reports whether the other end of c runs as this process's user or as root.
-func sameUser(c *net.UnixConn) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	ok := false
-	err = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		ok = err == nil && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
-	})
-	return err == nil && ok
 }
