@@ -2,8 +2,10 @@ package conversation
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/text/calls"
@@ -33,6 +35,21 @@ func TestOffer(t *testing.T) {
 		} else if string(got) != c.want {
 			t.Errorf("%+v of %s: %s, want %s", c.choice, c.tools, got, c.want)
 		}
+	}
+}
+
+// TestOfferOnce: a tool is offered once, however often the choice names it, and a long list of tools is gone through once.
+func TestOfferOnce(t *testing.T) {
+	tool := `{"type":"function","function":{"name":"f","description":"` + strings.Repeat("x", 4000) + `"}}`
+	tools := json.RawMessage("[" + tool + "," + strings.Repeat(`{"function":{"name":"g"}},`, 20_000) + `{"function":{"name":"h"}}]`)
+	names := slices.Repeat([]string{"f", "h", "g"}, 20_000)
+	begun := time.Now()
+	got, err := ToolChoice{Only: names}.Offer(tools)
+	if want := "[" + tool + `,{"function":{"name":"h"}},{"function":{"name":"g"}}]`; err != nil || string(got) != want {
+		t.Errorf("%d bytes, %v: want %d", len(got), err, len(want))
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("60,000 names of 20,002 tools took %v", took)
 	}
 }
 

@@ -3,8 +3,6 @@ package conversation
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
-	"strings"
 )
 
 // ToolChoice says which tools the model may call, and whether it has to.
@@ -28,13 +26,17 @@ func (t *ToolChoice) Mode(field, word string) error {
 	return nil
 }
 
-// Offer leaves those of tools, in the form of Conversation.Tools, that the model is told of. Errors: Invalid, of the field tool_choice.
+// Offer leaves those of tools, in the form of Conversation.Tools, that the model is told of: each at most as often as it is there, however
+// often the choice names it. Errors: Invalid, of the field tool_choice.
 func (t ToolChoice) Offer(tools json.RawMessage) (json.RawMessage, error) {
-	if t.None {
+	if t.None || len(tools) == 0 && !t.Must && len(t.Only) == 0 {
 		return nil, nil
 	}
-	names, each := split(tools)
-	if len(names) == 0 && (t.Must || len(t.Only) > 0) {
+	if len(t.Only) == 0 && !t.Must {
+		return tools, nil
+	}
+	each, first := split(tools)
+	if len(each) == 0 {
 		return nil, wrong("tool_choice", "tool_choice asks for a call and there are no functions in tools: want at least one")
 	}
 	if len(t.Only) == 0 {
@@ -42,14 +44,38 @@ func (t ToolChoice) Offer(tools json.RawMessage) (json.RawMessage, error) {
 	}
 	var kept []json.RawMessage
 	for _, name := range t.Only {
-		at := slices.Index(names, name)
-		if at < 0 {
+		at, there := first[name]
+		if !there {
 			return nil, wrong("tool_choice", "tool_choice names %.100q, which is not in tools: want one of %.500s", name,
-				strings.Join(names, ", "))
+				listed(each, first))
 		}
-		kept = append(kept, each[at])
+		if each[at] != nil {
+			kept, each[at] = append(kept, each[at]), nil
+		}
 	}
 	return Marshal(kept)
+}
+
+// listed returns the names of tools in their order, and at most some hundred bytes of them.
+func listed(each []json.RawMessage, first map[string]int) string {
+	names := make([]string, len(each))
+	for name, at := range first {
+		names[at] = name
+	}
+	const most = 512
+	out := ""
+	for _, name := range names {
+		switch {
+		case name == "": // a second tool of a name
+		case len(out) > most:
+			return out
+		case out != "":
+			out += ", " + name
+		default:
+			out = name
+		}
+	}
+	return out
 }
 
 // Tool is a function as Conversation.Tools has it.
@@ -88,19 +114,22 @@ func Marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 }
 
-// split returns the names of tools, and each of them.
-func split(tools json.RawMessage) (names []string, each []json.RawMessage) {
+// split returns tools one by one, and at which place the first of each name is.
+func split(tools json.RawMessage) (each []json.RawMessage, first map[string]int) {
 	if json.Unmarshal(tools, &each) != nil {
 		return nil, nil
 	}
-	for _, raw := range each {
+	first = make(map[string]int, len(each))
+	for i, raw := range each {
 		var t struct {
 			Function struct {
 				Name string `json:"name"`
 			} `json:"function"`
 		}
 		_ = json.Unmarshal(raw, &t)
-		names = append(names, t.Function.Name)
+		if _, there := first[t.Function.Name]; !there {
+			first[t.Function.Name] = i
+		}
 	}
-	return names, each
+	return each, first
 }

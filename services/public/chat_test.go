@@ -393,6 +393,9 @@ func TestBadChats(t *testing.T) {
 		{with(func(r *tandemv1.ChatRequest) { r.Tools = make([]*tandemv1.ChatTool, maxTools+1) }), "tools", "at most 1024"},
 		{with(func(r *tandemv1.ChatRequest) { r.ToolChoice = &tandemv1.ChatToolChoice{Mode: "any"} }), "tool_choice.mode",
 			`want "auto", "none" or "required"`},
+		{with(func(r *tandemv1.ChatRequest) {
+			r.ToolChoice = &tandemv1.ChatToolChoice{Names: slices.Repeat([]string{"time"}, maxTools+1)}
+		}), "tool_choice.names", "1025 elements: at most 1024"},
 		{with(func(r *tandemv1.ChatRequest) { r.ToolChoice = &tandemv1.ChatToolChoice{Names: []string{"time"}} }), "tool_choice",
 			"want one of weather"},
 		{with(func(r *tandemv1.ChatRequest) {

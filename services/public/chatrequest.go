@@ -123,7 +123,9 @@ func readTools(c *conversation.Conversation, r *tandemv1.ChatRequest) error {
 }
 
 func readToolChoice(m *tandemv1.ChatToolChoice) (c conversation.ToolChoice, err error) {
-	c.Only = m.GetNames()
+	if c.Only = m.GetNames(); len(c.Only) > maxTools {
+		return c, wrong("tool_choice.names", "tool_choice.names has %d elements: at most %d allowed", len(c.Only), maxTools)
+	}
 	switch mode := m.GetMode(); {
 	case mode == "" && len(c.Only) == 0:
 		return c, nil

@@ -172,7 +172,7 @@ func (r *request) fields() map[string]any {
 
 // messages returns the conversation, the system text first.
 func (r *request) messages(o Options) ([]oai.Sent, error) {
-	var out []oai.Sent
+	var out oai.Turns
 	system, err := systemText(r.System, o)
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 			string(format.Schema))
 	}
 	if system != "" {
-		out = append(out, oai.Sent{Role: "system", Content: system})
+		out.Add(oai.Sent{Role: "system", Content: system})
 	}
 	names := map[string]string{} // of tools, by the id of their call
 	for i, m := range r.Messages {
@@ -194,19 +194,19 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 		}
 		switch m.Role {
 		case "user":
-			out, err = user(out, at, blocks, names, o)
+			err = user(&out, at, blocks, names, o)
 		case "assistant":
 			var t oai.Sent
 			if t, err = assistant(at, blocks, names, o); err == nil {
-				out = append(out, t)
+				out.Add(t)
 			}
 		case "system": // in the middle: few templates take that, and at the front it would change what is cached
 			var text string
 			if text, err = texts(at+".content", blocks, o); err == nil {
-				if last := len(out) - 1; last >= 0 && out[last].Role == "user" {
-					out[last].Content += "\n\n" + text
+				if last := out.Last(); last != nil && last.Role == "user" {
+					out.Say("\n\n", text)
 				} else {
-					out = append(out, oai.Sent{Role: "user", Content: text})
+					out.Add(oai.Sent{Role: "user", Content: text})
 				}
 			}
 		default:
@@ -216,7 +216,7 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 			return nil, err
 		}
 	}
-	return out, nil
+	return out.All(), nil
 }
 
 // form returns the form that the answer is to have, nil for any.
@@ -291,7 +291,7 @@ func (b block) asText(at string, o Options) (string, error) {
 }
 
 // user adds a user's message: results of tools become messages of their own, before its text.
-func user(out []oai.Sent, at string, blocks []block, names map[string]string, o Options) ([]oai.Sent, error) {
+func user(out *oai.Turns, at string, blocks []block, names map[string]string, o Options) error {
 	var said []block
 	for i, b := range blocks {
 		if b.Type != "tool_result" {
@@ -300,35 +300,36 @@ func user(out []oai.Sent, at string, blocks []block, names map[string]string, o 
 		}
 		content, err := blocksOf(fmt.Sprintf("%s.content[%d].content", at, i), b.Content)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		text, err := texts(fmt.Sprintf("%s.content[%d].content", at, i), content, o)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if b.IsError && text == "" {
 			text = "error"
 		}
-		out = append(out, oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse, Name: names[b.ToolUse]})
+		out.Add(oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse, Name: names[b.ToolUse]})
 	}
 	text, err := texts(at+".content", said, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if text != "" || len(said) > 0 || len(blocks) == 0 {
-		out = append(out, oai.Sent{Role: "user", Content: text})
+		out.Add(oai.Sent{Role: "user", Content: text})
 	}
-	return out, nil
+	return nil
 }
 
 // assistant returns an assistant's message.
 func assistant(at string, blocks []block, names map[string]string, o Options) (oai.Sent, error) {
 	t := oai.Sent{Role: "assistant"}
 	var said []block
+	var thoughts []string
 	for i, b := range blocks {
 		switch b.Type {
 		case "thinking":
-			t.Reasoning += b.Thinking
+			thoughts = append(thoughts, b.Thinking)
 		case "redacted_thinking", "compaction":
 			o.Ignored("messages[].content[]." + b.Type)
 		case "tool_use":
@@ -342,6 +343,7 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (o
 			said = append(said, b)
 		}
 	}
+	t.Reasoning = strings.Join(thoughts, "")
 	var err error
 	t.Content, err = texts(at+".content", said, o)
 	return t, err

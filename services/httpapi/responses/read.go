@@ -87,6 +87,8 @@ type Plan struct {
 	Chat  json.RawMessage // a body of /v1/chat/completions
 	Tools map[string]Offered
 	Echo  Echo
+
+	told map[[2]string]string // by which name the model knows a tool, by the client's namespace and name
 }
 
 // Echo is what an answer repeats of its request.
@@ -111,18 +113,17 @@ type Echo struct {
 // Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field.
 func Read(body []byte, strict bool, ignored func(name string)) (*Plan, error) {
 	var r request
-	var echo struct {
-		Tools json.RawMessage `json:"tools"`
-	}
 	if err := oai.Unmarshal(body, &r); err != nil {
 		return nil, err
 	}
-	_ = json.Unmarshal(body, &echo)
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	p := &Plan{Tools: map[string]Offered{}, Echo: Echo{Instructions: r.Instructions, MaxTokens: r.MaxTokens, Parallel: true,
-		ToolChoice: r.ToolChoice, Tools: echo.Tools, Temperature: r.Temperature, TopP: r.TopP}}
+	var all map[string]json.RawMessage
+	_ = json.Unmarshal(body, &all)
+	p := &Plan{Tools: map[string]Offered{}, told: map[[2]string]string{}}
+	p.Echo = Echo{Instructions: r.Instructions, MaxTokens: r.MaxTokens, Parallel: true, ToolChoice: r.ToolChoice,
+		Tools: all["tools"], Temperature: r.Temperature, TopP: r.TopP}
 	out := map[string]any{"stream": r.Stream}
 	if r.Model != "" {
 		out["model"] = r.Model
@@ -192,6 +193,7 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 			f.Name = namespace + "__" + f.Name
 		}
 		p.Tools[f.Name] = Offered{t.Name, namespace, t.Type == "custom"}
+		p.told[[2]string{namespace, t.Name}] = f.Name
 		all = append(all, conversation.Tool{Type: "function", Function: f})
 	}
 	for _, t := range r.Tools {
@@ -217,10 +219,8 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 
 // offered returns the name by which the model knows a tool of the client's.
 func (p *Plan) offered(namespace, name string) string {
-	for told, t := range p.Tools {
-		if t.Name == name && t.Namespace == namespace {
-			return told
-		}
+	if told, ok := p.told[[2]string{namespace, name}]; ok {
+		return told
 	}
 	return name
 }
@@ -267,7 +267,7 @@ func (p *Plan) choose(r *request, out map[string]any) error {
 
 // messages returns the conversation. What stands for the system at its beginning is one message; later, the user says it.
 func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
-	var out []oai.Sent
+	var turns oai.Turns
 	instructions, err := text("instructions", r.Instructions)
 	if err != nil {
 		return nil, err
@@ -281,45 +281,48 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 		instructions = strings.TrimSpace(instructions + "\n\n" + ask)
 	}
 	if instructions != "" {
-		out = append(out, oai.Sent{Role: "system", Content: instructions})
+		turns.Add(oai.Sent{Role: "system", Content: instructions})
 	}
 	var plain string
 	if json.Unmarshal(r.Input, &plain) == nil {
-		return append(out, oai.Sent{Role: "user", Content: plain}), nil
+		turns.Add(oai.Sent{Role: "user", Content: plain})
+		return turns.All(), nil
 	}
 	var items []item
 	if err := json.Unmarshal(r.Input, &items); err != nil && len(r.Input) > 0 {
 		return nil, oai.Bad("input", "input is neither a string nor an array of items")
 	}
-	h := history{plan: p, turns: out, names: map[string]string{}, ignored: ignored}
+	h := history{plan: p, turns: &turns, names: map[string]string{}, ignored: ignored}
 	for i, it := range items {
 		if err := h.add(fmt.Sprintf("input[%d]", i), it); err != nil {
 			return nil, err
 		}
 	}
-	if len(h.turns) == 0 {
+	if turns.Last() == nil {
 		return nil, oai.Bad("input", "input has nothing to answer: want a string, or an array with at least one message")
 	}
-	return h.turns, nil
+	return turns.All(), nil
 }
 
 // history becomes the messages of a chat, item by item.
 type history struct {
 	plan    *Plan
-	turns   []oai.Sent
+	turns   *oai.Turns
 	names   map[string]string // of tools, by the id of their call
-	thought string            // of the assistant's turn that comes next
+	thought []string          // of the assistant's turn that comes next
 	ignored func(string)
 }
 
 // assistant returns the turn that the calls and texts of one answer share.
 func (h *history) assistant() *oai.Sent {
-	if last := len(h.turns) - 1; last < 0 || h.turns[last].Role != "assistant" {
-		h.turns = append(h.turns, oai.Sent{Role: "assistant"})
+	if last := h.turns.Last(); last == nil || last.Role != "assistant" {
+		h.turns.Add(oai.Sent{Role: "assistant"})
 	}
-	t := &h.turns[len(h.turns)-1]
-	t.Reasoning, h.thought = t.Reasoning+h.thought, ""
-	return t
+	for _, text := range h.thought {
+		h.turns.Think(text)
+	}
+	h.thought = nil
+	return h.turns.Last()
 }
 
 // add adds an item.
@@ -344,7 +347,7 @@ func (h *history) add(at string, it item) error {
 		if err != nil {
 			return err
 		}
-		h.turns = append(h.turns, oai.Sent{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
+		h.turns.Add(oai.Sent{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
 	case "reasoning":
 		all := it.Summary
 		var content []part
@@ -352,7 +355,7 @@ func (h *history) add(at string, it item) error {
 			all = content
 		}
 		for _, s := range all {
-			h.thought += s.Text
+			h.thought = append(h.thought, s.Text)
 		}
 	case "item_reference":
 		return oai.Unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
@@ -364,28 +367,21 @@ func (h *history) add(at string, it item) error {
 
 // says adds a message.
 func (h *history) says(at, role, said string) error {
-	out := &h.turns
-	last := len(*out) - 1
 	switch role {
 	case "assistant":
-		t := h.assistant()
-		if t.Content != "" {
-			t.Content += "\n"
-		}
-		t.Content += said
+		h.assistant()
+		h.turns.Say("\n", said)
 	case "system", "developer":
-		switch {
-		case last < 0:
-			*out = append(*out, oai.Sent{Role: "system", Content: said})
-		case last == 0 && (*out)[0].Role == "system":
-			(*out)[0].Content += "\n\n" + said
-		case (*out)[last].Role == "user":
-			(*out)[last].Content += "\n\n" + said
+		switch last := h.turns.Last(); {
+		case last == nil:
+			h.turns.Add(oai.Sent{Role: "system", Content: said})
+		case last.Role == "system" && h.turns.First() || last.Role == "user":
+			h.turns.Say("\n\n", said)
 		default:
-			*out = append(*out, oai.Sent{Role: "user", Content: said})
+			h.turns.Add(oai.Sent{Role: "user", Content: said})
 		}
 	case "user":
-		*out = append(*out, oai.Sent{Role: "user", Content: said})
+		h.turns.Add(oai.Sent{Role: "user", Content: said})
 	default:
 		return oai.Bad(at+".role", "%s.role is %.50q: want \"user\", \"assistant\", \"system\" or \"developer\"", at, role)
 	}
