@@ -102,7 +102,7 @@ func TestThoughts(t *testing.T) {
 		}
 		r := p.Output.Reader()
 		all := slices.Clone(r.Read("a</think>b"))
-		if got := fmt.Sprint(append(all, r.End()...)); got != want {
+		if got := fmt.Sprint(append(all, r.End(false)...)); got != want {
 			t.Errorf("%s: got %s, want %s", source, got, want)
 		}
 	}
