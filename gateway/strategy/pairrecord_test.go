@@ -130,7 +130,11 @@ func readPairPrompts(t *testing.T, model string) (texts []*recorded) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vocab = vocab.WithTemplate(template.Source(), template.AfterTurn(context.Background())...)
+	ends, err := template.AfterTurn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab = vocab.WithTemplate(template.Source(), ends...)
 	lines, err := os.Open(pairPrompts)
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ type room struct {
 	defaults conversation.Variables // of the template, where a request has none
 	format   *calls.Format          // of its answers
 	turns    turns                  // that it shows
+	slow     error                  // see Slow
 }
 
 // Open returns the renderer of conversations with a model: by the template in file, else by the model's own, nil if there is neither. If
@@ -80,8 +81,22 @@ func Missing(file, model string) (string, error) {
 }
 
 func newRoom(t *chat.Template, vocab *token.Vocab, defaults conversation.Variables) (conversation.Chat, *token.Vocab, error) {
-	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
-	return room{t, vocab, defaults, calls.Find(t.Source()), tried(context.Background(), t)}, vocab, nil
+	ends, slow := t.AfterTurn(context.Background())
+	vocab = vocab.WithTemplate(t.Source(), ends...)
+	r := room{template: t, vocab: vocab, defaults: defaults, format: calls.Find(t.Source()), slow: slow}
+	if slow == nil {
+		r.turns = tried(context.Background(), t)
+	}
+	return r, vocab, nil
+}
+
+// Slow returns the error of a template that takes too long to show how it ends a turn, nil for all others. Its chats work without what
+// such a text would add to the model's own ends.
+func Slow(c conversation.Chat) error {
+	if r, ok := c.(room); ok && r.slow != nil {
+		return tandem.Errorf("", tandem.Invalid, "the ends of turns are not read from the chat template: %w for two short turns", r.slow)
+	}
+	return nil
 }
 
 // noChat refuses every conversation.

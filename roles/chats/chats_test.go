@@ -1,6 +1,7 @@
 package chats
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,5 +102,29 @@ func TestFinished(t *testing.T) {
 			!vocab.IsEnd(tokens[len(tokens)-1]) || len(of.Messages) != 4 {
 			t.Errorf("asked %q, answered %q", asked, answer)
 		}
+	}
+}
+
+// TestHostileTemplateOpens: a template that takes without end is opened at once, which says what is not read from it, and refuses chats.
+func TestHostileTemplateOpens(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hostile.jinja")
+	const source = `{% set n = namespace(t=(1, 2)) %}{% for i in range(40) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ {}[n.t] }}`
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	vocab, err := token.Open("../../models/gopher-19m-q8_0.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := Open(file, "", "", vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Slow(c); err == nil || !strings.Contains(err.Error(), "the ends of turns are not read from the chat template") {
+		t.Errorf("error %v", err)
+	}
+	_, err = c.Prompt(t.Context(), conversation.Conversation{Messages: []conversation.Message{{Role: "user", Content: "x"}}})
+	if !errors.Is(err, tandem.Invalid) {
+		t.Errorf("error %v, want Invalid", err)
 	}
 }

@@ -40,7 +40,7 @@ func tried(ctx context.Context, t *chat.Template) (n turns) {
 		for _, m := range turns {
 			texts = append(texts, m.Content)
 		}
-		out, err := t.Render(ctx, turns, chat.Options{AddGenerationPrompt: true, Tools: tools})
+		out, err := t.Try(ctx, turns, chat.Options{AddGenerationPrompt: true, Tools: tools})
 		return err == nil && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(out.Text, text) })
 	}
 	n.inWords = !t.Reads("tools")

@@ -95,6 +95,9 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer r.Close()
+	if slow := chats.Slow(room); slow != nil {
+		r.Log.Warn(slow.Error())
+	}
 	c.Keys.Report(r.Log, r.Counters)
 	c.MetricsKeys.Report(r.Log, r.Counters)
 	g, undo, err := c.assemble(ctx, r, gateway.Config{

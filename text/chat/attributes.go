@@ -64,8 +64,8 @@ func (r *run) attribute(v any, name string) (any, bool) {
 			return v.items[i], true
 		}
 	case *counting:
-		if n, ok := map[string]int64{"start": v.from, "stop": v.end, "step": v.step}[name]; ok {
-			return n, true
+		if i := slices.Index([]string{"start", "stop", "step"}, name); i >= 0 {
+			return []int64{v.from, v.end, v.step}[i], true
 		}
 	case *namespace:
 		return r.lookup(&v.vars, lit(name))
@@ -81,9 +81,11 @@ func (r *run) attribute(v any, name string) (any, bool) {
 	if strings.HasPrefix(name, "__") {
 		return undefined{name, "the attribute " + short(name) + " is not one that templates may use"}, true
 	}
+	if len(name) > 30 || strings.Contains(name, " ") { // longer than any
+		return nil, false
+	}
 	has, word := attributesOfValue(v), " "+name+" "
 	switch {
-	case strings.Contains(name, " "):
 	case strings.Contains(has.runs, word), strings.Contains(has.lacks, word): // method refuses the last
 		return &method{v, name}, true
 	case strings.Contains(has.changes, word):

@@ -29,6 +29,7 @@ func (r *run) args(what string, n *callArgs, sc *scope) args {
 		}
 		a.names = slices.Clone(a.names)
 		r.spend(perPair * len(d.keys))
+		r.step(len(d.keys) * len(n.names) / 16)
 		for i, k := range d.keys {
 			name, ok := k.(text)
 			if !ok || slices.Contains(n.names, name.s) {
@@ -41,7 +42,8 @@ func (r *run) args(what string, n *callArgs, sc *scope) args {
 }
 
 // named returns the value of that name.
-func (a args) named(name string) (any, bool) {
+func (r *run) named(a args, name string) (any, bool) {
+	r.step(len(a.names) / 16)
 	if i := slices.Index(a.names, name); i >= 0 {
 		return a.vals[i], true
 	}
@@ -144,7 +146,7 @@ func (r *run) call(n *call, sc *scope) any {
 	}
 	a := r.args(what, &n.args, sc)
 	if block != nil {
-		if _, twice := a.named("caller"); twice {
+		if _, twice := r.named(a, "caller"); twice {
 			r.fail(tandem.Invalid, "caller is given twice")
 		}
 		a.names, a.vals = append(slices.Clip(a.names), "caller"), append(slices.Clip(a.vals), block)

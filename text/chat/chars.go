@@ -46,32 +46,44 @@ func decimal(c rune) int {
 	return -1
 }
 
-// rewrite returns s with each character replaced by what f returns, or by the one character simple returns where f has none.
-func rewrite(s string, f func(i int, c rune) (string, bool), simple func(c rune) rune) string {
-	var b strings.Builder
-	b.Grow(len(s))
+// rewrite returns s with each character replaced by what f returns, or where f has none by what simple returns; nil: by itself. What it
+// reads and writes is counted piece by piece, so that it ends within the limits.
+func rewrite(r *run, s string, f func(i int, c rune) (string, bool), simple func(c rune) rune) string {
+	const piece = 4 << 10 // bytes
+	b := builder{r: r}
+	b.grow(len(s))
+	next := 0
 	for i, c := range s {
+		if i >= next {
+			r.step(min(piece, len(s)-i) / 64)
+			next = i + piece
+		}
+		if b.b.Cap()-b.b.Len() < 12 { // what f returns has at most 12 bytes
+			b.grow(12)
+		}
 		if long, ok := f(i, c); ok {
-			b.WriteString(long)
+			b.b.WriteString(long)
+		} else if simple != nil {
+			b.b.WriteRune(simple(c))
 		} else {
-			b.WriteRune(simple(c))
+			b.b.WriteRune(c)
 		}
 	}
-	return b.String()
+	return b.b.String()
 }
 
-func upper(s string) string {
-	return rewrite(s, func(_ int, c rune) (string, bool) {
+func upper(r *run, s string) string {
+	return rewrite(r, s, func(_ int, c rune) (string, bool) {
 		long, ok := longUpper[c]
 		return long, ok && c > 0x7f
 	}, unicode.ToUpper)
 }
 
-func lower(s string) string { return lowerFrom(s, 0) }
+func lower(r *run, s string) string { return lowerFrom(r, s, 0) }
 
 // lowerFrom returns the lower case of what is from byte at on.
-func lowerFrom(s string, at int) string {
-	return rewrite(s[at:], func(i int, c rune) (string, bool) { return specialLower(s, at+i, c) }, unicode.ToLower)
+func lowerFrom(r *run, s string, at int) string {
+	return rewrite(r, s[at:], func(i int, c rune) (string, bool) { return specialLower(s, at+i, c) }, unicode.ToLower)
 }
 
 // specialLower: İ becomes two characters, and Σ the form for ends of words at the end of a word.
@@ -107,9 +119,9 @@ func titleOf(c rune) string {
 }
 
 // title is the method .title(): words begin behind each character without a case.
-func title(s string) string {
+func title(r *run, s string) string {
 	inWord := false
-	return rewrite(s, func(i int, c rune) (string, bool) {
+	return rewrite(r, s, func(i int, c rune) (string, bool) {
 		first := !inWord
 		inWord = isCased(c)
 		if first {
@@ -119,16 +131,16 @@ func title(s string) string {
 	}, unicode.ToLower)
 }
 
-func capitalize(s string) string {
+func capitalize(r *run, s string) string {
 	c, n := utf8.DecodeRuneInString(s)
 	if n == 0 {
 		return ""
 	}
-	return titleOf(c) + lowerFrom(s, n)
+	return titleOf(c) + lowerFrom(r, s, n)
 }
 
-func swapcase(s string) string {
-	return rewrite(s, func(i int, c rune) (string, bool) {
+func swapcase(r *run, s string) string {
+	return rewrite(r, s, func(i int, c rune) (string, bool) {
 		switch {
 		case isUpper(c):
 			return specialLower(s, i, c)
@@ -145,8 +157,8 @@ func swapcase(s string) string {
 	})
 }
 
-func casefold(s string) string {
-	return rewrite(s, func(_ int, c rune) (string, bool) {
+func casefold(r *run, s string) string {
+	return rewrite(r, s, func(_ int, c rune) (string, bool) {
 		if c < utf8.RuneSelf {
 			return "", false
 		}
@@ -164,8 +176,8 @@ func casefold(s string) string {
 }
 
 // titleWords is the filter title. Unlike the method it begins words behind white space and - ( { [ <.
-func titleWords(s string) string {
-	var b strings.Builder
+func titleWords(r *run, s string) string {
+	b := builder{r: r}
 	part := func(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<", c) }
 	for s != "" {
 		n := strings.IndexFunc(s, part)
@@ -176,10 +188,10 @@ func titleWords(s string) string {
 			n = len(s)
 		}
 		_, first := utf8.DecodeRuneInString(s)
-		b.WriteString(upper(s[:first]) + lower(s[first:n]))
+		b.lit(upper(r, s[:first]) + lower(r, s[first:n]))
 		s = s[n:]
 	}
-	return b.String()
+	return b.b.String()
 }
 
 // is tests that s has characters and all are of a class; isupper, islower and istitle look only at letters with a case.

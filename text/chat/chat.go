@@ -42,12 +42,20 @@ type limits struct {
 	cpu    time.Duration // processor time of one Render
 }
 
+// trial are the limits of one rendering that finds out what a template does. A usual one takes a tenth of them; a template that passes
+// them counts as one that does nothing special.
+var trial = limits{steps: 1 << 16, depth: 1000, spent: 4 << 20, output: 256 << 10, cpu: 500 * time.Millisecond}
+
+// errLimit is in the error of a template that passes a limit.
+var errLimit = errors.New("the template")
+
 // defaults keep one rendering, with the source and its tree, below 64 MiB.
 var defaults = limits{steps: 1 << 19, depth: 1000, spent: 32 << 20, output: 4 << 20, cpu: 5 * time.Second}
 
 const (
 	maxSource = 256 << 10 // bytes; the longest templates in use have some 20 KiB
 	maxTokens = 32 << 10
+	maxName   = 256     // bytes of a variable's or attribute's name
 	maxNest   = 64      // brackets, blocks and conditionals inside one another in the source
 	maxInput  = 4 << 20 // bytes of all messages, tools and further values of one Render
 )
@@ -85,7 +93,7 @@ type Template struct {
 	limits  limits
 	reads   map[string]bool // names of variables
 
-	arguments sync.Once // asString is known
+	arguments sync.Once // asString is known, found with a context and limits of its own
 	asString  bool      // arguments of tool calls: see wantsString
 }
 
@@ -148,15 +156,28 @@ func Missing(model string) error {
 // Render renders messages. Errors: Invalid when the template refuses the conversation (raise_exception), fails on it or
 // passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx.
 func (t *Template) Render(ctx context.Context, messages []Message, o Options) (Rendered, error) {
-	calls := slices.ContainsFunc(messages, func(m Message) bool { return len(m.ToolCalls) > 0 })
-	return t.render(ctx, messages, o, calls && t.wantsString(ctx))
+	return t.render(ctx, messages, o, t.quotes(messages), t.limits)
 }
 
-// render is Render; asString says how the template wants the arguments of tool calls.
-func (t *Template) render(ctx context.Context, messages []Message, o Options, asString bool) (out Rendered, err error) {
+// Try is Render of a short conversation that finds out what the template does, within limits for that.
+func (t *Template) Try(ctx context.Context, messages []Message, o Options) (Rendered, error) {
+	return t.render(ctx, messages, o, t.quotes(messages), trial)
+}
+
+// quotes reports whether the arguments of the messages' calls are given to the template as strings.
+func (t *Template) quotes(messages []Message) bool {
+	return slices.ContainsFunc(messages, func(m Message) bool { return len(m.ToolCalls) > 0 }) && t.wantsString()
+}
+
+// render is Render within limits; asString says how the template wants the arguments of tool calls.
+func (t *Template) render(ctx context.Context, messages []Message, o Options, asString bool, within limits) (Rendered, error) {
+	return (&run{ctx: ctx, limits: within, now: o.Now}).render(t, messages, o, asString)
+}
+
+func (r *run) render(t *Template, messages []Message, o Options, asString bool) (out Rendered, err error) {
 	runtime.LockOSThread() // so that the thread's processor time is the rendering's
 	defer runtime.UnlockOSThread()
-	r := &run{ctx: ctx, limits: t.limits, begun: threadTime(), now: o.Now}
+	r.begun = threadTime()
 	if r.now.IsZero() {
 		r.now = time.Now()
 	}
@@ -171,7 +192,7 @@ func (t *Template) render(ctx context.Context, messages []Message, o Options, as
 		}
 	}()
 	top := r.variables(t.special, messages, o, asString)
-	r.exec(t.body, newScope(top, t.hides))
+	r.exec(t.body, r.newScope(top, t.hides))
 	done := r.out.text()
 	return Rendered{Text: done.s, User: done.user}, nil
 }
@@ -187,7 +208,7 @@ func (r *run) variables(special Special, messages []Message, o Options, asString
 		}
 		r.push(turns, r.message(m, asString))
 	}
-	sc := newScope(nil, nil)
+	sc := r.newScope(nil, nil)
 	sc.set("messages", turns)
 	sc.set("tools", r.decode("tools", o.Tools))
 	sc.set("documents", nil)
@@ -257,7 +278,7 @@ func failed(line int, k tandem.Kind, format string, args ...any) error {
 func (r *run) step(n int) {
 	r.steps += n
 	if r.steps > r.limits.steps {
-		r.fail(tandem.Invalid, "the template takes more than %d steps", r.limits.steps)
+		r.fail(tandem.Invalid, "%w takes more than %d steps", errLimit, r.limits.steps)
 	}
 	if r.steps-r.polled < 1024 {
 		return
@@ -267,7 +288,7 @@ func (r *run) step(n int) {
 		r.fail(tandem.KindOf(err), "%w", err)
 	}
 	if threadTime()-r.begun > r.limits.cpu {
-		r.fail(tandem.Invalid, "the template takes more than %v of processor time", r.limits.cpu)
+		r.fail(tandem.Invalid, "%w takes more than %v of processor time", errLimit, r.limits.cpu)
 	}
 }
 
@@ -286,7 +307,7 @@ func (r *run) spend(bytes int) {
 	r.work(bytes)
 	r.spentBytes += bytes
 	if r.spentBytes > r.limits.spent {
-		r.fail(tandem.Invalid, "the template makes more than %d bytes of values", r.limits.spent)
+		r.fail(tandem.Invalid, "%w makes more than %d bytes of values", errLimit, r.limits.spent)
 	}
 }
 
@@ -295,7 +316,7 @@ func (r *run) work(bytes int) { r.step(1 + bytes/256) }
 
 func (r *run) enter() {
 	if r.depth++; r.depth > r.limits.depth {
-		r.fail(tandem.Invalid, "the template nests or calls itself more than %d deep", r.limits.depth)
+		r.fail(tandem.Invalid, "%w nests or calls itself more than %d deep", errLimit, r.limits.depth)
 	}
 }
 

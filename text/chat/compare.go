@@ -12,7 +12,7 @@ func (r *run) equal(a, b any) bool {
 	r.enter()
 	defer r.leave()
 	if isNumber(a) {
-		return isNumber(b) && order(a, b) == 0
+		return isNumber(b) && r.order(a, b) == 0
 	}
 	switch a := a.(type) {
 	case nil:
@@ -76,7 +76,10 @@ func (r *run) equalViews(a, b *view) bool {
 }
 
 // same is how Python looks for an element: an object is the same as itself, else they are compared.
-func (r *run) same(a, b any) bool { return identical(a, b) || r.equal(a, b) }
+func (r *run) same(a, b any) bool {
+	r.step(1)
+	return identical(a, b) || r.equal(a, b)
+}
 
 // identical is Python's "is", where that is certain: for what is changed or kept by reference.
 func identical(a, b any) bool {
@@ -91,7 +94,7 @@ func identical(a, b any) bool {
 func (r *run) less(a, b any, orEqual bool) bool {
 	r.step(1)
 	if isNumber(a) && isNumber(b) {
-		o := order(a, b)
+		o := r.order(a, b)
 		return o == -1 || orEqual && o == 0
 	}
 	switch x := a.(type) {
@@ -125,7 +128,7 @@ func (r *run) contains(hay, needle any) bool {
 		if !ok {
 			r.fail(tandem.Invalid, "%s cannot be in a string", kind(needle))
 		}
-		r.work(len(h.s))
+		r.seek(h.s, n.s, false)
 		return strings.Contains(h.s, n.s)
 	case *dict:
 		_, ok := r.lookup(h, needle)
@@ -145,6 +148,9 @@ func (r *run) contains(hay, needle any) bool {
 			return false
 		}
 		i := n - h.from
+		if h.n == 1 { // a slice of a slice may have any step then, even 0
+			return i == 0
+		}
 		return i%h.step == 0 && i/h.step >= 0 && i/h.step < h.n
 	}
 	next := r.each(hay)

@@ -175,6 +175,7 @@ func (r *run) refuse(v undefined, what string) {
 
 // hashable reports whether key may be one of a dict.
 func (r *run) hashable(key any) bool {
+	r.step(1) // a tuple may hold another one many times
 	switch k := key.(type) {
 	case *list:
 		r.enter()
@@ -258,6 +259,7 @@ func sign(n int) int {
 }
 
 func (r *run) cutText(t text, from, to, step int, hasFrom, hasTo bool) text {
+	r.spend(16 * len(t.user))
 	r.work(len(t.s))
 	count := utf8.RuneCountInString(t.s)
 	i, j := bounds(count, from, to, step, hasFrom, hasTo)

@@ -15,12 +15,21 @@ type scope struct {
 const manyNames = 12
 
 // newScope returns a scope that hides some names of those around it.
-func newScope(up *scope, hides []string) *scope {
+func (r *run) newScope(up *scope, hides []string) *scope {
+	r.names(len(hides))
 	s := &scope{up: up}
 	for _, name := range hides {
 		s.set(name, undefined{name: name})
 	}
 	return s
+}
+
+// names counts variables that a new scope begins with; many of them are in a map.
+func (r *run) names(n int) {
+	if n > manyNames {
+		r.spend(perName * n)
+	}
+	r.spend(perName * n)
 }
 
 func (s *scope) index(name string) int {
@@ -111,7 +120,7 @@ func (r *run) statement(n statement, sc *scope) flow {
 		r.print(r.eval(n.call, sc))
 	case *filterBlock:
 		r.line = n.line
-		inner := newScope(sc, n.hides)
+		inner := r.newScope(sc, n.hides)
 		out, to := r.capture(n.body, inner)
 		if to != onward {
 			return to
@@ -119,13 +128,13 @@ func (r *run) statement(n statement, sc *scope) flow {
 		r.print(r.filterPrinted(n.chain, out, inner))
 	case *with:
 		r.line = n.line
-		inner := newScope(sc, n.hides)
+		inner := r.newScope(sc, n.hides)
 		for i, e := range n.values {
 			r.unpack(n.to[i], r.eval(e, sc), inner)
 		}
 		return r.exec(n.body, inner)
 	case *plainBlock:
-		return r.exec(n.body, newScope(sc, n.hides))
+		return r.exec(n.body, r.newScope(sc, n.hides))
 	case *jump:
 		return n.to
 	}
@@ -168,7 +177,7 @@ func (r *run) assign(n *assignment, sc *scope) flow {
 		r.unpack(n.to, r.eval(n.value, sc), sc)
 		return onward
 	}
-	inner := newScope(sc, n.hides)
+	inner := r.newScope(sc, n.hides)
 	out, to := r.capture(n.body, inner)
 	if to == onward {
 		r.unpack(n.to, r.filterPrinted(n.chain, out, inner), sc)
@@ -195,6 +204,7 @@ func (r *run) unpack(to target, v any, sc *scope) {
 		}
 		r.put(&space.vars, lit(to.attr), v)
 	default:
+		r.spend(perName)
 		sc.set(to.name, v)
 	}
 }
@@ -202,12 +212,13 @@ func (r *run) unpack(to target, v any, sc *scope) {
 // macroCall runs a macro.
 func (r *run) macroCall(m *macro, a args) text {
 	def := m.def
-	sc := newScope(m.scope, nil)
+	sc := r.newScope(m.scope, nil)
+	r.names(len(def.params) + len(def.hides))
 	pos := a.pos[:min(len(a.pos), len(def.params))]
 	used := 0
 	missing := make([]bool, len(def.params))
 	for i, name := range def.params {
-		v, ok := a.named(name)
+		v, ok := r.named(a, name)
 		switch {
 		case i < len(pos):
 			v = pos[i]
@@ -246,7 +257,7 @@ func (r *run) specials(m *macro, a args, sc *scope) (used int) {
 	def := m.def
 	own := func(name string) bool { return sc.index(name) >= 0 }
 	if def.caller && !own("caller") {
-		v, ok := a.named("caller")
+		v, ok := r.named(a, "caller")
 		if ok {
 			used++
 		}

@@ -175,7 +175,7 @@ func mapped(r *run, v any, a args) any {
 }
 
 func (r *run) mapper(a args) func(any) any {
-	if _, ok := a.named("attribute"); ok && len(a.pos) == 0 {
+	if _, ok := r.named(a, "attribute"); ok && len(a.pos) == 0 {
 		p := r.bind(a, 0, "attribute", "default")
 		path := r.path(p.vals[0])
 		return func(v any) any { return r.follow(v, path, p.or(1, nil)) }

@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
@@ -12,7 +11,7 @@ import (
 
 // format is Python's t.format(…).
 func (r *run) format(t text, a args) text {
-	return r.formatWith(t, a.pos, a.named)
+	return r.formatWith(t, a.pos, func(name string) (any, bool) { return r.named(a, name) })
 }
 
 // formatter is one .format under way.
@@ -121,7 +120,7 @@ func (f *formatter) field(t text, depth int) text {
 		v = f.r.reprOf(v)
 	case "a":
 		repr := f.r.reprOf(v)
-		v = repr.remade(pyEscapeASCII(repr.s))
+		v = repr.remade(pyEscapeASCII(f.r, repr.s))
 	default:
 		f.fail("conversion %s: want !s, !r or !a", short(conversion))
 	}
@@ -239,7 +238,7 @@ func (r *run) formatWhole(n *big.Int, v any, spec text) text {
 		}
 		if c == 'c' {
 			if !n.IsInt64() || n.Int64() < 0 || n.Int64() > utf8.MaxRune {
-				r.fail(tandem.Invalid, ".format(): %s is no character", n)
+				r.fail(tandem.Invalid, ".format(): a number is no character")
 			}
 			f.alignment(b, lit(string(rune(n.Int64()))), 0)
 			return b.text()
@@ -355,19 +354,6 @@ func (r *run) formatSpec(spec text, align byte) (f numberFormat, letter byte) {
 }
 
 // pyEscapeASCII writes characters beyond ASCII as escapes.
-func pyEscapeASCII(s string) string {
-	var b strings.Builder
-	for _, c := range s {
-		switch {
-		case c < utf8.RuneSelf:
-			b.WriteRune(c)
-		case c <= 0xff:
-			fmt.Fprintf(&b, `\x%02x`, c)
-		case c <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, c)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, c)
-		}
-	}
-	return b.String()
+func pyEscapeASCII(r *run, s string) string {
+	return rewrite(r, s, func(_ int, c rune) (string, bool) { return pyCode(c), c >= utf8.RuneSelf }, nil)
 }

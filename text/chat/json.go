@@ -240,22 +240,18 @@ func (j *jsonWriter) newline(level int) {
 }
 
 func (j *jsonWriter) quote(t text) {
-	j.r.spend(2 * len(t.s))
-	var b strings.Builder
-	for _, c := range t.s {
+	s := rewrite(j.r, t.s, func(_ int, c rune) (string, bool) {
 		switch i := strings.IndexRune("\"\\\n\r\t\b\f", c); {
 		case i >= 0 && c != utf8.RuneError:
-			b.WriteByte('\\')
-			b.WriteByte(`"\nrtbf`[i])
+			return `\` + `"\nrtbf`[i:i+1], true
 		case c < ' ' || j.ascii && c > 0x7e && c < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, c)
+			return fmt.Sprintf(`\u%04x`, c), true
 		case j.ascii && c >= 0x10000:
-			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff)
-		default:
-			b.WriteRune(c)
+			return fmt.Sprintf(`\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff), true
 		}
-	}
+		return "", false
+	}, nil)
 	j.lit(`"`)
-	j.add(t.remade(b.String()))
+	j.add(t.remade(s))
 	j.lit(`"`)
 }

@@ -260,6 +260,9 @@ func (l *lexer) token() {
 		if n < 0 {
 			n = len(rest)
 		}
+		if n > maxName {
+			l.fail(tandem.Invalid, l.pos, "a name has %d bytes: want at most %d", n, maxName)
+		}
 		l.emit(tok{kind: "name", val: rest[:n]}, l.pos)
 		l.pos += n
 	case len(rest) > 1 && two[rest[:2]]:

@@ -17,9 +17,10 @@ import (
 
 // What a hostile template may cost: the promise of the package's comment.
 const (
-	mostHeap = 64 << 20 // bytes
-	mostTime = time.Second
-	patience = 2 // times mostTime on a machine that does other work
+	mostHeap = 64 << 20    // bytes
+	mostTime = time.Second // of a processor
+	patience = 2           // times mostTime on a machine that does other work
+	mostWall = 8 * time.Second
 )
 
 // hostile are templates that ask for too much. Each must end in an error of the kind, within the promise.
@@ -114,16 +115,17 @@ var hostile = map[string]struct {
 
 // cost is what one Parse and Render took.
 type cost struct {
-	heap uint64 // bytes, at most
-	time time.Duration
-	out  Rendered
-	err  error
+	heap         uint64 // bytes, at most
+	time         time.Duration
+	steps, spent int // that were counted; the last operation only before it was done
+	out          Rendered
+	err          error
 }
 
 // over says which promise c breaks, "" for none.
 func (c cost) over() string {
 	switch {
-	case c.time > patience*mostTime:
+	case c.time > patience*mostTime || errors.Is(c.err, tandem.Deadline):
 		return fmt.Sprintf("took %v: want at most %v", c.time, mostTime)
 	case c.heap > mostHeap:
 		return fmt.Sprintf("%d bytes of heap: want at most %d", c.heap, uint64(mostHeap))
@@ -133,6 +135,8 @@ func (c cost) over() string {
 		return fmt.Sprintf("an error of %d bytes", len(c.err.Error()))
 	case errors.Is(c.err, tandem.Internal):
 		return "an internal error: " + c.err.Error()
+	case c.err == nil && (c.steps > defaults.steps || c.spent > defaults.spent):
+		return fmt.Sprintf("%d steps, %d bytes: want at most %d, %d", c.steps, c.spent, defaults.steps, defaults.spent)
 	}
 	return ""
 }
@@ -151,15 +155,18 @@ func measure(source string, l limits, messages ...Message) cost {
 
 // runOnce returns a cost whose heap is the total allocation.
 func runOnce(source string, l limits, messages []Message) (c cost) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience*mostTime+100*time.Millisecond) // ends what has no limits
+	ctx, cancel := context.WithTimeout(context.Background(), mostWall) // ends what has no limits
 	defer cancel()
-	begin, before := time.Now(), metric("/gc/heap/allocs:bytes")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begin, before := threadTime(), metric("/gc/heap/allocs:bytes")
 	t, err := Parse(source, llama)
 	if err == nil {
-		t.limits = l
-		c.out, err = t.Render(ctx, messages, Options{})
+		r := &run{ctx: ctx, limits: l}
+		c.out, err = r.render(t, messages, Options{}, false)
+		c.steps, c.spent = r.steps, r.spentBytes
 	}
-	c.time, c.err, c.heap = time.Since(begin), err, metric("/gc/heap/allocs:bytes")-before
+	c.time, c.err, c.heap = threadTime()-begin, err, metric("/gc/heap/allocs:bytes")-before
 	return c
 }
 

@@ -3,6 +3,7 @@ package chat
 import (
 	"fmt"
 	"math/big"
+	"math/bits"
 	"strconv"
 	"strings"
 	"unicode"
@@ -106,11 +107,11 @@ func parseInt(s string, base int) (any, bool) {
 	if n, err := strconv.ParseInt(s, base, 64); err == nil {
 		return n, true
 	}
-	if base == 10 && len(s) > maxDigits || len(s) > 4*maxDigits {
+	if base == 10 && len(s) > maxDigits || len(s) > maxBits/(bits.Len(uint(base))-1) {
 		return nil, false
 	}
 	n, ok := new(big.Int).SetString(s, base)
-	return whole(n), ok
+	return whole(n), ok && n.BitLen() <= maxBits
 }
 
 var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'b': "\b", 'f': "\f", 'v': "\v", 'a': "\a",

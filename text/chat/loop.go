@@ -49,7 +49,7 @@ func (r *run) turns(n *loop, up *scope, state *loopState, over any) flow {
 		if !ok {
 			break
 		}
-		sc := newScope(up, n.hides)
+		sc := r.newScope(up, n.hides)
 		sc.set("loop", state)
 		r.unpack(n.to, item, sc)
 		to := r.exec(n.body, sc)
@@ -59,7 +59,7 @@ func (r *run) turns(n *loop, up *scope, state *loopState, over any) flow {
 		none = none && to == continues // Jinja's else follows also when every turn ended in continue
 	}
 	if n.hasElse && none {
-		return r.exec(n.none, newScope(up, n.noneHides))
+		return r.exec(n.none, r.newScope(up, n.noneHides))
 	}
 	return onward
 }
@@ -72,7 +72,7 @@ func (r *run) chosen(n *loop, up *scope, next func() (any, bool)) func() (any, b
 			if !ok {
 				return nil, false
 			}
-			sc := newScope(up, nil)
+			sc := r.newScope(up, nil)
 			r.unpack(n.to, item, sc)
 			if truth(r.eval(n.cond, sc)) {
 				return r.packed(n.to, item, sc), true

@@ -98,7 +98,7 @@ func truncated(f float64) any {
 }
 
 // order compares two numbers exactly: -1, 0, 1, and 2 where one is not a number.
-func order(a, b any) int {
+func (r *run) order(a, b any) int {
 	a, b = number(a), number(b)
 	x, xok := a.(int64)
 	y, yok := b.(int64)
@@ -124,6 +124,10 @@ func order(a, b any) int {
 			g = 0
 		}
 		return big.NewFloat(f).Cmp(big.NewFloat(g))
+	}
+	r.step(64) // of large numbers, with the room of rational
+	if !fok && !gok {
+		return large(a).Cmp(large(b))
 	}
 	return rational(a).Cmp(rational(b))
 }

@@ -33,7 +33,7 @@ func toInt(r *run, v any, a args) any {
 	case undefined:
 		r.refuse(v, "number")
 	case text:
-		r.work(len(v.s))
+		r.reads(v.s)
 		if n, ok := readInt(v.s, p.int(1, 10)); ok {
 			return n
 		}
@@ -42,6 +42,12 @@ func toInt(r *run, v any, a args) any {
 		}
 	}
 	return p.or(0, int64(0))
+}
+
+// reads counts what ascii, readInt and readFloat do with s.
+func (r *run) reads(s string) {
+	r.spend(2 * len(s))
+	r.step(len(s) / 8)
 }
 
 // ascii returns a number's text without the white space around it, with decimal digits of all scripts as ASCII.
@@ -110,7 +116,7 @@ func toFloat(r *run, v any, a args) any {
 	case undefined:
 		r.refuse(v, "number")
 	case text:
-		r.work(len(v.s))
+		r.reads(v.s)
 		if f, ok := readFloat(v.s); ok {
 			return f
 		}
@@ -121,6 +127,7 @@ func toFloat(r *run, v any, a args) any {
 // toFraction is Python's float.
 func (r *run) toFraction(v any) float64 {
 	if t, ok := v.(text); ok {
+		r.reads(t.s)
 		f, ok := readFloat(t.s)
 		if !ok {
 			r.fail(tandem.Invalid, "%s is no number", short(t.s))
@@ -161,6 +168,7 @@ func roundFilter(r *run, v any, a args) any {
 
 // nearest is Python's round: to digits behind the point, halves to the even neighbour. whole: to a whole number.
 func (r *run) nearest(v any, digits int, toWhole bool) any {
+	r.step(16 + min(max(-digits, 0), maxDigits)/4) // a power of ten
 	f, fraction := v.(float64)
 	if !fraction {
 		if digits >= 0 {

@@ -201,7 +201,7 @@ func (p *percenter) shown(c byte, v any) text {
 		t = p.r.reprOf(v)
 	case 'a':
 		t = p.r.reprOf(v)
-		t = t.remade(pyEscapeASCII(t.s))
+		t = t.remade(pyEscapeASCII(p.r, t.s))
 	}
 	if p.safe {
 		t = p.r.escape(t)
@@ -293,11 +293,11 @@ func (f *numberFormat) whole(b *builder, n *big.Int, base int, upperCase bool) {
 	if base == 10 {
 		s = strings.TrimPrefix(b.r.decimal(n), "-")
 	} else {
-		b.r.step(1 + n.BitLen()/64)
+		b.r.spend(2 * n.BitLen())
 		s = strings.TrimPrefix(n.Text(base), "-")
 	}
 	if f.precision > len(s) { // only of %
-		b.r.spend(f.precision)
+		b.r.spend(2 * f.precision) // s, and with what stands around it
 		s = strings.Repeat("0", f.precision-len(s)) + s
 	}
 	prefix := f.signOf(n.Sign() < 0)
@@ -318,13 +318,10 @@ func (f *numberFormat) whole(b *builder, n *big.Int, base int, upperCase bool) {
 func (f *numberFormat) digits(b *builder, prefix, whole, rest string, every int) {
 	if f.group != 0 {
 		if f.align == '=' && f.fill.s == "0" { // the zeros are grouped too
-			for f.width < 1<<20 && grouped(len(whole)+1, every)+len(prefix)+len(rest) <= f.width {
-				whole = "0" + whole
-			}
-			if f.width < 1<<20 && grouped(len(whole), every)+len(prefix)+len(rest) < f.width {
-				whole = "0" + whole
-			}
+			b.r.spend(max(0, f.width))
+			whole = strings.Repeat("0", max(0, ungrouped(f.width-len(prefix)-len(rest), every)-len(whole))) + whole
 		}
+		b.r.spend(3 * len(whole))
 		var s strings.Builder
 		for i := range len(whole) {
 			if i > 0 && (len(whole)-i)%every == 0 {
@@ -337,7 +334,14 @@ func (f *numberFormat) digits(b *builder, prefix, whole, rest string, every int)
 	f.alignment(b, lit(prefix+whole+rest), len(prefix))
 }
 
-func grouped(n, every int) int { return n + (n-1)/every }
+// ungrouped returns how many digits fill a width, with a separator between groups; the last may make it one wider, as in Python.
+func ungrouped(width, every int) int {
+	n := width - width/(every+1)
+	if width%(every+1) == 0 {
+		n++
+	}
+	return n
+}
 
 // fraction writes a number in the format of e, E, f, F, g or G.
 func (f *numberFormat) fraction(b *builder, v float64, c byte) {

@@ -122,13 +122,12 @@ func (b *builder) reprText(v text) {
 	if v.safe {
 		b.lit("Markup(")
 	}
-	b.r.spend(2 * len(v.s))
 	quote := "'"
 	if strings.Contains(v.s, "'") && !strings.Contains(v.s, `"`) {
 		quote = `"`
 	}
 	b.lit(quote)
-	b.add(v.remade(pyEscape(v.s, quote)))
+	b.add(v.remade(pyEscape(b.r, v.s, quote)))
 	b.lit(quote)
 	if v.safe {
 		b.lit(")")
@@ -166,28 +165,31 @@ func pyFloat(f float64) string {
 }
 
 // pyEscape writes what stands between the quotes of a repr.
-func pyEscape(s, quote string) string {
-	var b strings.Builder
-	for _, c := range s {
+func pyEscape(r *run, s, quote string) string {
+	return rewrite(r, s, func(_ int, c rune) (string, bool) {
 		switch {
-		case c == rune(quote[0]) || c == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(c)
+		case c == rune(quote[0]), c == '\\':
+			return `\` + string(c), true
 		case c == '\n':
-			b.WriteString(`\n`)
+			return `\n`, true
 		case c == '\r':
-			b.WriteString(`\r`)
+			return `\r`, true
 		case c == '\t':
-			b.WriteString(`\t`)
+			return `\t`, true
 		case unicode.IsPrint(c):
-			b.WriteRune(c)
-		case c <= 0xff:
-			fmt.Fprintf(&b, `\x%02x`, c)
-		case c <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, c)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, c)
+			return "", false
 		}
+		return pyCode(c), true
+	}, nil)
+}
+
+// pyCode is Python's escape of a character by its number.
+func pyCode(c rune) string {
+	switch {
+	case c <= 0xff:
+		return fmt.Sprintf(`\x%02x`, c)
+	case c <= 0xffff:
+		return fmt.Sprintf(`\u%04x`, c)
 	}
-	return b.String()
+	return fmt.Sprintf(`\U%08x`, c)
 }

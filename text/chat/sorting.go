@@ -50,8 +50,7 @@ func (r *run) sortKey(attr, def any, exact bool) func(any) any {
 
 func (r *run) folding(v any, exact bool) any {
 	if t, ok := v.(text); ok && !exact {
-		r.spend(2 * len(t.s))
-		return lit(lower(t.s))
+		return lit(lower(r, t.s))
 	}
 	return v
 }
@@ -87,7 +86,8 @@ func sorted(r *run, v any, a args) any {
 	p := r.bind(a, 0, "reverse", "case_sensitive", "attribute")
 	var attrs []any
 	if t, ok := p.or(2, nil).(text); ok {
-		for _, part := range strings.Split(t.s, ",") {
+		for part := range strings.SplitSeq(t.s, ",") {
+			r.spend(2*perItem + len(part)) // with its path
 			attrs = append(attrs, lit(part))
 		}
 	} else {

@@ -15,8 +15,7 @@ func (r *run) textMethod(t text, name string, a args) any {
 	switch name {
 	case "upper", "lower", "title", "capitalize", "swapcase", "casefold":
 		r.bind(a, 0)
-		r.spend(4 * len(t.s))
-		return t.remade(recase[name](t.s))
+		return t.remade(recase[name](r, t.s))
 	case "strip", "lstrip", "rstrip":
 		return r.strip(t, name, r.bind(a, 0, ""))
 	case "startswith", "endswith":
@@ -63,14 +62,16 @@ func (r *run) textMethod(t text, name string, a args) any {
 		return r.formatWith(t, nil, func(name string) (any, bool) { return r.element(p.vals[0], lit(name)) })
 	}
 	r.bind(a, 0)
+	r.step(len(t.s) / 64)
 	return is(t.s, name)
 }
 
-var recase = map[string]func(string) string{"upper": upper, "lower": lower, "title": title, "capitalize": capitalize,
+var recase = map[string]func(*run, string) string{"upper": upper, "lower": lower, "title": title, "capitalize": capitalize,
 	"swapcase": swapcase, "casefold": casefold}
 
 func (r *run) strip(t text, name string, p params) text {
 	var cut *text
+	r.spend(16 * len(t.user))
 	if p.or(0, nil) != nil {
 		c := p.text(0)
 		r.step(len(c.s) * (1 + len(t.s)/256)) // each character is looked for in c
@@ -120,9 +121,17 @@ func (r *run) affix(t text, name string, p params) any {
 	return false
 }
 
+// seek counts looking for part in s. From the end, and for a long part, each byte is hashed.
+func (r *run) seek(s, part string, last bool) {
+	if r.work(len(s)); last || len(part) > 32 {
+		r.step((len(s) + len(part)) / 32)
+	}
+}
+
 // search is find, rfind, index, rindex and count, within a part of t.
 func (r *run) search(t text, name string, p params) any {
 	part := p.text(0).s
+	r.seek(t.s, part, name[0] == 'r')
 	i, j, ok := r.span(t, p)
 	if name == "count" {
 		if !ok {
@@ -148,6 +157,7 @@ func (r *run) search(t text, name string, p params) any {
 // replace puts with for the first n occurrences of old, for all when n is negative. An empty old is before each character and at
 // the end.
 func (r *run) replace(t, old, with text, n int) text {
+	r.seek(t.s, old.s, false)
 	b := builder{r: r}
 	from := 0
 	for ; n != 0; n-- {
@@ -178,6 +188,7 @@ func (r *run) replace(t, old, with text, n int) text {
 
 // split cuts t at sep, at most times (all when negative), from the right if last.
 func (r *run) split(t, sep text, most int, last bool) []any {
+	r.seek(t.s, sep.s, last)
 	var ends []int // where the separators begin
 	for from, to := 0, len(t.s); most < 0 || len(ends) < most; {
 		i := 0
@@ -283,6 +294,7 @@ func (r *run) partition(t, sep text, last bool) *list {
 	if sep.s == "" {
 		r.fail(tandem.Invalid, ".partition(): the separator is empty")
 	}
+	r.seek(t.s, sep.s, last)
 	i := strings.Index(t.s, sep.s)
 	if last {
 		i = strings.LastIndex(t.s, sep.s)

@@ -29,8 +29,7 @@ func trim(r *run, v any, a args) any {
 func titleFilter(r *run, v any, a args) any {
 	r.bind(a, 0)
 	t := r.str(v).plain()
-	r.spend(4 * len(t.s))
-	return t.remade(titleWords(t.s))
+	return t.remade(titleWords(r, t.s))
 }
 
 func center(r *run, v any, a args) any {
@@ -117,6 +116,7 @@ func truncate(r *run, v any, a args) any {
 	}
 	cut := r.cutText(t, 0, most-int(ends), 1, false, true)
 	if !p.truth(1) {
+		r.spend(16 * len(cut.user))
 		if i := strings.LastIndexByte(cut.s, ' '); i >= 0 {
 			cut = cut.slice(0, i)
 		}
@@ -127,10 +127,16 @@ func truncate(r *run, v any, a args) any {
 func wordcount(r *run, v any, a args) any {
 	r.bind(a, 0)
 	t := r.str(v)
-	r.work(len(t.s))
-	return int64(len(strings.FieldsFunc(t.s, func(c rune) bool {
-		return c != '_' && !unicode.IsLetter(c) && !isDigit(c) && !isNumeric(c)
-	})))
+	r.step(1 + len(t.s)/64)
+	n, in := int64(0), false
+	for _, c := range t.s {
+		word := c == '_' || unicode.IsLetter(c) || isDigit(c) || isNumeric(c)
+		if word && !in {
+			n++
+		}
+		in = word
+	}
+	return n
 }
 
 // escape returns t with the characters that mean something in HTML replaced, unless it is safe already.
@@ -233,6 +239,7 @@ func urlencode(r *run, v any, a args) any {
 // quoted writes t as a part of an URL, or of its query.
 func (r *run) quoted(t text, query bool) text {
 	r.spend(3 * len(t.s))
+	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := range len(t.s) {
 		switch c := t.s[i]; {
@@ -241,7 +248,9 @@ func (r *run) quoted(t text, query bool) text {
 		case c == ' ' && query:
 			b.WriteByte('+')
 		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+			b.WriteByte('%')
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&15])
 		}
 	}
 	return t.plain().remade(b.String())

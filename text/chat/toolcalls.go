@@ -14,21 +14,22 @@ import (
 const needle = "tandem_argument"
 
 // wantsString reports whether the template wants arguments as a string: it does not write an object as JSON, and it does write the string.
-func (t *Template) wantsString(ctx context.Context) bool {
+// It is found once for all requests, so no request's end decides it.
+func (t *Template) wantsString() bool {
 	t.arguments.Do(func() {
 		const object = `{"` + needle + `": "x"}`
 		good := func(out string) bool { return strings.Contains(out, needle) && !strings.Contains(out, "'"+needle+"'") }
-		if t.trial(ctx, object, false, good) {
+		if t.trial(object, false, good) {
 			return
 		}
 		quoted, _ := json.Marshal(object)
-		t.asString = t.trial(ctx, string(quoted), true, func(out string) bool { return strings.Contains(out, object) })
+		t.asString = t.trial(string(quoted), true, func(out string) bool { return strings.Contains(out, object) })
 	})
 	return t.asString
 }
 
 // trial reports whether a rendering of a call with these arguments is good. Some templates want the tool's answer to follow.
-func (t *Template) trial(ctx context.Context, arguments string, asString bool, good func(string) bool) bool {
+func (t *Template) trial(arguments string, asString bool, good func(string) bool) bool {
 	calls := fmt.Sprintf(`[{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": %s}}]`, arguments)
 	tools := json.RawMessage(`[{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object", ` +
 		`"properties": {}}}}]`)
@@ -36,7 +37,7 @@ func (t *Template) trial(ctx context.Context, arguments string, asString bool, g
 		{Role: "tool", Content: "x", Name: "f", ToolCallID: "call00001"}}
 	for n := len(turns); n > 1; n-- {
 		for _, tools := range []json.RawMessage{nil, tools} {
-			out, err := t.render(ctx, turns[:n], Options{Tools: tools}, asString)
+			out, err := t.render(context.Background(), turns[:n], Options{Tools: tools}, asString, trial)
 			if err == nil && good(out.Text) {
 				return true
 			}

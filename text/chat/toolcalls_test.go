@@ -1,9 +1,13 @@
 package chat
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // TestArguments: the arguments of tool calls have the form that a template wants, whichever the client sent.
@@ -35,6 +39,21 @@ func TestArguments(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+// TestFormOutlivesRequest: a request that is cancelled while the form of arguments is looked for gives later ones no wrong form.
+func TestFormOutlivesRequest(t *testing.T) {
+	tmpl := mustParse(t, `{% for i in range(100) %}{% for j in range(50) %}{% endfor %}{% endfor %}`+
+		`{% for m in messages %}{% for c in m.tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}`)
+	turns := []Message{{Role: "assistant", ToolCalls: json.RawMessage(`[{"function":{"name":"f","arguments":{"a":1}}}]`)}}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := tmpl.Render(gone, turns, Options{}); !errors.Is(err, tandem.Canceled) {
+		t.Errorf("error %v, want Canceled", err)
+	}
+	if out, err := tmpl.Render(context.Background(), turns, Options{}); err != nil || out.Text != `<{"a": 1}>` {
+		t.Errorf("%q, error %v", out.Text, err)
 	}
 }
 

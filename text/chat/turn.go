@@ -2,6 +2,7 @@ package chat
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -26,12 +27,16 @@ const said = "tandem-said-this"
 
 // AfterTurn returns the texts that the template writes behind the assistant's content: at the end of a conversation, and before the next
 // message. The first is the better evidence of what ends a turn: gpt-oss' template writes <|return|> there, and <|end|> only before further
-// messages. Empty texts are left out, and so is a text whose conversation the template refuses.
-func (t *Template) AfterTurn(ctx context.Context) (texts []string) {
+// messages. Empty texts are left out, and so is a text whose conversation the template refuses. The error is that of a template that takes
+// more than such a short conversation may take, nil for all others.
+func (t *Template) AfterTurn(ctx context.Context) (texts []string, slow error) {
 	question := Message{Role: "user", Content: "tandem-was-asked"}
 	turns := []Message{question, {Role: "assistant", Content: said}, question}
 	for n := 2; n <= len(turns); n++ {
-		out, err := t.Render(ctx, turns[:n], Options{})
+		out, err := t.render(ctx, turns[:n], Options{}, false, trial)
+		if errors.Is(err, errLimit) {
+			slow = err
+		}
 		if err != nil {
 			continue
 		}
@@ -39,7 +44,7 @@ func (t *Template) AfterTurn(ctx context.Context) (texts []string) {
 			texts = append(texts, after)
 		}
 	}
-	return texts
+	return texts, slow
 }
 
 // UpTo returns the rendering up to the end of the last occurrence of content, which the model continues then. Templates that trim contents

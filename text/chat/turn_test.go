@@ -27,8 +27,9 @@ func TestAfterTurn(t *testing.T) {
 		{"refuses all", `{{ raise_exception('no') }}`, ""},
 	} {
 		tmpl := mustParse(t, c.source)
-		if got := strings.Join(tmpl.AfterTurn(context.Background()), ";"); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		texts, err := tmpl.AfterTurn(context.Background())
+		if got := strings.Join(texts, ";"); got != c.want || err != nil {
+			t.Errorf("%s: %q, error %v, want %q", c.name, got, err, c.want)
 		}
 		if tmpl.Source() != c.source {
 			t.Errorf("%s: source %q", c.name, tmpl.Source())

@@ -115,7 +115,7 @@ type builder struct {
 func (b *builder) add(t text) {
 	b.r.work(len(t.s))
 	if b == b.r.out && b.b.Len()+len(t.s) > b.r.limits.output {
-		b.r.fail(tandem.Invalid, "the template prints more than %d bytes", b.r.limits.output)
+		b.r.fail(tandem.Invalid, "%w prints more than %d bytes", errLimit, b.r.limits.output)
 	}
 	if room := b.b.Cap() - b.b.Len(); room < len(t.s) {
 		b.grow(len(t.s))
@@ -165,8 +165,8 @@ func (r *run) join(parts ...text) text {
 	return b.text()
 }
 
-// Bytes counted for a list item, a dict entry and a macro, with what they point to.
-const perItem, perPair, perMacro = 96, 192, 512
+// Bytes counted for a list item, a dict entry, a macro and a variable, with what they point to.
+const perItem, perPair, perMacro, perName = 96, 192, 512, 96
 
 func (r *run) push(l *list, v any) {
 	r.spend(perItem)
@@ -198,7 +198,8 @@ func (r *run) plain(key any) any {
 	case bool:
 		return number(k)
 	case *big.Int:
-		return tupleKey("n" + k.String())
+		r.spend(k.BitLen() / 4)
+		return tupleKey("b" + k.Text(16))
 	case float64:
 		if n, ok := exact(k); ok {
 			return r.plain(n)
@@ -391,7 +392,7 @@ func (r *run) items(v any) []any {
 		return r.pairs(v.of)
 	case text:
 		r.spend(perItem * utf8.RuneCountInString(v.s))
-		out := make([]any, 0, len(v.s))
+		out := make([]any, 0, utf8.RuneCountInString(v.s))
 		for i := 0; i < len(v.s); {
 			_, n := utf8.DecodeRuneInString(v.s[i:])
 			out = append(out, v.slice(i, i+n))
