@@ -101,9 +101,8 @@ func (r *Reader) reads(s syntax) {
 		braces: (*Reader).inQuoted, python: (*Reader).inQuoted}[s]
 }
 
-// take begins to read a call without a mark.
-func (r *Reader) take(o opener) {
-	closers := r.closers
+// take begins to read a call without a mark, behind which marks may stand.
+func (r *Reader) take(o opener, closers []string) {
 	r.opens()
 	r.at, r.closers = o, closers
 	r.reads(o.syntax)
@@ -261,7 +260,7 @@ func (r *Reader) over() bool {
 		switch {
 		case n > 0:
 			at := r.pos
-			r.take(opener{close: r.at.close, soft: true})
+			r.take(opener{close: r.at.close, soft: true}, r.closers)
 			r.pos = at + n - 1
 			r.lead = r.pos
 			return true

@@ -216,7 +216,7 @@ func (r *Reader) first() bool {
 		r.think()
 		return true
 	case offered && r.f.bare && strings.HasPrefix(rest, "{"):
-		r.take(opener{soft: true})
+		r.take(opener{soft: true}, nil)
 		return true
 	case offered && (r.f.bare || r.f.python) && strings.HasPrefix(rest, "["):
 		inner := strings.TrimLeft(rest[1:], space)
@@ -224,10 +224,10 @@ func (r *Reader) first() bool {
 		case inner == "" && !r.ended && len(rest) < maxName:
 			return false
 		case strings.HasPrefix(inner, "{"):
-			r.take(opener{soft: true})
+			r.take(opener{soft: true}, nil)
 			return true
 		case r.f.python:
-			r.take(opener{syntax: python, soft: true})
+			r.take(opener{syntax: python, soft: true}, nil)
 			return true
 		}
 	}
