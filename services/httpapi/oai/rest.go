@@ -86,7 +86,7 @@ func (w *walk) fields(path string, t reflect.Type) error {
 
 // own reads a field of the body that the shape lacks.
 func (w *walk) own(name string) error {
-	if Common(name) {
+	if _, said := w.Inner[name]; !said && Common(name) {
 		w.out[name] = slices.Clone(w.raw(w.limits.Text))
 		return nil
 	}
