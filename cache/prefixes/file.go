@@ -158,7 +158,7 @@ func (t *Tenant) Read(n Name, k Kind, dst []byte) error {
 	if err != nil {
 		return err
 	}
-	if t.store.old(st, time.Now()) {
+	if t.store.old(st) {
 		return fs.ErrNotExist
 	}
 	if err = t.check(f, st.Size(), t.header(n, k, len(dst)), dst); err != nil {

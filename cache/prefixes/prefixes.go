@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -52,6 +53,7 @@ type Config struct {
 	Log   *slog.Logger
 
 	space func(path string) (free int64, memory bool, err error) // nil: cache.Space
+	clock func() (wall time.Time, ran time.Duration)             // nil: wallAndRan
 }
 
 // Store is a folder of prefixes. Safe for concurrent use.
@@ -62,7 +64,8 @@ type Store struct {
 	mu      sync.Mutex
 	total   int64     // of all files, as of the last look at the folder and with what was written since
 	resumes time.Time // nothing is written before; after a fault of the disk
-	looked  time.Time // when the folder was last swept
+
+	looked atomic.Pointer[moment] // when the folder was last swept
 }
 
 const (
@@ -76,6 +79,9 @@ const (
 func Open(c Config) (*Store, error) {
 	if c.space == nil {
 		c.space = cache.Space
+	}
+	if c.clock == nil {
+		c.clock = wallAndRan
 	}
 	if err := ownFolder(c.Dir); err != nil {
 		return nil, err
@@ -201,11 +207,7 @@ func (t *Tenant) path(n Name, k Kind) string {
 // Has reports whether there is such a file that is not too old. Its contents may still fail their check.
 func (t *Tenant) Has(n Name, k Kind) bool {
 	st, err := os.Lstat(t.path(n, k))
-	return err == nil && !t.store.old(st, time.Now())
-}
-
-func (s *Store) old(st fs.FileInfo, now time.Time) bool {
-	return s.cfg.Age > 0 && now.Sub(st.ModTime()) > s.cfg.Age
+	return err == nil && !t.store.old(st)
 }
 
 // Used notes that page number i of a text is in use at a time, with what belongs to it. Earlier pages count as used later, so that a
@@ -230,7 +232,7 @@ func (t *Tenant) Write(n Name, k Kind, data []byte, i int, at time.Time) error {
 	if now.Before(s.resumes) {
 		return tandem.Errorf(op, tandem.Unavailable, "not written to since a fault")
 	}
-	err := s.makeRoom(sizeOf(len(data)), now)
+	err := s.makeRoom(sizeOf(len(data)))
 	if err == nil {
 		err = t.write(n, k, data, at.Add(-time.Duration(i)*time.Millisecond))
 	}
@@ -242,8 +244,8 @@ func (t *Tenant) Write(n Name, k Kind, data []byte, i int, at time.Time) error {
 }
 
 // makeRoom makes sure that n more bytes fit below the limit and on the disk. The caller holds s.mu.
-func (s *Store) makeRoom(n int64, now time.Time) error {
-	if s.total+n > s.cfg.Limit || now.Sub(s.looked) > sweepEvery {
+func (s *Store) makeRoom(n int64) error {
+	if _, ran := s.cfg.clock(); s.total+n > s.cfg.Limit || ran-s.looked.Load().ran > sweepEvery {
 		if err := s.sweep(n); err != nil {
 			return err
 		}

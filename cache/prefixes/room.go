@@ -70,20 +70,25 @@ func list(dir string) (all, parts []kept, err error) {
 
 // sweep looks at the folder, and removes what is too old, and what is too much with n more bytes. The caller holds s.mu.
 func (s *Store) sweep(n int64) error {
+	now, move, done := s.look()
+	defer done()
 	all, parts, err := list(s.cfg.Dir)
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	for _, p := range parts {
 		if now.Sub(p.used) > partAge && abandoned(p.path) {
 			_ = os.Remove(p.path)
 		}
 	}
-	s.looked, s.total = now, 0
+	s.total = 0
 	of := map[string][]kept{}
 	sum := map[string]int64{}
 	for _, f := range all {
+		if move != 0 {
+			f.used = f.used.Add(move)
+			_ = os.Chtimes(f.path, f.used, f.used)
+		}
 		if s.cfg.Age > 0 && now.Sub(f.used) > s.cfg.Age {
 			_ = os.Remove(f.path)
 			continue
