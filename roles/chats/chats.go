@@ -87,6 +87,9 @@ func newRoom(t *chat.Template, vocab *token.Vocab, defaults conversation.Variabl
 	if slow == nil {
 		r.turns = tried(context.Background(), t)
 	}
+	if r.turns.inWords { // which are Hermes'
+		r.format = r.format.With(calls.Hermes)
+	}
 	return r, vocab, nil
 }
 

@@ -93,7 +93,8 @@ func TestTurns(t *testing.T) {
 		{"the first call alone", cut, "user a; call 1 2; tool 1 r; tool 2 p",
 			`<user>a<assistant>{"a": "1"}<tool>r<assistant>{"a": "2"}<tool>p`},
 		{"no calls", plain + "{% if tools %}{{ tools|length }}{% endif %}", "user a; call 1; tool 1 r",
-			"<user>a<assistant><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"1\"}}\n</tool_call><user><tool_response>\nr\n</tool_response>"},
+			"<user>a<assistant><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"1\"}}\n</tool_call>" +
+				"<user><tool_response>\nr\n</tool_response>"},
 	} {
 		turns := talk(strings.Split(c.turns, "; ")...)
 		before, _ := json.Marshal(turns)
@@ -116,7 +117,8 @@ func TestTurnsAsTheyAre(t *testing.T) {
 		"tool 1 r", "user c", "call 3", "user d", "system v")
 	for name, source := range map[string]string{
 		"ChatML with tools": chatML + "{% if tools %}{{ tools|length }}{% endif %}",
-		"gpt-oss' markers":  "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}{{ m.tool_calls }}<|end|>{% endfor %}{{ tools }}",
+		"gpt-oss' markers": "{% for m in messages %}<|start|>" +
+			"{{ m.role }}<|message|>{{ m.content }}{{ m.tool_calls }}<|end|>{% endfor %}{{ tools }}",
 		"Llama 3's markers": "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content|trim }}<|eot_id|>" +
 			"{{ m.tool_calls|tojson }}{% endfor %}{{ tools }}",
 		"the first message alone": "{{ messages[0].content }}{{ tools }}", "the last": "{{ messages[-1].content }}{{ tools }}",

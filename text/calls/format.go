@@ -1,6 +1,9 @@
 package calls
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // syntax is how a call is written behind its opening marker.
 type syntax uint8
@@ -61,10 +64,10 @@ var (
 	// Qwen3-Coder where a client's prompt does, as Qwen Code's.
 	Hermes = &Format{Name: "hermes", think: thinkTags, bare: true, openers: []opener{hermes,
 		{mark: "<function_call>", close: "</function_call>", soft: true}, {mark: "<tools>", close: "</tools>", soft: true},
-		tagged.within("")}}
+		{mark: "<TOOLCALL>", close: "</TOOLCALL>"}, {mark: "<tool_calls>", close: "</tool_calls>", soft: true},
+		{mark: "functools", soft: true}, tagged.within("")}}
 
-	qwenCoder = &Format{Name: "qwen3-coder", think: thinkTags, dropped: []string{"<tool_call>", "</tool_call>"},
-		openers: []opener{tagged}}
+	qwenCoder = &Format{Name: "qwen3-coder", bare: true, think: thinkTags, openers: []opener{tagged, hermes}}
 
 	glm = &Format{Name: "glm", think: thinkTags,
 		openers: []opener{{mark: "<tool_call>", close: "</tool_call>", syntax: pairs}}}
@@ -93,6 +96,16 @@ var (
 	harmony = &Format{Name: "harmony", Markers: true, controls: true, channel: true}
 )
 
+// shown are the forms of one object that a template shows, whatever the other forms of its family.
+func shown(template string) (out []opener) {
+	for _, o := range Hermes.openers {
+		if o.syntax == object && strings.HasPrefix(o.mark, "<") && strings.Contains(template, o.mark) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // Find returns the format that a chat template shows. A template without tools, or with an unknown form, has Hermes'.
 func Find(template string) *Format {
 	for _, f := range []struct {
@@ -117,10 +130,33 @@ func Find(template string) *Format {
 			found = found && strings.Contains(template, mark)
 		}
 		if found {
-			return f.Format
+			return f.with(shown(template))
 		}
 	}
 	return Hermes
+}
+
+// With returns f with the forms of another format besides its own, for models whose prompt shows both. gpt-oss' channels stay alone.
+func (f *Format) With(other *Format) *Format {
+	if f == other || f.channel {
+		return f
+	}
+	both := *f.with(other.openers)
+	both.bare, both.python = f.bare || other.bare, f.python || other.python
+	return &both
+}
+
+// with returns f with further openers, f itself if it has all of them.
+func (f *Format) with(further []opener) *Format {
+	further = slices.DeleteFunc(slices.Clone(further), func(o opener) bool {
+		return slices.Contains(f.dropped, o.mark) || slices.ContainsFunc(f.openers, func(own opener) bool { return own.mark == o.mark })
+	})
+	if len(further) == 0 {
+		return f
+	}
+	both := *f
+	both.openers = slices.Concat(f.openers, further)
+	return &both
 }
 
 // Reads reports whether outputs need a Reader: with tools, or where the template shows thoughts.

@@ -33,7 +33,7 @@ func (r *Reader) inNamed() bool {
 // named returns the name of a tool in what stands before the arguments.
 func (r *Reader) named(head string) string {
 	name, rest, _ := strings.Cut(head, r.f.split)
-	if r.f == deepseek && strings.TrimSpace(name) == "function" { // function, marker, name, a fence
+	if r.f.split == deepseek.split && strings.TrimSpace(name) == "function" { // function, marker, name, a fence
 		name, _, _ = strings.Cut(strings.TrimSpace(rest), "\n")
 	}
 	name, _, _ = strings.Cut(name, "[CALL_ID]")
