@@ -133,8 +133,8 @@ func TestTurnsOverHTTP(t *testing.T) {
 func TestToldForm(t *testing.T) {
 	const body = `{"messages":[{"role":"user","content":"q"}],"tools":[{"type":"function","function":{"name":"f",` +
 		`"parameters":{"type":"object","properties":{"a":{"type":"string"}}}}}]}`
-	for _, marks := range []string{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", "<arg_key>",
-		"<function=<parameter=", "<TOOLCALL>", ""} {
+	for _, marks := range []string{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>",
+		"<arg_key>", "<function=<parameter=", "<TOOLCALL>", ""} {
 		source := "{% if false %}" + marks + "{% endif %}" + plain
 		for _, says := range []string{"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}\n</tool_call>",
 			"{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}"} {

@@ -33,6 +33,9 @@ func readChat(r *tandemv1.ChatRequest, chat conversation.Chat) (c conversation.C
 		return c, nil, err
 	}
 	c.Variables, ignored, err = readVariables(r, func(name string) bool { return chat != nil && chat.Reads(name) })
+	if c.Must {
+		ignored = append(ignored, "tool_choice") // the prompt asks for a call; nothing forces one yet
+	}
 	return c.Ended(), ignored, err
 }
 

@@ -133,6 +133,8 @@ func (c *Call) offer(l Limits) error {
 		l.ignore("parallel_tool_calls")
 	}
 	var err error
-	c.tools, err = c.choice.Offer(c.tools)
+	if c.tools, err = c.choice.Offer(c.tools); err == nil && c.choice.Must {
+		l.ignore("tool_choice") // the prompt asks for a call; nothing forces one yet
+	}
 	return err
 }
