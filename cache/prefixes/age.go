@@ -26,7 +26,9 @@ type moment struct {
 var started = time.Now()
 
 // wallAndRan is what Config.clock is but in tests.
-func wallAndRan() (wall time.Time, ran time.Duration) { return time.Now().Round(0), time.Since(started) }
+func wallAndRan() (wall time.Time, ran time.Duration) {
+	return time.Now().Round(0), time.Since(started)
+}
 
 // now returns the time of the last look and what has passed since.
 func (s *Store) now() time.Time {
@@ -36,7 +38,9 @@ func (s *Store) now() time.Time {
 }
 
 // old reports whether a file was not used for too long.
-func (s *Store) old(st fs.FileInfo) bool { return s.cfg.Age > 0 && s.now().Sub(st.ModTime()) > s.cfg.Age }
+func (s *Store) old(st fs.FileInfo) bool {
+	return s.cfg.Age > 0 && s.now().Sub(st.ModTime()) > s.cfg.Age
+}
 
 // look notes that the folder is looked at now. It returns by how much the times of its files have to be moved; done is to be called when
 // they were. Meanwhile no other process looks. A folder that cannot keep the time of a look has none.
@@ -56,18 +60,15 @@ func (s *Store) look() (now time.Time, move time.Duration, done func()) {
 		_ = os.Chtimes(path, wall, wall)
 		_ = f.Close()
 	}
-	st, err := f.Stat()
-	if err == nil {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	}
-	if err == nil && st.Size() == 0 { // just made
-		_, err = f.Write([]byte{'\n'})
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX) != nil {
 		return wall, 0, done
 	}
-	if err == nil {
-		st, err = f.Stat() // another process may have looked while this one waited
-	}
+	st, err := f.Stat()
 	if err != nil {
+		return wall, 0, done
+	}
+	if st.Size() == 0 { // just made
+		_, _ = f.Write([]byte{'\n'})
 		return wall, 0, done
 	}
 	passed, gone := s.cfg.Age/2, wall.Sub(st.ModTime())

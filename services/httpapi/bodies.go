@@ -67,7 +67,7 @@ func (s *largeBodies) grow(ctx context.Context, b *body, paused func()) error {
 		case <-w.got:
 			return nil
 		case <-look.C:
-			s.hurry()
+			s.hurry(time.Now())
 		case <-ctx.Done():
 			if s.withdraw(w) {
 				return tandem.Errorf(op, tandem.KindOf(ctx.Err()), "%d bytes are not free: %w", int64(stepBody), ctx.Err())
@@ -161,11 +161,11 @@ func (s *largeBodies) release(b *body) {
 }
 
 // hurry ends largeBodies that come too slowly.
-func (s *largeBodies) hurry() {
+func (s *largeBodies) hurry(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for b := range s.reading {
-		held := time.Since(time.Unix(0, b.since.Load()))
+		held := time.Duration(ticks(now) - b.since.Load())
 		if held > rateAfter && float64(b.n.Load()-b.at.Load()) < leastRate*held.Seconds() {
 			b.tooSlow.Store(true)
 			_ = b.rc.SetReadDeadline(time.Now())

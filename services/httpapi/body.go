@@ -33,7 +33,7 @@ type body struct {
 
 	held    int64        // bytes; bodies' lock guards it
 	took    int64        // the same, for the reader
-	since   atomic.Int64 // it reads on, in nanoseconds of Unix time
+	since   atomic.Int64 // it reads on, by ticks
 	at      atomic.Int64 // n of then
 	tooSlow atomic.Bool
 	err     error
@@ -124,7 +124,7 @@ func (b *body) wait() error {
 
 // readsOn begins to measure the rate at which the body comes.
 func (b *body) readsOn(now time.Time) {
-	b.since.Store(now.UnixNano())
+	b.since.Store(ticks(now))
 	b.at.Store(b.n.Load())
 }
 

@@ -185,7 +185,7 @@ type guest struct {
 	net.Conn
 	leave   func()
 	idle    atomic.Bool  // between two requests
-	owed    atomic.Int64 // since when, in nanoseconds of Unix time, it owes a byte; 0 = it does not
+	owed    atomic.Int64 // since when, by ticks, it owes a byte; 0 = it does not
 	writing atomic.Int64 // since when a write waits; 0 = none does
 	reading atomic.Bool  // a handler reads the body
 	heads   heads
@@ -195,13 +195,18 @@ type guest struct {
 func (g *guest) makesWait(now time.Time) (d time.Duration, idle bool) {
 	for _, since := range []*atomic.Int64{&g.owed, &g.writing} {
 		if t := since.Load(); t != 0 {
-			d = max(d, time.Duration(now.UnixNano()-t))
+			d = max(d, time.Duration(ticks(now)-t))
 		}
 	}
 	return d, g.idle.Load()
 }
 
-func (g *guest) owes(now time.Time) { g.owed.Store(now.UnixNano()) }
+func (g *guest) owes(now time.Time) { g.owed.Store(ticks(now)) }
+
+var started = time.Now()
+
+// ticks returns a time as nanoseconds of a clock that nobody sets, never 0.
+func ticks(t time.Time) int64 { return int64(t.Sub(started)) + 1 }
 
 // reads notes that a handler begins or ends to read a body. g may be nil.
 func (g *guest) reads(on bool) {
@@ -225,7 +230,7 @@ func (g *guest) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (g *guest) Write(p []byte) (int, error) {
-	g.writing.Store(time.Now().UnixNano())
+	g.writing.Store(ticks(time.Now()))
 	sent := inOurForm(p)
 	n, err := g.Conn.Write(sent)
 	g.writing.Store(0)
