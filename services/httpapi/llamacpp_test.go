@@ -268,7 +268,7 @@ func TestSlots(t *testing.T) {
 		!strings.Contains(got, `"next_token":[{"has_next_token":true,"n_remain":3,"n_decoded":2}]`) {
 		t.Errorf("one runs: %s", got)
 	}
-	if got = slots("other"); strings.Contains(got, "seed") || !strings.Contains(got, `"is_processing":true`) {
+	if got = slots("other"); strings.Contains(got, "seed") || strings.Contains(got, `"id_task":0`) || !strings.Contains(got, `"is_processing":true`) {
 		t.Errorf("another tenant is told %s", got)
 	}
 	for range 2 {
@@ -289,5 +289,53 @@ func TestSlots(t *testing.T) {
 	}
 	if got = slots("k"); strings.Contains(got, "true") {
 		t.Errorf("all have ended: %s", got)
+	}
+}
+
+// TestSlotsOfOthers: with a key for the metrics, another tenant's client learns nothing of what runs but from the 503, and no client how
+// often others have asked.
+func TestSlotsOfOthers(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	m := NewMonitor(written(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+		_ = sink.Delta(tandem.Delta{Text: "x", Tokens: []tandem.Token{1}})
+		begun <- struct{}{}
+		<-end
+		return tandem.Result{Finish: tandem.FinishStop}, nil
+	}), nil, nil).Places(2)
+	keys, scraper := keysOf(t, "k", "other"), keysOf(t, "metrics")
+	s := serve(t, m, func(c *Config) { c.Slots, c.Keys, c.MetricsKeys = m.Slots, keys, scraper })
+	slots := func(key, query string) (int, string) {
+		t.Helper()
+		answer, all := s.ask(t, "GET", "/slots"+query, "", "Authorization", "Bearer "+key)
+		return answer.StatusCode, all
+	}
+	done := make(chan struct{})
+	ask := func(key string) {
+		_, _ = s.ask(t, "POST", "/completion", `{"prompt":"a"}`, "Authorization", "Bearer "+key)
+		done <- struct{}{}
+	}
+	for range 3 {
+		go ask("k")
+		<-begun
+		end <- struct{}{}
+		<-done
+	}
+	go ask("other")
+	<-begun
+	for key, want := range map[string][2]int{"k": {0, 0}, "other": {1, 1}, "metrics": {1, 0}} { // busy places, those with the number 0
+		_, all := slots(key, "")
+		if got := [2]int{strings.Count(all, "true,\"params") + strings.Count(all, "true}"), strings.Count(all, `"id_task":0`)}; got != want ||
+			strings.Count(all, `"id_task":`) != 2 || strings.Count(all, `"id_task":-1`) != 2-want[1] {
+			t.Errorf("%s is told %s", key, all)
+		}
+	}
+	go ask("other")
+	<-begun
+	if status, all := slots("k", "?fail_on_no_slot=1"); status != 503 {
+		t.Errorf("no place is free: %d %s", status, all)
+	}
+	for range 2 {
+		end <- struct{}{}
+		<-done
 	}
 }

@@ -78,6 +78,9 @@ func (s *Server) routes() http.Handler {
 	}
 	maps.Copy(all, ollamaRoutes)
 	maps.Copy(all, nativeRoutes)
+	slots := all["/slots"]
+	slots.more = s.cfg.MetricsKeys
+	all["/slots"] = slots
 	if s.cfg.Describe != nil {
 		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
 	}

@@ -13,15 +13,15 @@ import (
 // places; the others wait. Safe for concurrent use.
 type places struct {
 	mu   sync.Mutex
-	n    int        // places; 0: as many as generations
-	all  []*running // in the order of their coming
-	came int
+	n    int            // places; 0: as many as generations
+	all  []*running     // in the order of their coming
+	came map[string]int // by tenant
 }
 
 // running is a generation.
 type running struct {
 	request tandem.Request
-	task    int // counts from 0
+	task    int // counts a tenant's generations from 0
 	place   int // -1: it waits
 	tokens  int // of its output so far
 }
@@ -31,8 +31,11 @@ func (p *places) take(r tandem.Request) *running {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Prompt, r.Tokens, r.Stop = "", nil, nil // texts are kept by whoever needs them
-	x := &running{request: r, task: p.came, place: -1}
-	p.came++
+	if p.came == nil {
+		p.came = map[string]int{}
+	}
+	x := &running{request: r, task: p.came[r.Tenant], place: -1}
+	p.came[r.Tenant]++
 	p.all = append(p.all, x)
 	p.fill()
 	return x
@@ -77,7 +80,7 @@ func (p *places) grew(x *running, tokens int) {
 // Slot is a place for a session. Request, which has no texts, and Tokens of output are those of the generation that runs there.
 type Slot struct {
 	Busy    bool
-	Task    int // counts generations; -1 in a free place
+	Task    int // counts the tenant's generations; -1 in a free place
 	Request tandem.Request
 	Tokens  int
 }
@@ -108,17 +111,21 @@ func (m *Monitor) Slots() []Slot {
 	return out
 }
 
-// slots answers /slots. What others ask for is not told: only that their places are taken.
+// slots answers /slots. What others ask for is not told, nor how often they have asked: only that their places are taken. Where metrics
+// have keys of their own, only those tell even that; others learn from the status 503 alone that no place is free.
 func (s *Server) slots(w http.ResponseWriter, c *call) error {
 	var all []Slot
 	if s.cfg.Slots != nil {
 		all = s.cfg.Slots()
 	}
 	out, free := []llamacpp.Slot{}, false
+	told := s.cfg.MetricsKeys == nil || opened(s.cfg.MetricsKeys, c.Header)
 	for i, x := range all {
-		slot := llamacpp.Slot{ID: i, Task: x.Task, Context: s.cfg.Limits.Context, Busy: x.Busy}
+		own := x.Busy && x.Request.Tenant == c.tenant
+		slot := llamacpp.Slot{ID: i, Task: -1, Context: s.cfg.Limits.Context, Busy: own || x.Busy && told}
 		free = free || !x.Busy
-		if x.Busy && x.Request.Tenant == c.tenant {
+		if own {
+			slot.Task = x.Task
 			params := llamacpp.NewParams(x.Request)
 			slot.Params, slot.Speculates = &params, !x.Request.Bounds.Plain()
 			slot.Next = []llamacpp.Next{{More: true, Remain: max(0, x.Request.MaxTokens-x.Tokens), Decoded: x.Tokens}}
