@@ -37,6 +37,7 @@ type gateway struct {
 	tandemv1.UnimplementedGenerationServiceServer
 	tandemv1.UnimplementedChatServiceServer
 	said   []*tandemv1.ChatResponse
+	chat   *tandemv1.ChatRequest // the latest
 	got    *tandemv1.GenerateRequest
 	events []*tandemv1.GenerateResponse
 	err    error
@@ -65,7 +66,8 @@ func (g *gateway) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingS
 	return g.err
 }
 
-func (g *gateway) Chat(_ *tandemv1.ChatRequest, st grpc.ServerStreamingServer[tandemv1.ChatResponse]) error {
+func (g *gateway) Chat(r *tandemv1.ChatRequest, st grpc.ServerStreamingServer[tandemv1.ChatResponse]) error {
+	g.chat = r
 	for _, e := range g.said {
 		if err := st.Send(e); err != nil {
 			return err

@@ -90,23 +90,26 @@ func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 	case *tandemv1.GenerateResponse_Started:
 		return Event{Started: started(e.Started)}, nil
 	case *tandemv1.GenerateResponse_Delta:
-		d := &Delta{Text: e.Delta.GetText(), Tokens: e.Delta.GetTokens().GetIds(), Drafted: make([]bool, len(e.Delta.GetOrigins()))}
-		for i, o := range e.Delta.GetOrigins() {
-			d.Drafted[i] = o == tandemv1.Origin_ORIGIN_DRAFT
-		}
-		for _, l := range e.Delta.GetLogprobs() {
-			out := Logprob{LogProb: l.GetLogProb()}
-			for _, t := range l.GetTop() {
-				out.Top = append(out.Top, TopLogprob{t.GetToken(), t.GetLogProb()})
-			}
-			d.Logprobs = append(d.Logprobs, out)
-		}
-		d.Round = round(e.Delta.GetRound())
-		return Event{Delta: d}, nil
+		return Event{Delta: delta(e.Delta)}, nil
 	case *tandemv1.GenerateResponse_Finished:
 		return Event{Finished: finished(e.Finished)}, nil
 	}
 	return Event{}, &Error{Kind: Unsupported, Message: fmt.Sprintf("event %d is of a kind that this client does not know", next)}
+}
+
+func delta(m *tandemv1.Delta) *Delta {
+	d := &Delta{Text: m.GetText(), Tokens: m.GetTokens().GetIds(), Drafted: make([]bool, len(m.GetOrigins())), Round: round(m.GetRound())}
+	for i, o := range m.GetOrigins() {
+		d.Drafted[i] = o == tandemv1.Origin_ORIGIN_DRAFT
+	}
+	for _, l := range m.GetLogprobs() {
+		out := Logprob{LogProb: l.GetLogProb()}
+		for _, t := range l.GetTop() {
+			out.Top = append(out.Top, TopLogprob{t.GetToken(), t.GetLogProb()})
+		}
+		d.Logprobs = append(d.Logprobs, out)
+	}
+	return d
 }
 
 func round(r *tandemv1.Round) *Round {

@@ -16,6 +16,7 @@ const textsWait = 30 * time.Second
 // of positions of a session.
 func serveRPC(r *roles.Process, cfg public.Config, chat conversation.Chat, texts *budget.Texts, context int) {
 	generator := cfg.Generator
+	cfg.Chat = chat != nil
 	cfg.Generator = r.Traces.RPC(public.Method, generator)
 	public.Register(r.Server.Registrar(), cfg)
 	cfg.Generator = r.Traces.RPC(public.ChatMethod, generator)

@@ -69,6 +69,8 @@ type Config struct {
 	Generator tandem.Generator
 	Model     string // the target's name, told in Started
 	Defaults  Defaults
+	Chat      bool            // conversations are answered; told by Describe
+	HTTP      tandem.Sampling // what requests over HTTP take for what they leave out; told by Describe
 	Describe  func(ctx context.Context) Description
 	Vocab     Vocab                   // for Tokenize and Detokenize; may be nil
 	Embedder  tandem.Embedder         // nil: there are no vectors
@@ -146,8 +148,8 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 	}
 	out := &tandemv1.DescribeResponse{Version: d.Version, Model: d.Model, Vocabulary: int32(d.Vocab), Context: int32(d.Context),
 		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: s.cfg.Defaults.speculation(),
-		MaxTokens: int32(s.cfg.Defaults.MaxTokens), Counters: d.Counters}
-	out.Sampling.Seed = nil
+		MaxTokens: int32(s.cfg.Defaults.MaxTokens), Counters: d.Counters, Chat: s.cfg.Chat, HttpSampling: fromSampling(s.cfg.HTTP)}
+	out.Sampling.Seed, out.HttpSampling.Seed = nil, nil
 	for _, m := range d.Fleet {
 		out.Fleet = append(out.Fleet, fromMember(m))
 	}

@@ -1906,7 +1906,11 @@ type DescribeResponse struct {
 	Counters map[string]int64 `protobuf:"bytes,9,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Fleet are the verifiers and gateways that share the gateway's pool, as they announce themselves; empty for a caller who is not told
 	// counters.
-	Fleet         []*Member `protobuf:"bytes,10,rep,name=fleet,proto3" json:"fleet,omitempty"`
+	Fleet []*Member `protobuf:"bytes,10,rep,name=fleet,proto3" json:"fleet,omitempty"`
+	// Chat is whether ChatService answers conversations: there is a chat template. A base model has none, and continues texts.
+	Chat bool `protobuf:"varint,11,opt,name=chat,proto3" json:"chat,omitempty"`
+	// Http_sampling is what requests over HTTP take for what they leave out: as the model's file says, else as llama.cpp's server does.
+	HttpSampling  *Sampling `protobuf:"bytes,12,opt,name=http_sampling,json=httpSampling,proto3" json:"http_sampling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2007,6 +2011,20 @@ func (x *DescribeResponse) GetCounters() map[string]int64 {
 func (x *DescribeResponse) GetFleet() []*Member {
 	if x != nil {
 		return x.Fleet
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetChat() bool {
+	if x != nil {
+		return x.Chat
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetHttpSampling() *Sampling {
+	if x != nil {
+		return x.HttpSampling
 	}
 	return nil
 }
@@ -2712,7 +2730,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\adrafted\x18\x03 \x01(\x05R\adrafted\x12\x1a\n" +
 	"\baccepted\x18\x04 \x01(\x05R\baccepted\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\x01R\x06weight\"\x11\n" +
-	"\x0fDescribeRequest\"\xe5\x03\n" +
+	"\x0fDescribeRequest\"\xb3\x04\n" +
 	"\x10DescribeResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -2727,7 +2745,9 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\tprocesses\x18\b \x03(\v2\x12.tandem.v1.ProcessR\tprocesses\x12E\n" +
 	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x12'\n" +
 	"\x05fleet\x18\n" +
-	" \x03(\v2\x11.tandem.v1.MemberR\x05fleet\x1a;\n" +
+	" \x03(\v2\x11.tandem.v1.MemberR\x05fleet\x12\x12\n" +
+	"\x04chat\x18\v \x01(\bR\x04chat\x128\n" +
+	"\rhttp_sampling\x18\f \x01(\v2\x13.tandem.v1.SamplingR\fhttpSampling\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd6\x02\n" +
@@ -2871,22 +2891,23 @@ var file_tandem_v1_generation_proto_depIdxs = []int32{
 	22, // 26: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
 	30, // 27: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
 	21, // 28: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
-	31, // 29: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	4,  // 30: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
-	4,  // 31: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
-	2,  // 32: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	19, // 33: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	23, // 34: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
-	25, // 35: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
-	7,  // 36: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	20, // 37: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	24, // 38: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
-	26, // 39: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
-	36, // [36:40] is the sub-list for method output_type
-	32, // [32:36] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	5,  // 29: tandem.v1.DescribeResponse.http_sampling:type_name -> tandem.v1.Sampling
+	31, // 30: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	4,  // 31: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	4,  // 32: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 33: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	19, // 34: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	23, // 35: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	25, // 36: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	7,  // 37: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	20, // 38: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	24, // 39: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	26, // 40: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	37, // [37:41] is the sub-list for method output_type
+	33, // [33:37] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
