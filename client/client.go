@@ -22,6 +22,7 @@ import (
 
 // Client is a connection to one gateway. Safe for concurrent use.
 type Client struct {
+	addr string
 	conn *grpc.ClientConn
 	rpc  tandemv1.GenerationServiceClient
 	chat tandemv1.ChatServiceClient
@@ -70,7 +71,7 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Message: "address " + addr + ": " + err.Error()}
 	}
-	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn), chat: tandemv1.NewChatServiceClient(conn),
+	return &Client{addr: addr, conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn), chat: tandemv1.NewChatServiceClient(conn),
 		resume: o.resume}, nil
 }
 
@@ -87,7 +88,7 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 			return
 		}
 		g := &generation{c: c, request: r.encode()}
-		if err := g.run(ctx, c.resume, func(ctx context.Context) error { return g.stream(ctx, yield) }); err != nil {
+		if err := g.run(ctx, c, func(ctx context.Context) error { return g.stream(ctx, yield) }); err != nil {
 			yield(Event{}, err)
 		}
 	}
@@ -99,7 +100,7 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 func (c *Client) Chat(ctx context.Context, r *tandemv1.ChatRequest) iter.Seq2[*tandemv1.ChatResponse, error] {
 	return func(yield func(*tandemv1.ChatResponse, error) bool) {
 		a := &answer{c: c, request: own(r)}
-		if err := a.run(ctx, c.resume, func(ctx context.Context) error { return a.stream(ctx, yield) }); err != nil {
+		if err := a.run(ctx, c, func(ctx context.Context) error { return a.stream(ctx, yield) }); err != nil {
 			yield(nil, err)
 		}
 	}
@@ -111,7 +112,7 @@ var cut = &Error{Kind: Unavailable, Message: "the gateway ended the stream befor
 // Describe returns the gateway's description. The caller owns the message.
 func (c *Client) Describe(ctx context.Context) (*tandemv1.DescribeResponse, error) {
 	d, err := c.rpc.Describe(ctx, &tandemv1.DescribeRequest{})
-	return d, fromStatus(err)
+	return d, c.told(err)
 }
 
 // Tokenize returns the tokens that a prompt becomes, special tokens included, and the bytes that each stands for.
@@ -120,11 +121,11 @@ func (c *Client) Tokenize(ctx context.Context, text string) (tokens []uint32, pi
 		return nil, nil, &Error{Kind: Invalid, Field: "text", Message: "request: text is not valid UTF-8"}
 	}
 	r, err := c.rpc.Tokenize(ctx, &tandemv1.TokenizeRequest{Text: text})
-	return r.GetTokens().GetIds(), r.GetPieces(), fromStatus(err)
+	return r.GetTokens().GetIds(), r.GetPieces(), c.told(err)
 }
 
 // Detokenize returns the text that tokens stand for, with U+FFFD in place of invalid UTF-8.
 func (c *Client) Detokenize(ctx context.Context, tokens []uint32) (string, error) {
 	r, err := c.rpc.Detokenize(ctx, &tandemv1.DetokenizeRequest{Tokens: &tandemv1.TokenList{Ids: tokens}})
-	return r.GetText(), fromStatus(err)
+	return r.GetText(), c.told(err)
 }

@@ -22,5 +22,5 @@ func (c *Client) Embed(ctx context.Context, texts ...string) (vectors [][]float3
 	for _, e := range out.GetEmbeddings() {
 		vectors = append(vectors, e.GetValues())
 	}
-	return vectors, fromStatus(err)
+	return vectors, c.told(err)
 }

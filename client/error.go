@@ -37,6 +37,8 @@ type Error struct {
 	Message    string        // what was wrong, with the value, and what would be right
 	Field      string        // for Invalid: the field of the request, such as "sampling.top_p"; "" if none is to blame
 	RetryAfter time.Duration // for Exhausted; 0 if the gateway did not say
+
+	answered bool // a gateway said it
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -60,7 +62,7 @@ func fromStatus(err error) error {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == "tandem.dev" {
-				out.Kind = Kind(d.GetReason())
+				out.Kind, out.answered = Kind(d.GetReason()), true
 			}
 		case *errdetails.RetryInfo:
 			out.RetryAfter = d.GetRetryDelay().AsDuration()

@@ -70,12 +70,12 @@ func (p *place) again(ctx context.Context, err error, most time.Duration) bool {
 }
 
 // run runs streams until one returns nil, or an error after which none is taken up.
-func (p *place) run(ctx context.Context, most time.Duration, stream func(context.Context) error) error {
+func (p *place) run(ctx context.Context, c *Client, stream func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
-		err := fromStatus(stream(ctx))
-		if err == nil || !p.again(ctx, err, most) {
+		err := c.told(stream(ctx))
+		if err == nil || !p.again(ctx, err, c.resume) {
 			return err
 		}
 	}
