@@ -54,10 +54,15 @@ type Sizes struct {
 
 // TLS is this process's certificate, and whether it may listen without one.
 type TLS struct {
-	TLSCert        string `name:"tls-cert" help:"PEM certificate of this process. With --tls-key and --tls-ca, TCP to and from other machines is mutual TLS. Unix sockets and loopback addresses need none." placeholder:"FILE" group:"Security"`
-	TLSKey         string `name:"tls-key" help:"PEM key of --tls-cert." placeholder:"FILE" group:"Security"`
-	TLSCA          string `name:"tls-ca" help:"PEM certificate of the authority of all certificates." placeholder:"FILE" group:"Security"`
-	InsecureListen bool   `help:"Listen without protection for other machines." group:"Security"`
+	Certificate
+	InsecureListen bool `help:"Listen without protection for other machines." group:"Security"`
+}
+
+// Certificate names the files of a process's certificate.
+type Certificate struct {
+	TLSCert string `name:"tls-cert" help:"PEM certificate of this process. With --tls-key and --tls-ca, TCP to and from other machines is mutual TLS. Unix sockets and loopback addresses need none." placeholder:"FILE" group:"Security"`
+	TLSKey  string `name:"tls-key" help:"PEM key of --tls-cert." placeholder:"FILE" group:"Security"`
+	TLSCA   string `name:"tls-ca" help:"PEM certificate of the authority of all certificates." placeholder:"FILE" group:"Security"`
 }
 
 // SharedSecret names the file of the secret that tandem's processes share.

@@ -14,13 +14,17 @@ import (
 // Client is the part of a client.Client that is needed.
 type Client interface {
 	Generate(ctx context.Context, r client.Request) iter.Seq2[client.Event, error]
+	Converse(ctx context.Context, messages []client.Message, variables string, r client.Request) iter.Seq2[client.Piece, error]
 	Detokenize(ctx context.Context, tokens []uint32) (string, error)
 }
 
 // Answer is one generation as its client saw it.
 type Answer struct {
-	Request  tandem.Request
-	Text     string
+	Request  tandem.Request // of an answer in a conversation with its prompt
+	Text     string         // as the model wrote it; of an answer in a conversation control tokens may be written out
+	Said     string         // of an answer in a conversation, the text
+	Thought  string         // and what the model thought before
+	Limit    int            // tokens that it may have had, by the gateway's account: the context is an end too
 	Prompt   []tandem.Token
 	Identity string // of the verifier that computed the text
 	Tokens   []tandem.Token
@@ -34,36 +38,93 @@ type Answer struct {
 // Generate runs r, hands each piece to show, and returns the whole answer; with an error it returns what has come. An error of
 // show ends the generation.
 func Generate(ctx context.Context, c Client, r tandem.Request, show func(*client.Delta) error) (*Answer, error) {
-	out := &Answer{Request: r, Tokens: []tandem.Token{}}
-	var text strings.Builder
-	defer func() { out.Text = text.String() }()
-	begun := time.Now()
+	out := newListener(r)
+	defer out.end()
 	for event, err := range c.Generate(ctx, Wire(r)) {
-		switch {
-		case err != nil:
-			return out, Error(err)
-		case event.Started != nil:
-			out.Prompt, out.Identity = Tokens(event.Started.PromptTokens), event.Started.Identity
-		case event.Delta != nil:
-			d := event.Delta
-			if out.First == 0 {
-				out.First = time.Since(begun)
-			}
-			out.Tokens = append(out.Tokens, Tokens(d.Tokens)...)
-			if d.Round != nil {
-				out.Rounds = append(out.Rounds, *d.Round)
-			}
-			out.Logprobs = append(out.Logprobs, d.Logprobs...)
-			text.WriteString(d.Text)
-			if err := show(d); err != nil {
-				return out, err
-			}
-		case event.Finished != nil:
-			out.Finished, out.Whole = *event.Finished, true
+		if err != nil {
+			return out.Answer, Error(err)
+		}
+		out.hear(event)
+		if event.Delta == nil {
+			continue
+		}
+		if err := show(event.Delta); err != nil {
+			return out.Answer, err
 		}
 	}
-	return out, nil
+	return out.Answer, nil
 }
+
+// Shown is a piece of an answer in a conversation.
+type Shown struct {
+	client.Delta      // Text: what is said or thought; Tokens and Drafted: what the model wrote last, which may end later than Text does
+	Thought      bool // it is a thought
+}
+
+// Chat is Generate for the next answer of a conversation. r's prompt is not used. variables are as client.Converse takes them.
+func Chat(ctx context.Context, c Client, messages []client.Message, variables string, r tandem.Request, show func(*Shown) error) (
+	*Answer, error) {
+	w := Wire(r)
+	w.Report = true // tells tokens, and who guessed them
+	out := newListener(r)
+	defer out.end()
+	var said, thought strings.Builder
+	defer func() { out.Said, out.Thought = said.String(), thought.String() }()
+	var now client.Delta
+	for p, err := range c.Converse(ctx, messages, variables, w) {
+		if err != nil {
+			return out.Answer, Error(err)
+		}
+		out.hear(p.Event)
+		if p.Delta != nil {
+			now = *p.Delta
+		}
+		said.WriteString(p.Text)
+		thought.WriteString(p.Thought)
+		if now.Text = p.Text + p.Thought; now.Text == "" {
+			continue
+		}
+		if err := show(&Shown{now, p.Thought != ""}); err != nil {
+			return out.Answer, err
+		}
+	}
+	return out.Answer, nil
+}
+
+// listener puts an answer together from its events.
+type listener struct {
+	*Answer
+	text  strings.Builder
+	begun time.Time
+}
+
+func newListener(r tandem.Request) *listener {
+	return &listener{Answer: &Answer{Request: r, Tokens: []tandem.Token{}}, begun: time.Now()}
+}
+
+// hear takes one event.
+func (l *listener) hear(e client.Event) {
+	switch out := l.Answer; {
+	case e.Started != nil:
+		out.Prompt, out.Identity, out.Limit = Tokens(e.Started.PromptTokens), e.Started.Identity, e.Started.MaxTokens
+	case e.Delta != nil:
+		d := e.Delta
+		if out.First == 0 {
+			out.First = time.Since(l.begun)
+		}
+		out.Tokens = append(out.Tokens, Tokens(d.Tokens)...)
+		if d.Round != nil {
+			out.Rounds = append(out.Rounds, *d.Round)
+		}
+		out.Logprobs = append(out.Logprobs, d.Logprobs...)
+		l.text.WriteString(d.Text)
+	case e.Finished != nil:
+		out.Finished, out.Whole = *e.Finished, true
+	}
+}
+
+// end completes the answer.
+func (l *listener) end() { l.Text = l.text.String() }
 
 // Difference says where answers differ in ids or text, "" if they are equal.
 func Difference(answers []*Answer) string {

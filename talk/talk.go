@@ -10,19 +10,19 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // Conversation holds what has been said so far. One goroutine at a time may use it.
 type Conversation struct {
-	Client  Client
-	Chat    conversation.Chat                           // nil: text is continued
-	Request func(prompt string) (tandem.Request, error) // the request for a prompt with the options now in effect, validated
-	Last    *Answer                                     // the latest; nil before there is one
+	Client    Client
+	Chat      bool                                        // the gateway's chat service answers; else text is continued
+	Variables string                                      // of the chat template, as client.Converse takes them
+	Request   func(prompt string) (tandem.Request, error) // the request for a prompt with the options now in effect, validated
+	Last      *Answer                                     // the latest; nil before there is one
 
-	messages []conversation.Message // with Chat
-	text     string                 // without
-	words    map[uint32]string      // of tokens, as the gateway writes them
+	messages []client.Message  // with Chat
+	text     string            // without
+	words    map[uint32]string // of tokens, as the gateway writes them
 }
 
 // Clear forgets what was said, but for the latest answer.
@@ -30,47 +30,47 @@ func (t *Conversation) Clear() { t.messages, t.text = nil, "" }
 
 // Say adds said and the answer to the conversation; it hands each piece of the answer to show. An answer that was stopped
 // half-way stays and is returned with the error; if there was none, Say returns nil and takes said back.
-func (t *Conversation) Say(ctx context.Context, said string, show func(*client.Delta) error) (*Answer, error) {
-	r, undo, err := t.ask(ctx, said)
-	if err != nil {
-		return nil, err
+func (t *Conversation) Say(ctx context.Context, said string, show func(*Shown) error) (answer *Answer, err error) {
+	messages, text := t.messages, t.text
+	if t.Chat {
+		answer, err = t.converse(ctx, said, show)
+	} else {
+		answer, err = t.goOn(ctx, said, show)
 	}
-	answer, err := Generate(ctx, t.Client, r, show)
-	if len(answer.Tokens) == 0 && err != nil {
-		undo()
+	if err != nil && (answer == nil || len(answer.Tokens) == 0) {
+		t.messages, t.text = messages, text
 		return nil, err
 	}
 	t.Last = answer
-	if t.Chat != nil {
-		t.messages = append(t.messages, conversation.Message{Role: "assistant", Content: answer.Text})
-	} else {
-		t.text += answer.Text
-	}
 	return answer, err
 }
 
-// ask adds said to the conversation and returns the request for an answer; undo takes said back.
-func (t *Conversation) ask(ctx context.Context, said string) (r tandem.Request, undo func(), err error) {
-	messages, text := t.messages, t.text
-	undo = func() { t.messages, t.text = messages, text }
-	if t.Chat == nil {
-		if t.text != "" && !strings.HasSuffix(t.text, "\n") {
-			t.text += "\n"
-		}
-		t.text += said
-		r, err = t.Request(t.text)
-	} else {
-		t.messages = append(slices.Clip(messages), conversation.Message{Role: "user", Content: said})
-		var p conversation.Prompt
-		if p, err = t.Chat.Prompt(ctx, conversation.Conversation{Messages: t.messages}); err == nil {
-			r, err = t.Request("x")
-			r.Prompt, r.Tokens = "", p.Tokens()
-		}
+// goOn adds said to the text and has it continued.
+func (t *Conversation) goOn(ctx context.Context, said string, show func(*Shown) error) (*Answer, error) {
+	if t.text != "" && !strings.HasSuffix(t.text, "\n") {
+		t.text += "\n"
 	}
+	t.text += said
+	r, err := t.Request(t.text)
 	if err != nil {
-		undo()
+		return nil, err
 	}
-	return r, undo, err
+	answer, err := Generate(ctx, t.Client, r, func(d *client.Delta) error { return show(&Shown{Delta: *d}) })
+	t.text += answer.Text
+	return answer, err
+}
+
+// converse says the user's next turn and has it answered.
+func (t *Conversation) converse(ctx context.Context, said string, show func(*Shown) error) (*Answer, error) {
+	r, err := t.Request("x") // which is not used: the gateway makes the prompt
+	if err != nil {
+		return nil, err
+	}
+	t.messages = append(slices.Clip(t.messages), client.Message{Role: "user", Content: said})
+	answer, err := Chat(ctx, t.Client, t.messages, t.Variables, r, show)
+	answer.Request.Prompt, answer.Request.Tokens = "", answer.Prompt
+	t.messages = append(t.messages, client.Message{Role: "assistant", Content: answer.Said, Thought: answer.Thought})
+	return answer, err
 }
 
 // Word returns the text of a token, "" if the gateway does not say.
@@ -135,7 +135,11 @@ func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Reque
 	}
 	out.Tokens = len(runs[0].Tokens)
 	if t.Last.Whole {
-		runs = append(runs, t.Last)
+		last := *t.Last
+		if t.Chat { // written control tokens may be in its text: ids alone are compared
+			last.Text = runs[0].Text
+		}
+		runs = append(runs, &last)
 	}
 	out.Runs, out.Differ = len(runs), Difference(runs)
 	return out, nil

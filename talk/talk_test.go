@@ -3,6 +3,7 @@ package talk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/conversation"
 )
 
 // scripted is a gateway that answers each request with the next of its texts, a token a word; after "!" an answer fails.
@@ -19,6 +19,9 @@ type scripted struct {
 	texts  []string
 	decode []time.Duration // of each answer
 	asked  []client.Request
+
+	messages  [][]client.Message // of each conversation
+	variables string             // of the latest
 }
 
 func (s *scripted) Generate(_ context.Context, r client.Request) iter.Seq2[client.Event, error] {
@@ -49,21 +52,36 @@ func (s *scripted) Detokenize(_ context.Context, tokens []uint32) (string, error
 	return strings.Repeat("x", int(tokens[0])), nil
 }
 
-// rendered is a chat template that joins what was said.
-type rendered struct{}
-
-func (rendered) Reads(string) bool { return false }
-
-func (rendered) Prompt(_ context.Context, of conversation.Conversation) (conversation.Prompt, error) {
-	messages := of.Messages
-	var tokens []tandem.Token
-	for _, m := range messages {
-		if m.Content == "unspeakable" {
-			return conversation.Prompt{}, errors.New("refused")
+// Converse answers as Generate does, and thinks "hm" before; a conversation that ends with "unspeakable" is refused. Its prompt is the
+// lengths of what was said.
+func (s *scripted) Converse(ctx context.Context, messages []client.Message, variables string, r client.Request) iter.Seq2[
+	client.Piece, error] {
+	s.messages, s.variables = append(s.messages, messages), variables
+	return func(yield func(client.Piece, error) bool) {
+		if messages[len(messages)-1].Content == "unspeakable" {
+			yield(client.Piece{}, &client.Error{Kind: client.Invalid, Message: "refused"})
+			return
 		}
-		tokens = append(tokens, tandem.Token(len(m.Content)))
+		for event, err := range s.Generate(ctx, r) {
+			if event.Started != nil {
+				event.Started.PromptTokens = nil
+				for _, m := range messages {
+					event.Started.PromptTokens = append(event.Started.PromptTokens, uint32(len(m.Content)))
+				}
+			}
+			text := ""
+			if event.Delta != nil {
+				text = event.Delta.Text
+				event.Delta.Text = "<raw>"
+			}
+			if !yield(client.Piece{Event: event}, err) || err != nil {
+				return
+			}
+			if event.Started != nil && !yield(client.Piece{Thought: "hm"}, nil) || text != "" && !yield(client.Piece{Text: text}, nil) {
+				return
+			}
+		}
 	}
-	return conversation.Prompt{Tokens: func() []tandem.Token { return tokens }}, nil
 }
 
 func request(prompt string) (tandem.Request, error) {
@@ -74,14 +92,14 @@ func request(prompt string) (tandem.Request, error) {
 		Strategy: tandem.StrategyFixed}, nil
 }
 
-func nothing(*client.Delta) error { return nil }
+func nothing(*Shown) error { return nil }
 
 // TestTextIsContinued: without a template each line is added to the text so far, with the answers.
 func TestTextIsContinued(t *testing.T) {
 	gateway := &scripted{texts: []string{"one two", "!", "three !", "four"}}
 	c := &Conversation{Client: gateway, Request: request}
 	var shown string
-	show := func(d *client.Delta) error { shown += d.Text; return nil }
+	show := func(d *Shown) error { shown += d.Text; return nil }
 	if a, err := c.Say(t.Context(), "a", show); err != nil || a.Text != "one two " || shown != a.Text || !a.Whole || a.Identity != "i" ||
 		!slices.Equal(a.Tokens, []tandem.Token{0, 1}) || a.First <= 0 {
 		t.Errorf("answer %+v, %v, shown %q", a, err, shown)
@@ -109,18 +127,38 @@ func TestTextIsContinued(t *testing.T) {
 	}
 }
 
-// TestChat: with a template the turns are rendered; what was refused is taken back.
+// TestChat: the gateway's chat service answers turns, and what was thought goes back to it; what was refused is taken back. The latest
+// request is repeated with the prompt that the gateway made.
 func TestChat(t *testing.T) {
-	gateway := &scripted{texts: []string{"one", "two"}}
-	c := &Conversation{Client: gateway, Chat: rendered{}, Request: request}
+	gateway := &scripted{texts: []string{"one", "two", "1", "1", "1", "1"}}
+	c := &Conversation{Client: gateway, Chat: true, Variables: "{}", Request: request}
+	var shown []string
+	show := func(d *Shown) error {
+		shown = append(shown, fmt.Sprintf("%s %v %v", d.Text, d.Thought, d.Tokens))
+		return nil
+	}
 	for _, said := range []string{"a", "unspeakable", "bbb"} {
-		if a, err := c.Say(t.Context(), said, nothing); (err != nil) != (said == "unspeakable") || (a == nil) != (err != nil) {
+		if a, err := c.Say(t.Context(), said, show); (err != nil) != (said == "unspeakable") || (a == nil) != (err != nil) {
 			t.Errorf("%s: %+v, %v", said, a, err)
 		}
 	}
-	// what the user said, "one ", and what he said then
-	if r := gateway.asked[1]; !slices.Equal(r.Tokens, []uint32{1, 4, 3}) || r.Prompt != "" {
-		t.Errorf("second request %+v", r)
+	if want := []string{"hm true []", "one  false [0]", "hm true []", "two  false [0]"}; !slices.Equal(shown, want) {
+		t.Errorf("shown %q, want %q", shown, want)
+	}
+	want := []client.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "one ", Thought: "hm"},
+		{Role: "user", Content: "bbb"}}
+	if got := gateway.messages[2]; !slices.Equal(got, want) || gateway.variables != "{}" {
+		t.Errorf("asked with %+v and variables %s, want %+v", got, gateway.variables, want)
+	}
+	if r := gateway.asked[1]; r.Prompt != "x" || !r.Report {
+		t.Errorf("second request %+v: want its report, which tells who guessed", r)
+	}
+	if c.Last.Said != "two " || c.Last.Thought != "hm" || c.Last.Text != "<raw>" || !slices.Equal(c.Last.Tokens, []tandem.Token{0}) {
+		t.Errorf("the latest answer is %+v", c.Last)
+	}
+	got, err := c.Compare(t.Context(), func(*tandem.Request) error { return nil }, func(int) {})
+	if err != nil || got.Differ != "" || got.Runs != 5 || !slices.Equal(gateway.asked[2].Tokens, []uint32{1, 4, 3}) {
+		t.Errorf("compared: %+v, %v, with the prompt %v", got, err, gateway.asked[2].Tokens)
 	}
 	for range 2 {
 		if word := c.Word(t.Context(), 3); word != "xxx" {

@@ -29,12 +29,13 @@ func TestRun(t *testing.T) {
 		prompt += "\n"
 	}
 	second := w.generate("--prompt", prompt+"// Close closes", "--max-tokens", "24", "--no-draft")
-	afresh := w.generate("--prompt", "class Queue:\n    def", "--max-tokens", "24", "--temperature", "0.7", "--seed", "3", "--no-draft")
+	afresh := w.generate("--prompt", "class Queue:\n    def", "--max-tokens", "24", "--temperature", "0.7", "--seed", "3", "--no-draft",
+		"--top-k", "40", "--top-p", "0.95", "--set", "min-p=0.05") // as over HTTP
 
 	script := "func (r *Reader) Read(\n/stats\n\n// Close closes\n/measure\n/clear\n/set temperature 0.7\n/set seed 3\n/set top_p " +
 		"7\n/nonsense\n" +
 		"/plain\n\"\"\"class Queue:\n    def\"\"\"\n/measure\n/bye\nnever read\n"
-	got := w.feed(script, "run", "--max-tokens", "24", "--strategy", "fixed")
+	got := w.feed(script, "run", "--temperature", "0", "--max-tokens", "24", "--strategy", "fixed")
 	want := ""
 	for _, g := range []generation{first, second, afresh} {
 		want += g.Text
@@ -104,7 +105,7 @@ func TestRunChat(t *testing.T) {
 	first := w.generate("--prompt", "# user: What is a reader?\n# assistant:", "--max-tokens", "12", "--no-draft")
 	second := w.generate("--prompt", "# user: What is a reader?\n# assistant: "+first.Text+"\n# user: And a writer?\n# assistant:",
 		"--max-tokens", "12", "--no-draft")
-	got := w.feed("What is a reader?\nAnd a writer?\n", "run", "--max-tokens", "12", "--chat-template", template)
+	got := w.feed("What is a reader?\nAnd a writer?\n", "run", "--temperature", "0", "--max-tokens", "12", "--chat-template", template)
 	lines := func(texts ...string) (out string) {
 		for _, s := range texts {
 			if out += s; !strings.HasSuffix(s, "\n") {
@@ -116,6 +117,41 @@ func TestRunChat(t *testing.T) {
 	if want := lines(first.Text, second.Text); got.code != 0 || got.stdout != want {
 		t.Errorf("exit code %d, printed %q: want %q; %s", got.code, got.stdout, want, got.stderr)
 	}
+
+	// another gateway's chat service answers as well, and its file is not needed here
+	addr, stop := w.served("--chat-template", template)
+	defer stop()
+	for limit, says := range map[string]string{"12": "cut at 12: /set max_tokens", "-1": "the context of 1024 tokens is full",
+		"0": "the context"} {
+		got := w.feed("What is a reader?\n", "run", "--addr", addr, "--temperature", "0", "--max-tokens", limit)
+		if !strings.HasPrefix(got.stdout, first.Text) || !strings.Contains(got.stderr, says) {
+			t.Errorf("by --addr with --max-tokens %s: exit code %d, printed %q: want %q first; said %s", limit, got.code, got.stdout,
+				first.Text, got.stderr)
+		}
+	}
+}
+
+// served starts up with these arguments, and returns the gateway's address once it serves.
+func (w *world) served(args ...string) (addr string, stop func()) {
+	w.t.Helper()
+	addr = freePort(w.t)
+	up := w.command(w.t.Context(), append([]string{"up", "--listen", addr, "--http", "off", "--json"}, args...)...)
+	stdout, err := up.StdoutPipe()
+	if err == nil {
+		err = up.Start()
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	stop = func() {
+		up.Process.Signal(syscall.SIGTERM)
+		up.Wait()
+	}
+	if err := json.NewDecoder(stdout).Decode(new(map[string]any)); err != nil {
+		stop()
+		w.t.Fatalf("up --json: %v", err)
+	}
+	return addr, stop
 }
 
 // terminal is a pseudo-terminal in which a command runs.
@@ -226,35 +262,28 @@ func TestRunTerminal(t *testing.T) {
 func TestRunAddr(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	addr := freePort(t)
-	up := w.command(t.Context(), "up", "--listen", addr, "--http", "off", "--json", "--api-key", "sesame")
-	stdout, err := up.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := up.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		up.Process.Signal(syscall.SIGTERM)
-		up.Wait()
-	}()
-	if err := json.NewDecoder(stdout).Decode(new(map[string]any)); err != nil {
-		t.Fatalf("up --json: %v", err)
-	}
+	addr, stop := w.served("--api-key", "sesame")
+	defer stop()
 	want := w.generate("--prompt", "import os", "--max-tokens", "6", "--no-draft").Text
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(keys, []byte("# of the gateway\nsesame\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range [][]string{{"--api-key", "sesame"}, {"--api-keys", keys}} {
-		got := w.feed("import os\n", append([]string{"run", "--addr", addr, "--max-tokens", "6"}, key...)...)
+		got := w.feed("import os\n", append([]string{"run", "--addr", addr, "--temperature", "0", "--max-tokens", "6"}, key...)...)
 		if got.code != 0 || strings.TrimSuffix(got.stdout, "\n") != strings.TrimSuffix(want, "\n") {
 			t.Errorf("exit code %d, printed %q: want %q; %s", got.code, got.stdout, want, got.stderr)
 		}
 		got = w.run(append([]string{"generate", "--addr", addr, "--prompt", "import os", "--max-tokens", "6", "--no-draft"}, key...)...)
 		if got.stdout != want {
 			t.Errorf("generate with %s printed %q: want %q; %s", key[0], got.stdout, want, got.stderr)
+		}
+		if got = w.run(append([]string{"ps", "--addr", addr}, key...)...); got.code != 0 || !strings.Contains(got.stdout, "verifier") {
+			t.Errorf("ps with %s: exit code %d, printed %q; %s", key[0], got.code, got.stdout, got.stderr)
+		}
+		got = w.run(append([]string{"top", "--count", "1", "--every", "100ms", "--addr", addr}, key...)...)
+		if got.code != 0 || !strings.Contains(got.stdout, "verdicts/s") {
+			t.Errorf("top with %s: exit code %d, printed %q; %s", key[0], got.code, got.stdout, got.stderr)
 		}
 	}
 	if got := w.feed("import os\n", "run", "--addr", addr, "--api-key", "abracadabra"); !strings.Contains(got.stderr, "key") ||

@@ -106,13 +106,9 @@ func (c *demoCmd) request() (tandem.Request, error) {
 
 // show runs the demo on the gateway at addr.
 func (c *demoCmd) show(ctx context.Context, a *app, addr string, l launch, r tandem.Request, vocab *token.Vocab) error {
-	options, err := c.dialing(addr)
+	conn, err := dial(addr, settings.ClientKeys{}, c.Certificate)
 	if err != nil {
 		return err
-	}
-	conn, err := client.Dial(addr, options...)
-	if err != nil {
-		return talk.Error(err)
 	}
 	defer conn.Close()
 	result := &demo.Result{Target: roles.ModelName(l.target), Prompt: r.Prompt}

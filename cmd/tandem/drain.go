@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/services/draining"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/settings"
@@ -19,7 +20,7 @@ const drainTime = 5 * time.Second
 type drainCmd struct {
 	Address string `arg:"" help:"gRPC address of a verifier or drafter, as its --listen." placeholder:"ADDRESS" setting:"-"`
 	Undo    bool   `help:"Take new sessions again." setting:"-"`
-	secureFlags
+	certificateFlags
 	settings.SharedSecret
 	output
 }
@@ -58,6 +59,9 @@ func (c *drainCmd) Run(a *app) error {
 	case errors.Is(err, tandem.Unsupported):
 		return tandem.Errorf("", tandem.Unsupported, "%s is no verifier or drafter: want the address of one, as `tandem ps` lists them",
 			c.Address)
+	case err != nil && client.Unreachable(c.Address, err.Error()) != "":
+		return tandem.Errorf("", tandem.Unavailable, "%s: want the address of a verifier or drafter that runs",
+			client.Unreachable(c.Address, err.Error()))
 	case err != nil:
 		return tandem.Errorf("", tandem.KindOf(err), "%s could not be asked: %w", c.Address, err)
 	}

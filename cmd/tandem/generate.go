@@ -27,7 +27,7 @@ type generateCmd struct {
 	Prompt     *string `help:"Text to continue." placeholder:"TEXT" setting:"-" group:"Text"`
 	PromptFile string  `help:"File with the text to continue; without either, stdin." placeholder:"FILE" setting:"-" group:"Text"`
 	Addr       string  `help:"Use the gateway at this address and its models." placeholder:"ADDR" group:"Serving"`
-	keyFlags
+	settings.ClientKeys
 	settings.Sampling
 	groupFlags
 	output
@@ -63,20 +63,13 @@ func (c *generateCmd) Run(a *app) error {
 
 // generate runs r on the gateway at addr and prints the result.
 func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tandem.Request) error {
-	options, err := c.dialing(addr)
+	keys := c.ClientKeys
+	if c.Addr == "" {
+		keys = settings.ClientKeys{} // of a gateway elsewhere
+	}
+	conn, err := dial(addr, keys, c.Certificate)
 	if err != nil {
 		return err
-	}
-	if c.Addr != "" {
-		key, err := c.key()
-		if err != nil {
-			return err
-		}
-		options = append(options, key...)
-	}
-	conn, err := client.Dial(addr, options...)
-	if err != nil {
-		return talk.Error(err)
 	}
 	defer conn.Close()
 	show := func(d *client.Delta) error {

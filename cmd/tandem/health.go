@@ -18,7 +18,7 @@ type healthCmd struct {
 	Addr    []string      `help:"gRPC address of the process, as its --listen, or http://host:port of its HTTP server; may be repeated: all must serve (default: TANDEM_LISTEN, or the gateway's 127.0.0.1:8451)." placeholder:"ADDR" sep:"none" setting:"-"`
 	Timeout time.Duration `help:"How long the process may take to answer." default:"2s" setting:"-"`
 	Listen  string        `hidden:""` // the process's own setting, from the environment or the file
-	secureFlags
+	certificateFlags
 	output
 }
 

@@ -1,18 +1,43 @@
 package main
 
 import (
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/talk"
 )
 
-// keyFlags hold the key for a gateway that runs elsewhere.
-type keyFlags struct{ settings.ClientKeys }
+// gatewayFlags say which gateway a command asks, and by what it lets the command in.
+type gatewayFlags struct {
+	Addr string `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR"`
+	settings.ClientKeys
+	settings.Certificate
+}
 
-// key returns the client option that sends the key; none without a key.
-func (f keyFlags) key() ([]client.Option, error) {
-	keys, err := httpFlags{settings.Web{APIKey: f.APIKey, APIKeys: f.APIKeys}}.tokens()
-	if err != nil || len(keys) == 0 {
+// dial returns a client of the gateway.
+func (f gatewayFlags) dial() (*client.Client, error) {
+	return dial(f.Addr, f.ClientKeys, f.Certificate)
+}
+
+// dial returns a client of the gateway at addr, which the caller must close. Errors: Invalid, among others for a key that would travel in
+// clear text.
+func dial(addr string, of settings.ClientKeys, by settings.Certificate) (*client.Client, error) {
+	options, err := certificateFlags{by}.dialing(addr)
+	if err != nil {
 		return nil, err
 	}
-	return []client.Option{client.WithToken(keys[0])}, nil
+	keys, err := httpFlags{settings.Web{APIKey: of.APIKey, APIKeys: of.APIKeys}}.tokens()
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) > 0 {
+		if len(options) == 0 && rpc.CheckAddress(addr) == nil && !rpc.Loopback(addr) {
+			return nil, tandem.Errorf("", tandem.Invalid,
+				"the key for %s would travel in clear text: want --tls-cert, --tls-key and --tls-ca", addr)
+		}
+		options = append(options, client.WithToken(keys[0]))
+	}
+	conn, err := client.Dial(addr, options...)
+	return conn, talk.Error(err)
 }

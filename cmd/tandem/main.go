@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -167,6 +168,20 @@ func rawString(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 	target.SetString(fmt.Sprint(t.Value))
 	return nil
+}
+
+// number is kong's mapper of a type of numbers, and takes negative ones behind a space too, such as --max-tokens -1.
+func number(t reflect.Type) kong.Mapper {
+	kongs := kong.NewRegistry().RegisterDefaults().ForType(t)
+	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if text, ok := ctx.Scan.Peek().Value.(string); ok && strings.HasPrefix(text, "-") {
+			if _, err := strconv.ParseFloat(text, 64); err == nil {
+				ctx.Scan.Pop()
+				ctx.Scan.PushTyped(text, kong.FlagValueToken)
+			}
+		}
+		return kongs.Decode(ctx, target)
+	})
 }
 
 // rawStrings is rawString for lists.

@@ -67,7 +67,7 @@ func (l launch) largest() (bytes int64) {
 
 // dial returns the options with which this process reaches the gateway at addr.
 func (l launch) dial(addr string) ([]client.Option, error) {
-	options, err := secureFlags{l.TLS}.dialing(addr)
+	options, err := certificateFlags{l.Certificate}.dialing(addr)
 	if tokens, wrong := (httpFlags{l.Web}).tokens(); wrong == nil && len(tokens) > 0 {
 		options = append(options, client.WithToken(tokens[0]), client.WithCleartext())
 	}

@@ -18,21 +18,22 @@ import (
 )
 
 type psCmd struct {
-	Addr string `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR" setting:"-"`
+	Verbose bool `short:"v" help:"Show the identities of models too." setting:"-"`
+	gatewayFlags
 	output
 }
 
 type topCmd struct {
-	Addr  string        `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR" setting:"-"`
 	Every time.Duration `help:"Time between two lines." default:"1s" setting:"-"`
 	Count int           `help:"Number of lines to print; 0 = until stopped." default:"0" setting:"-"`
+	gatewayFlags
 }
 
 // Run lists the processes behind a gateway.
 func (c *psCmd) Run(a *app) error {
-	conn, err := client.Dial(c.Addr)
+	conn, err := c.dial()
 	if err != nil {
-		return talk.Error(err)
+		return err
 	}
 	defer conn.Close()
 	d, err := look(a.ctx, conn)
@@ -52,9 +53,9 @@ func (c *topCmd) Run(a *app) error {
 	if c.Count < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--count is %d: want 0 or more", c.Count)
 	}
-	conn, err := client.Dial(c.Addr)
+	conn, err := c.dial()
 	if err != nil {
-		return talk.Error(err)
+		return err
 	}
 	defer conn.Close()
 	var before status.Activity
@@ -92,4 +93,14 @@ func look(ctx context.Context, conn *client.Client) (*tandemv1.DescribeResponse,
 	defer cancel()
 	d, err := conn.Describe(ctx)
 	return d, talk.Error(err)
+}
+
+// drawn returns how a gateway draws over HTTP where a request says nothing; an older one does not tell.
+func drawn(s *tandemv1.Sampling) tandem.Sampling {
+	if s == nil {
+		return tandem.ServerSampling
+	}
+	return tandem.Sampling{Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(),
+		RepeatPenalty: s.GetRepeatPenalty(), RepeatLast: int(s.GetRepeatLast()), FrequencyPenalty: s.GetFrequencyPenalty(),
+		PresencePenalty: s.GetPresencePenalty()}
 }

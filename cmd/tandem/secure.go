@@ -6,19 +6,19 @@ import (
 	"github.com/tandem-llm/tandem/settings"
 )
 
-// secureFlags hold this process's certificate, and say whether it may listen without one.
-type secureFlags struct{ settings.TLS }
+// certificateFlags hold this process's certificate.
+type certificateFlags struct{ settings.Certificate }
 
 // files returns the paths of the certificate's files.
-func (f secureFlags) files() rpc.TLSFiles {
+func (f certificateFlags) files() rpc.TLSFiles {
 	return rpc.TLSFiles{Cert: f.TLSCert, Key: f.TLSKey, CA: f.TLSCA}
 }
 
 // certificate loads the certificate; nil for none.
-func (f secureFlags) certificate() (*rpc.Certificate, error) { return f.files().Load() }
+func (f certificateFlags) certificate() (*rpc.Certificate, error) { return f.files().Load() }
 
 // dialing returns the options of a client with this certificate for a gateway at addr.
-func (f secureFlags) dialing(addr string) ([]client.Option, error) {
+func (f certificateFlags) dialing(addr string) ([]client.Option, error) {
 	certificate, err := f.certificate()
 	if err != nil || certificate == nil || rpc.Loopback(addr) {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
@@ -18,11 +17,6 @@ type groupFlags struct{ settings.Group }
 
 // sessionsOr returns the number of sessions, def if none is given.
 func (g groupFlags) sessionsOr(def int) int { return cmp.Or(g.Sessions, def) }
-
-// dialing returns the options of a client with the group's certificate for a gateway at addr.
-func (g groupFlags) dialing(addr string) ([]client.Option, error) {
-	return secureFlags{g.TLS}.dialing(addr)
-}
 
 // modelPaths returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
 func modelPaths(m settings.Models, noDraft bool, r tandem.Request) (target string, drafts []string, err error) {

@@ -239,3 +239,23 @@ func TestSetFlag(t *testing.T) {
 		}
 	}
 }
+
+// TestNegativeNumbers: a value may be negative, behind a space and behind an equals sign.
+func TestNegativeNumbers(t *testing.T) {
+	for _, line := range []string{"run --max-tokens -1", "run --max-tokens=-1", "run --temperature -0.5", "generate --top-k -3"} {
+		ctx, _ := parsed(t, nil, strings.Fields(line)...)
+		switch c := ctx.Selected().Target.Addr().Interface().(type) {
+		case *runCmd:
+			if c.MaxTokens != -1 && (c.Temperature == nil || *c.Temperature != -0.5) {
+				t.Errorf("tandem %s: %d tokens, temperature %v", line, c.MaxTokens, c.Temperature)
+			}
+		case *generateCmd:
+			if c.TopK != -3 {
+				t.Errorf("tandem %s: top-k %d", line, c.TopK)
+			}
+		}
+	}
+	if got := wrong(t, "run", "--max-tokens", "--temperature", "1"); !strings.Contains(got, "max-tokens") {
+		t.Errorf("a flag in place of a number: %s", got)
+	}
+}

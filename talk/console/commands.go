@@ -10,13 +10,12 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
 
 // help is what /help prints.
 const help = `/set                  the options
-/set NAME VALUE       change one, for example /set temperature 0.7
+/set NAME VALUE       change one, as /set temperature 0.7; VALUE default takes it back
 /plain                speculation off, or on again
 /stats                how the latest answer came about
 /measure              the latest request again, with and without speculation
@@ -61,53 +60,68 @@ func (t *Conversation) command(ctx context.Context, name, rest string) (bye bool
 	return false, nil
 }
 
-// options returns pointers to the options that /set changes, by name.
-func options(c *settings.Sampling) map[string]any {
-	return map[string]any{"max_tokens": &c.MaxTokens, "temperature": &c.Temperature, "top_k": &c.TopK, "top_p": &c.TopP, "min_p": &c.MinP,
-		"accept": &c.Accept,
-		"seed":   &c.Seed, "repeat_penalty": &c.RepeatPenalty, "strategy": &c.Strategy, "tree": &c.Tree, "vote": &c.Vote}
+// option is what /set changes: what points to its value, and what it is where that is nil or empty.
+type option struct {
+	at, otherwise any
+}
+
+// options returns them by name.
+func (t *Conversation) options() map[string]option {
+	c, d := t.Options, t.Drawn
+	return map[string]option{"max_tokens": {&c.MaxTokens, 0}, "temperature": {&c.Temperature, d.Temperature}, "top_k": {&c.TopK, d.TopK},
+		"top_p": {&c.TopP, d.TopP}, "min_p": {&c.MinP, d.MinP}, "seed": {&c.Seed, "random"},
+		"repeat_penalty": {&c.RepeatPenalty, d.RepeatPenalty}, "accept": {&c.Accept, "exact"}, "strategy": {&c.Strategy, "planner"},
+		"tree": {&c.Tree, "the strategy's"}, "vote": {&c.Vote, "auto"}}
 }
 
 // set changes an option, or lists them.
 func (t *Conversation) set(rest string) error {
-	all := options(t.Options)
+	all := t.options()
 	if rest == "" {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			t.note("%-16s %s", name, value(all[name]))
+			t.note("%-16s %s", name, all[name])
 		}
 		return nil
 	}
 	name, v, _ := strings.Cut(rest, " ")
 	v = strings.TrimSpace(v)
-	at, known := all[name]
+	o, known := all[name]
 	if !known {
 		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %.50s: want one of %s", name,
 			strings.Join(slices.Sorted(maps.Keys(all)), ", ")))
 	}
 	before := *t.Options
-	err := parse(at, v)
+	err := o.parse(v)
 	if err == nil {
-		_, err = t.Options.Request("x")
+		_, err = t.Options.Request("x", t.Drawn)
 	}
 	if err != nil {
 		*t.Options = before
 		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %s: %w", name, err))
 	}
-	t.note("%s is %s", name, value(at))
+	t.note("%s is %s", name, o)
 	return nil
 }
 
-// parse stores v where at points.
-func parse(at any, v string) (err error) {
-	switch at := at.(type) {
-	case *float64:
-		*at, err = strconv.ParseFloat(v, 64)
+// parse stores v. "default" takes back what was set.
+func (o option) parse(v string) (err error) {
+	switch at := o.at.(type) {
 	case *int:
+		if v == "default" {
+			*at = 0
+			return nil
+		}
 		*at, err = strconv.Atoi(v)
-	case *uint64:
-		*at, err = strconv.ParseUint(v, 10, 64)
 	case *string:
-		*at = v
+		if *at = v; v == "default" {
+			*at = ""
+		}
+	case **float64:
+		err = set(at, v, func(v string) (float64, error) { return strconv.ParseFloat(v, 64) })
+	case **int:
+		err = set(at, v, strconv.Atoi)
+	case **uint64:
+		err = set(at, v, func(v string) (uint64, error) { return strconv.ParseUint(v, 10, 64) })
 	}
 	if err != nil {
 		return tandem.Errorf("", tandem.Invalid, "%.50q is not a valid number", v)
@@ -115,19 +129,47 @@ func parse(at any, v string) (err error) {
 	return nil
 }
 
-// value returns the text of the value that at points to.
-func value(at any) string {
-	switch at := at.(type) {
-	case *float64:
-		return strconv.FormatFloat(*at, 'g', -1, 64)
-	case *int:
-		return strconv.Itoa(*at)
-	case *uint64:
-		return strconv.FormatUint(*at, 10)
-	case *string:
-		return cmp.Or(*at, "default")
+// set stores a number, nil for the default.
+func set[T any](at **T, v string, parse func(string) (T, error)) error {
+	if *at = nil; v == "default" {
+		return nil
 	}
-	return ""
+	n, err := parse(v)
+	*at = &n
+	return err
+}
+
+// String returns the value as it is shown.
+func (o option) String() string {
+	var v any
+	switch at := o.at.(type) {
+	case *int:
+		if v = *at; *at <= 0 {
+			return fmt.Sprint(*at) + ", no limit"
+		}
+	case *string:
+		if *at != "" {
+			v = *at
+		}
+	case **float64:
+		v = shown(*at)
+	case **int:
+		v = shown(*at)
+	case **uint64:
+		v = shown(*at)
+	}
+	if v == nil {
+		return fmt.Sprintf("%v (default)", o.otherwise)
+	}
+	return fmt.Sprint(v)
+}
+
+// shown returns what at points to, nil for nil.
+func shown[T any](at *T) any {
+	if at == nil {
+		return nil
+	}
+	return *at
 }
 
 // printStats prints the statistics of the latest answer.

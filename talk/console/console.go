@@ -41,6 +41,8 @@ type console struct {
 	out, err io.Writer
 	colour   bool // out shows colours
 	look     bool // err does
+	thinks   bool // a thought is being shown
+	broken   bool // and its last line has not ended
 }
 
 func newConsole(out, err io.Writer) console {
@@ -55,6 +57,24 @@ func (c console) print(text string, byDraft bool) error {
 	}
 	_, err := io.WriteString(c.out, text)
 	return err
+}
+
+// think prints a piece of a thought, on err: it is no part of the answer.
+func (c *console) think(text string) error {
+	c.thinks, c.broken = true, !strings.HasSuffix(text, "\n")
+	_, err := io.WriteString(c.err, c.dimmed(terminal.Harmless(text)))
+	return err
+}
+
+// endThought ends the last line of a thought; an empty line separates the answer.
+func (c *console) endThought() {
+	if c.thinks && c.broken {
+		fmt.Fprintln(c.err)
+	}
+	if c.thinks {
+		fmt.Fprintln(c.err)
+	}
+	c.thinks = false
 }
 
 // endAnswer ends the last line of an answer.

@@ -27,27 +27,35 @@ func TestCommand(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var said strings.Builder
-	c := &Conversation{Options: &settings.Sampling{MaxTokens: 8, TopP: 1,
-		Shape: settings.Shape{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}, console: newConsole(&said, &said)}
+	c := &Conversation{Options: &settings.Talking{MaxTokens: 8, Shape: settings.Shape{Accept: "exact"}}, Drawn: tandem.ServerSampling,
+		console: newConsole(&said, &said)}
 	for _, tc := range []struct{ in, says string }{
 		{"temperature 0.7", "temperature is 0.7"},
 		{"temperature", "not a valid number"},
 		{"temperature NaN", "/set temperature:"},
 		{"temperature -1", "want 0 to"},
-		{"max_tokens 0", "max_tokens is 0"},
+		{"max_tokens 0", "max_tokens is 0, no limit"},
+		{"max_tokens -1", "max_tokens is -1, no limit"},
+		{"max_tokens -7", "want 1 or more, or 0 or -1 for no limit"},
+		{"top_k 5", "top_k is 5"},
+		{"top_k default", "top_k is 40 (default)"},
+		{"seed x", "not a valid number"},
 		{"max_tokens 1e3", "not a valid number"},
 		{"tree 1/2", "want nodes/depth/width"},
 		{"tree 16/7/10", "tree is 16/7/10"},
 		{"strategy best", "strategy"},
 		{"nothing 1", "want one of accept, max_tokens, min_p"},
 		{"", "temperature      0.7"},
+		{"", "top_p            0.95 (default)"},
+		{"", "seed             random (default)"},
 	} {
 		said.Reset()
 		if err := c.set(tc.in); err != nil || !strings.Contains(said.String(), tc.says) {
 			t.Errorf("/set %s: says %q, %v: want %q in it", tc.in, said.String(), err, tc.says)
 		}
 	}
-	if c.Options.Temperature != 0.7 || c.Options.MaxTokens != 8 || c.Options.Tree != "16/7/10" || c.Options.Strategy != "" {
+	if *c.Options.Temperature != 0.7 || c.Options.MaxTokens != -1 || c.Options.TopK != nil ||
+		c.Options.Tree != "16/7/10" || c.Options.Strategy != "" {
 		t.Errorf("options are %+v: want what was right alone to hold", *c.Options)
 	}
 }
@@ -123,5 +131,41 @@ func TestNothingWasAnswered(t *testing.T) {
 	_ = c.explain(refusal)
 	if !strings.Contains(out.String(), "/clear") {
 		t.Errorf("in a full context: %q: want /clear named", out.String())
+	}
+}
+
+// TestCut: an answer that its limit ended says so, and what helps.
+func TestCut(t *testing.T) {
+	for _, tc := range []struct {
+		tokens, asked, limit, prompt int
+		reason, want                 string
+	}{
+		{20, 20, 20, 5, "length", "cut at 20: /set max_tokens"},
+		{20, settings.NoLimit, 20, 80, "length", "cut at 20: the context of 100 tokens is full; /clear begins a new conversation"},
+		{20, 50, 20, 80, "length", "cut at 20: the context of 100 tokens is full; /clear begins a new conversation"},
+		{20, 50, 20, 5, "length", "cut at 20: the gateway's --max-output-tokens"},
+		{20, 20, 20, 5, "stop", ""},
+		{12, 20, 20, 5, "length", ""}, // for another reason than a limit
+	} {
+		a := &talk.Answer{Request: tandem.Request{MaxTokens: tc.asked}, Limit: tc.limit, Tokens: make([]tandem.Token, tc.tokens),
+			Finished: client.Finished{Reason: tc.reason, PromptTokens: tc.prompt}}
+		if got := (&Conversation{Context: 100}).cut(a); got != tc.want {
+			t.Errorf("%+v: says %q", tc, got)
+		}
+	}
+}
+
+// TestThoughts: what a model thinks is shown beside the answer, not in it.
+func TestThoughts(t *testing.T) {
+	var out, err strings.Builder
+	c := &Conversation{console: newConsole(&out, &err)}
+	for _, d := range []talk.Shown{{Delta: client.Delta{Text: "Well"}, Thought: true}, {Delta: client.Delta{Text: ", yes"}, Thought: true},
+		{Delta: client.Delta{Text: "Yes."}}, {Delta: client.Delta{Text: " So."}}} {
+		if err := c.show(t.Context(), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out.String() != "Yes. So." || err.String() != "Well, yes\n\n" {
+		t.Errorf("answer %q, beside it %q", out.String(), err.String())
 	}
 }

@@ -19,8 +19,8 @@ func New(out, err io.Writer) *Conversation { return &Conversation{console: newCo
 func (t *Conversation) Run(ctx context.Context, in *os.File, interrupts *Interrupts) error {
 	typed := terminal.Is(in)
 	if typed {
-		what := "what you write is continued"
-		if t.Chat != nil {
+		what := "a base model, what you write is continued"
+		if t.Chat {
 			what = "a chat"
 		}
 		t.note("%s: %s. /help lists the commands; Ctrl-C stops an answer, Ctrl-D ends.", t.Model, what)

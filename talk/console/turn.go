@@ -1,8 +1,10 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -17,8 +19,10 @@ import (
 // Conversation is a conversation on a terminal. Request uses Options.
 type Conversation struct {
 	talk.Conversation
-	Options *settings.Sampling // in effect; /set changes them
-	Model   string             // its name
+	Options *settings.Talking // in effect; /set changes them
+	Drawn   tandem.Sampling   // how the gateway draws where Options say nothing
+	Model   string            // its name
+	Context int               // tokens that a session holds; 0: not known
 
 	asked int   // messages to the model
 	wrong int   // of them, those without an answer
@@ -36,14 +40,15 @@ func (t *Conversation) say(ctx context.Context, text string) (bye bool, err erro
 		return false, nil
 	}
 	t.asked++
-	answer, err := t.Say(ctx, text, func(d *client.Delta) error { return t.show(ctx, d) })
+	answer, err := t.Say(ctx, text, func(d *talk.Shown) error { return t.show(ctx, d) })
 	if err != nil && ctx.Err() == nil {
 		t.wrong, t.last = t.wrong+1, err
 	}
 	if answer == nil {
 		return false, t.explain(err)
 	}
-	t.endAnswer(answer.Text)
+	t.endThought()
+	t.endAnswer(cmp.Or(answer.Said, answer.Text))
 	switch {
 	case err != nil && ctx.Err() != nil:
 		t.note("stopped after %d tokens", len(answer.Tokens))
@@ -52,7 +57,24 @@ func (t *Conversation) say(ctx context.Context, text string) (bye bool, err erro
 		return false, t.explain(err)
 	}
 	t.note("%s", talk.NewGeneration(answer).Line())
+	if why := t.cut(answer); why != "" {
+		t.note("%s", why)
+	}
 	return false, nil
+}
+
+// cut says why an answer ended before the model ended it, and what helps; "" if it did not.
+func (t *Conversation) cut(a *talk.Answer) string {
+	n := len(a.Tokens)
+	switch {
+	case a.Finished.Reason != string(tandem.FinishLength) || n < a.Limit:
+		return ""
+	case n >= a.Request.MaxTokens:
+		return fmt.Sprintf("cut at %d: /set max_tokens", n)
+	case a.Finished.PromptTokens+n >= t.Context && t.Context > 0:
+		return fmt.Sprintf("cut at %d: the context of %d tokens is full; /clear begins a new conversation", n, t.Context)
+	}
+	return fmt.Sprintf("cut at %d: the gateway's --max-output-tokens", n)
 }
 
 // explain tells why a message has no answer, and what helps if the conversation has become too long.
@@ -72,8 +94,12 @@ func (t *Conversation) failed() error {
 	return tandem.Errorf("", tandem.KindOf(talk.Error(t.last)), "none of %d messages was answered; the last because: %w", t.asked, t.last)
 }
 
-// show prints a piece: drafts come first, and the last token of a round is the target's own.
-func (t *Conversation) show(ctx context.Context, d *client.Delta) error {
+// show prints a piece: drafts come first, and the last token of a round is the target's own. Thoughts are dimmed.
+func (t *Conversation) show(ctx context.Context, d *talk.Shown) error {
+	if d.Thought {
+		return t.think(d.Text)
+	}
+	t.endThought()
 	last := len(d.Tokens) - 1
 	if !t.colour || last < 0 || !slices.Contains(d.Drafted, true) {
 		return t.print(d.Text, false)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/terminal"
 )
@@ -31,12 +32,24 @@ func askGRPC(ctx context.Context, addr string, credentials *rpc.Credentials) err
 	defer conn.Close()
 	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
-		return tandem.Errorf("health", tandem.Unavailable, "%s: %w", addr, err)
+		return unreachable(addr, tandem.Errorf("health", tandem.Unavailable, "%s: %w", addr, err))
 	}
 	if r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		return tandem.Errorf("health", tandem.Unavailable, "%s: the process answers %s: it is loading or stopping", addr, r.GetStatus())
 	}
 	return nil
+}
+
+// unreachable returns err in plain words if there is no connection to addr.
+func unreachable(addr string, err error) error {
+	switch why := client.Unreachable(addr, err.Error()); {
+	case why == "":
+		return err
+	case strings.HasPrefix(why, "nothing listens"):
+		return tandem.Errorf("health", tandem.Unavailable, "%s: start `tandem up`", why)
+	default:
+		return tandem.Errorf("health", tandem.Unavailable, "%s", why)
+	}
 }
 
 // askHTTP asks /readyz, or the path that addr has.
@@ -52,7 +65,7 @@ func askHTTP(ctx context.Context, addr string, credentials *rpc.Credentials) err
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Certificate.Client(), DisableKeepAlives: true}}
 	r, err := client.Do(req)
 	if err != nil {
-		return tandem.Errorf("health", tandem.Unavailable, "%w", err)
+		return unreachable(addr, tandem.Errorf("health", tandem.Unavailable, "%w", err))
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
