@@ -199,7 +199,7 @@ func (r *Reader) fenceEnds() bool {
 		return true
 	case strings.HasPrefix(rest, r.fenced), rest == "" && r.ended && !r.cut:
 		r.tell()
-		r.drop(min(r.pos+len(r.fenced), len(r.buf)))
+		r.drop(r.pos)
 		r.state = (*Reader).over
 		return true
 	case rest == "" || strings.HasPrefix(r.fenced, rest):
@@ -238,7 +238,7 @@ func (r *Reader) over() bool {
 		return false
 	}
 	marks := slices.Concat(r.closers, r.f.dropped)
-	if r.at.syntax == named {
+	if r.at.syntax == named && !r.call.shut {
 		marks = append(marks, "```") // a fence is around DeepSeek's arguments
 	}
 	for i, m := range marks {
@@ -246,6 +246,9 @@ func (r *Reader) over() bool {
 		case strings.HasPrefix(rest, m):
 			r.drop(r.pos + len(m))
 			r.call.shut = r.call.shut || i < len(r.closers)
+			if m == r.fenced { // another one opens a fence
+				r.closers = slices.Delete(slices.Clone(r.closers), i, i+1)
+			}
 			return true
 		case !r.ended && strings.HasPrefix(m, rest):
 			return false
