@@ -199,6 +199,9 @@ func (c room) output(of conversation.Conversation, prompt string) conversation.O
 		return conversation.Output{}
 	}
 	o := calls.Options{Thinking: c.format.Thinks(prompt), Single: of.Single}
+	if of.Continue {
+		o.Thinking, o.Text = c.format.Within(of.Messages[len(of.Messages)-1].Content)
+	}
 	if tools {
 		o.Tools = calls.Parse(of.Tools)
 	}

@@ -324,7 +324,13 @@ func TestChatOptions(t *testing.T) {
 			"tools=[" + first + "," + second + "] must=false single=false\n", nil,
 			func(h heard) bool {
 				return h.end.GetReason() == tandemv1.FinishReason_FINISH_REASON_LENGTH && len(h.calls) == 1 &&
-					strings.HasPrefix(`{"place": "Rome"}`, h.calls[0].GetArguments())
+					h.calls[0].GetArguments() == `{"place": "Rome"}`
+			}},
+		"half a call": {&tandemv1.ChatRequest{MaxTokens: new(int32(20))},
+			"tools=[" + first + "," + second + "] must=false single=false\n", nil,
+			func(h heard) bool {
+				return h.end.GetReason() == tandemv1.FinishReason_FINISH_REASON_LENGTH && len(h.calls) == 0 &&
+					strings.HasPrefix(h.text, "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {")
 			}},
 	} {
 		tc.r.Messages, tc.r.Tools = []*tandemv1.ChatMessage{user("x")}, tools

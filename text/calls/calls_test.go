@@ -49,7 +49,8 @@ func read(f *Format, o Options, cut bool, parts ...string) []Piece {
 // output is what a model of a family writes, by its published template, and what becomes of it.
 type output struct {
 	name, template, output string
-	thinking, single, cut  bool
+	thinking, single       bool
+	cut, text              bool
 	want                   string
 }
 
@@ -70,7 +71,7 @@ func outputs(t testing.TB) (all []output) {
 				x.template = value
 			case "options":
 				x.thinking, x.single = strings.Contains(value, "thinking"), strings.Contains(value, "single")
-				x.cut = strings.Contains(value, "cut")
+				x.cut, x.text = strings.Contains(value, "cut"), strings.Contains(value, "text")
 			case "output":
 				if x.output, err = strconv.Unquote(value); err != nil {
 					t.Fatalf("%s: %s: %v", name, value, err)
@@ -87,7 +88,7 @@ func outputs(t testing.TB) (all []output) {
 func TestOutputs(t *testing.T) {
 	for _, x := range outputs(t) {
 		t.Run(x.name, func(t *testing.T) {
-			f, o := Find(x.template), Options{Tools: Parse(json.RawMessage(offered)), Thinking: x.thinking, Single: x.single}
+			f, o := Find(x.template), Options{Tools: Parse(json.RawMessage(offered)), Thinking: x.thinking, Text: x.text, Single: x.single}
 			if got := show(read(f, o, x.cut, x.output)); got != x.want {
 				t.Fatalf("%s: %q gives\n%swant\n%s", f.Name, x.output, got, x.want)
 			}
@@ -145,6 +146,19 @@ func FuzzReader(f *testing.F) {
 			t.Fatalf("%s: %q: %s", of.Name, output, wrong)
 		}
 	})
+}
+
+// TestWithin: a continued answer goes on in its thought, or in its text.
+func TestWithin(t *testing.T) {
+	for answer, want := range map[string][2]bool{"": {}, " \n<think>Hm": {true, false}, "<think>": {true, false}, "<think>Hm</think>\n": {},
+		"<think>Hm</think> So": {false, true}, "Write <think>": {false, true}, "So": {false, true}} {
+		if thought, text := Hermes.Within(answer); want != [2]bool{thought, text} {
+			t.Errorf("%q: thought %v, text %v, want %v", answer, thought, text, want)
+		}
+	}
+	if thought, text := harmony.Within("So"); thought || !text {
+		t.Errorf("gpt-oss: thought %v, text %v", thought, text)
+	}
 }
 
 // TestAlike: where two tools differ in their capitals alone, neither stands for a third way to write them.

@@ -167,6 +167,16 @@ func (f *Format) Reads(template string, tools bool) bool {
 // Written reports whether a Reader must be given control tokens by their written form.
 func (f *Format) Written(tools bool) bool { return f.Markers && (tools || f.controls) }
 
+// Within reports where in an answer an output begins that goes on with it: within its thought, or behind that, within its text.
+func (f *Format) Within(answer string) (thought, text bool) {
+	answer, open := strings.TrimLeft(answer, space), strings.TrimSpace(f.think[0])
+	if behind, ok := strings.CutPrefix(answer, open); ok && open != "" {
+		_, answer, ok = strings.Cut(behind, f.think[1])
+		thought = !ok
+	}
+	return thought, strings.Trim(answer, space) != ""
+}
+
 // Thinks reports whether the output behind a prompt begins within a thought: the template has opened it.
 func (f *Format) Thinks(prompt string) bool {
 	open := strings.TrimSpace(f.think[0])

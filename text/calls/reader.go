@@ -54,6 +54,7 @@ type Reader struct {
 type Options struct {
 	Tools    Tools // that may be called; none: calls are not looked for
 	Thinking bool  // the output begins within a thought: see Format.Thinks
+	Text     bool  // the output begins within a text, which no thought begins, and no call without a mark: see Format.Within
 	Single   bool  // calls after the first are dropped
 }
 
@@ -70,6 +71,8 @@ func (f *Format) Reader(o Options) *Reader {
 		r.state = (*Reader).header
 	case o.Thinking:
 		r.think()
+	case o.Text:
+		r.answer, r.blank, r.state = true, false, (*Reader).text
 	}
 	return r
 }

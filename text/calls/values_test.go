@@ -154,6 +154,27 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// FuzzRepaired: what is repaired is JSON, JSON is its own repair, and a value without quotes is told as JSON by any schema.
+func FuzzRepaired(f *testing.F) {
+	for _, v := range []string{`{"a": "\d", "b": [1,],}`, `"C:\Users"`, `{'a': True}`, `[None, 1e5]`, `"\u12"`, "\"a\nb\"", `12`, `{"v": {"$ref": "#"}}`} {
+		f.Add(v, `{"anyOf": [{"type": "object"}, {"$ref": "#/properties/v"}]}`)
+		f.Add(v, `{"type": ["string", "null"], "enum": [1, "a"]}`)
+	}
+	f.Fuzz(func(t *testing.T, v, schema string) {
+		if len(v)+len(schema) > 1<<12 {
+			return
+		}
+		out, ok := repaired(v)
+		if valid := json.Valid([]byte(v)); ok && !json.Valid([]byte(out)) || valid && (!ok || out != strings.TrimSpace(v) && out != v) {
+			t.Errorf("%q becomes %q, %v", v, out, ok)
+		}
+		of := newSchema(json.RawMessage(`{"properties": {"v": ` + schema + `}}`))
+		if got := of.property("v").value(v); !json.Valid([]byte(got)) {
+			t.Errorf("%q by %s is %s", v, schema, got)
+		}
+	})
+}
+
 // TestLinear: an output that comes in pieces of four bytes is read in about linear time, whatever is held back.
 func TestLinear(t *testing.T) {
 	tools := tool(`{"type": "string"}`, "")
