@@ -5,6 +5,7 @@ package anthropic
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -87,10 +88,7 @@ type block struct {
 	Content  json.RawMessage `json:"content"`
 	IsError  bool            `json:"is_error"`
 	Title    string          `json:"title"`
-	Source   *struct {
-		Type string `json:"type"`
-		Data string `json:"data"`
-	} `json:"source"`
+	Source   json.RawMessage `json:"source"`
 }
 
 // Chat returns a body of /v1/messages as a body of /v1/chat/completions. Errors: Invalid and Unsupported, with the field; *oai.Error for a
@@ -202,7 +200,7 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 			}
 		case "system": // in the middle: few templates take that, and at the front it would change what is cached
 			var text string
-			if text, err = texts(at+".content", blocks, o); err == nil {
+			if text, err = texts(at+".content", blocks, true, o); err == nil {
 				if last := out.Last(); last != nil && last.Role == "user" {
 					out.Say("\n\n", text)
 				} else {
@@ -240,7 +238,7 @@ func systemText(raw json.RawMessage, o Options) (string, error) {
 		}
 		return drop
 	})
-	return texts("system", blocks, o)
+	return texts("system", blocks, true, o)
 }
 
 // blocksOf reads a content: a string, or blocks.
@@ -253,17 +251,20 @@ func blocksOf(at string, raw json.RawMessage) ([]block, error) {
 		return []block{{Type: "text", Text: text}}, nil
 	}
 	var out []block
-	if err := json.Unmarshal(raw, &out); err != nil {
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal(raw, &out); errors.As(err, &wrong) && wrong.Field != "" {
+		return nil, oai.Bad(at, "%s: %s of a content block is a JSON %s: want %s", at, wrong.Field, wrong.Value, wrong.Type)
+	} else if err != nil {
 		return nil, oai.Bad(at, "%s is neither a string nor an array of content blocks", at)
 	}
 	return out, nil
 }
 
-// texts joins the texts of blocks, which must all be texts.
-func texts(at string, blocks []block, o Options) (string, error) {
+// texts joins the texts of blocks. own: the client can leave out what is none, so that is refused.
+func texts(at string, blocks []block, own bool, o Options) (string, error) {
 	var all []string
 	for i, b := range blocks {
-		text, err := b.asText(fmt.Sprintf("%s[%d]", at, i), o)
+		text, err := b.asText(fmt.Sprintf("%s[%d]", at, i), own, o)
 		if err != nil {
 			return "", err
 		}
@@ -274,20 +275,31 @@ func texts(at string, blocks []block, o Options) (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-// asText returns what a block says.
-func (b block) asText(at string, o Options) (string, error) {
+// asText returns what a block says; of what is no text in results of tools and in earlier answers, see oai.Instead.
+func (b block) asText(at string, own bool, o Options) (string, error) {
 	switch b.Type {
 	case "text", "":
 		return b.Text, nil
-	case "document":
-		if b.Source != nil && b.Source.Type == "text" {
-			return strings.TrimSpace(b.Title + "\n" + b.Source.Data), nil
-		}
-	case "tool_reference": // a tool that was found: it is among the tools
-		o.Ignored("messages[].content[].tool_reference")
+	case "tool_reference", "redacted_thinking", "compaction": // a tool that was found is among the tools
+		o.Ignored("messages[].content[]." + b.Type)
 		return "", nil
+	case "document":
+		var source struct{ Type, Data string }
+		if _ = json.Unmarshal(b.Source, &source); source.Type == "text" {
+			return strings.TrimSpace(b.Title + "\n" + source.Data), nil
+		}
+	case "search_result", "container_upload":
+	default:
+		if own && !strings.HasSuffix(b.Type, "_tool_result") && !strings.HasSuffix(b.Type, "_tool_use") {
+			return "", oai.Unsupported(at+".type", "%s.type is %.50q: only text is supported", at, b.Type)
+		}
 	}
-	return "", oai.Unsupported(at+".type", "%s.type is %.50q: only text is supported", at, b.Type)
+	o.Ignored("messages[].content[]." + b.Type)
+	holds := []string{b.Title, b.Text, b.Name, oai.Held(b.Source), oai.Held(b.Content)}
+	if oai.Asks(b.Input) {
+		holds = append(holds, string(b.Input))
+	}
+	return oai.Instead(b.Type, holds...), nil
 }
 
 // user adds a user's message: results of tools become messages of their own, before its text.
@@ -302,7 +314,7 @@ func user(out *oai.Turns, at string, blocks []block, names map[string]string, o 
 		if err != nil {
 			return err
 		}
-		text, err := texts(fmt.Sprintf("%s.content[%d].content", at, i), content, o)
+		text, err := texts(fmt.Sprintf("%s.content[%d].content", at, i), content, false, o)
 		if err != nil {
 			return err
 		}
@@ -311,7 +323,7 @@ func user(out *oai.Turns, at string, blocks []block, names map[string]string, o 
 		}
 		out.Add(oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse, Name: names[b.ToolUse]})
 	}
-	text, err := texts(at+".content", said, o)
+	text, err := texts(at+".content", said, true, o)
 	if err != nil {
 		return err
 	}
@@ -330,8 +342,6 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (o
 		switch b.Type {
 		case "thinking":
 			thoughts = append(thoughts, b.Thinking)
-		case "redacted_thinking", "compaction":
-			o.Ignored("messages[].content[]." + b.Type)
 		case "tool_use":
 			if b.Name == "" {
 				field := fmt.Sprintf("%s.content[%d].name", at, i)
@@ -345,7 +355,7 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (o
 	}
 	t.Reasoning = strings.Join(thoughts, "")
 	var err error
-	t.Content, err = texts(at+".content", said, o)
+	t.Content, err = texts(at+".content", said, false, o)
 	return t, err
 }
 

@@ -37,6 +37,7 @@ func messages(name string, s *source) ([]conversation.Message, error) {
 // readMessage reads one message with texts of at most left bytes each.
 func readMessage(name string, s *source, left int) (m conversation.Message, err error) {
 	content, refusal := false, ""
+	s.unseen = unseen{}
 	err = s.object(name, func(field string) error {
 		full := join(name, field)
 		if s.isNull() {
@@ -67,7 +68,43 @@ func readMessage(name string, s *source, left int) (m conversation.Message, err 
 	if err == nil {
 		err = m.Check(name, content || m.Reasoning != "" && !s.limits.Strict)
 	}
+	if err == nil {
+		err = s.unseen.take(&m, s.limits)
+	}
 	return m, err
+}
+
+const maxUnseen = 64 // kinds of one message
+
+// unseen are what of a message is no text.
+type unseen struct {
+	first  error    // that refuses it
+	names  []string // as ignored
+	fields []string // beside the content
+}
+
+// add notes one, that err refuses under a name.
+func (u *unseen) add(err error, name string) {
+	if u.first == nil {
+		u.first = err
+	}
+	if len(u.names) < maxUnseen && !slices.Contains(u.names, name) {
+		u.names = append(u.names, name)
+	}
+}
+
+// take refuses a message that the client can send without it; for others see Instead.
+func (u *unseen) take(m *conversation.Message, l Limits) error {
+	if u.first != nil && (l.Strict || m.Role != "tool" && m.Role != "assistant") {
+		return u.first
+	}
+	for _, name := range u.names {
+		l.ignore("messages[]." + name)
+	}
+	for _, field := range u.fields {
+		m.Content = strings.TrimPrefix(m.Content+"\n"+Instead(field), "\n")
+	}
+	return nil
 }
 
 // readSentBack reads a field of a message that clients send back as they got it, or add for other servers.
@@ -82,13 +119,21 @@ func readSentBack(m *conversation.Message, refusal *string, name, field string, 
 	case (field == "reasoning" || field == "thinking") && isText && m.Reasoning == "": // OpenRouter's and Ollama's reasoning_content
 		return readContent(full, s, &m.Reasoning, left)
 	case slices.Contains(unheard, field):
-		return nothing(nil, full, s)
+		err := nothing(nil, full, s)
+		if err != nil && slices.Contains(media, field) {
+			s.unseen.add(err, field)
+			s.unseen.fields, err = append(s.unseen.fields, field), nil
+		}
+		return err
 	}
 	return s.unknown(full, "messages[]."+field)
 }
 
 // unheard are fields of messages that say more than their text.
 var unheard = []string{"function_call", "audio", "images", "image_url", "videos", "documents", "files"}
+
+// media are those of them that are no text.
+var media = []string{"audio", "images", "image_url", "videos"}
 
 // readToolCalls reads an array as it is written; nil for an empty one.
 func readToolCalls(name string, s *source, to *json.RawMessage, left int) error {
@@ -176,7 +221,12 @@ func readPart(name string, s *source, left int) (text string, silent bool, err e
 	if err != nil {
 		return "", false, err
 	}
-	return p.check(name, s.limits)
+	text, silent, err = p.check(name, s.limits)
+	if kind := p.kind; err != nil && kind != "" && !s.limits.Strict && !slices.Contains(textTypes, kind) {
+		s.unseen.add(err, "content[]."+kind)
+		return Instead(kind, p.text), false, nil
+	}
+	return text, silent, err
 }
 
 // read reads the text.

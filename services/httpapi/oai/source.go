@@ -55,6 +55,7 @@ type source struct {
 	at     int    // position in buf: what is before is used
 	err    error  // why nothing follows buf
 	kept   []byte // of raw
+	unseen unseen // of the message that is read
 }
 
 func newSource(body io.Reader, l Limits) *source {

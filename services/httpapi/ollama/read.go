@@ -81,13 +81,17 @@ func Chat(body []byte, l Limits, ignored func(string)) (*Plan, error) {
 	var turns []oai.Sent
 	last := "" // id of the latest call: Ollama's results name their tool alone
 	for i, m := range r.Messages {
-		if oai.Asks(m.Images) {
+		if oai.Asks(m.Images) && m.Role != "tool" && m.Role != "assistant" {
 			return nil, oai.Unsupported(fmt.Sprintf("messages[%d].images", i), "messages[%d].images is not supported: leave it out", i)
 		}
 		t := oai.Sent{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
 		for k, c := range m.ToolCalls {
 			last = fmt.Sprintf("call%02d%03d", i%100, k%1000)
 			t.ToolCalls = append(t.ToolCalls, oai.SentCall(last, c.Function.Name, c.Function.Arguments))
+		}
+		if oai.Asks(m.Images) {
+			ignored("messages[].images")
+			t.Content = strings.TrimPrefix(t.Content+"\n"+oai.Instead("images"), "\n")
 		}
 		if m.Role == "tool" {
 			t.CallID, t.Name = cmp.Or(m.ToolID, last), m.ToolName

@@ -5,6 +5,7 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,7 @@ type tool struct {
 // item is one entry of the input.
 type item struct {
 	Type      string          `json:"type"`
+	ID        string          `json:"id"`
 	Role      string          `json:"role"`
 	Content   json.RawMessage `json:"content"`
 	Summary   []part          `json:"summary"`
@@ -74,6 +76,8 @@ type part struct {
 	Type    string `json:"type"`
 	Text    string `json:"text"`
 	Refusal string `json:"refusal"`
+
+	Filename string `json:"filename"`
 }
 
 // Offered is a tool as the model is told of it.
@@ -288,13 +292,22 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 		turns.Add(oai.Sent{Role: "user", Content: plain})
 		return turns.All(), nil
 	}
-	var items []item
+	var items []json.RawMessage
 	if err := json.Unmarshal(r.Input, &items); err != nil && len(r.Input) > 0 {
 		return nil, oai.Bad("input", "input is neither a string nor an array of items")
 	}
 	h := history{plan: p, turns: &turns, names: map[string]string{}, ignored: ignored}
-	for i, it := range items {
-		if err := h.add(fmt.Sprintf("input[%d]", i), it); err != nil {
+	for i, raw := range items {
+		at := fmt.Sprintf("input[%d]", i)
+		var it item
+		if err := json.Unmarshal(raw, &it); err != nil && (it.Type == "" || slices.Contains(itemTypes, it.Type)) {
+			field, value := at, "no object"
+			if t := (*json.UnmarshalTypeError)(nil); errors.As(err, &t) && t.Field != "" {
+				field, value = at+"."+t.Field, "a JSON "+t.Value
+			}
+			return nil, oai.Bad(field, "%s is %s: want what OpenAI's reference says of it", field, value)
+		}
+		if err := h.add(at, it, raw); err != nil {
 			return nil, err
 		}
 	}
@@ -303,6 +316,10 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 	}
 	return turns.All(), nil
 }
+
+// itemTypes are those whose fields are read one by one.
+var itemTypes = []string{"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
+	"item_reference"}
 
 // history becomes the messages of a chat, item by item.
 type history struct {
@@ -326,7 +343,7 @@ func (h *history) assistant() *oai.Sent {
 }
 
 // add adds an item.
-func (h *history) add(at string, it item) error {
+func (h *history) add(at string, it item, raw json.RawMessage) error {
 	switch it.Type {
 	case "message", "":
 		said, err := text(at+".content", it.Content)
@@ -343,7 +360,7 @@ func (h *history) add(at string, it item) error {
 		t := h.assistant()
 		t.ToolCalls = append(t.ToolCalls, oai.SentCall(it.CallID, name, arguments))
 	case "function_call_output", "custom_tool_call_output":
-		result, err := text(at+".output", it.Output)
+		result, err := h.result(at+".output", it.Output)
 		if err != nil {
 			return err
 		}
@@ -358,9 +375,25 @@ func (h *history) add(at string, it item) error {
 			h.thought = append(h.thought, s.Text)
 		}
 	case "item_reference":
-		return oai.Unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
+		if !strings.HasPrefix(it.ID, "rs_") { // else a thought, without which the answer stays the same
+			return oai.Unsupported(at+".type", "%s is a reference, and this server keeps no items: send the item itself", at)
+		}
+		h.ignored("input[].type=" + it.Type)
 	default: // what the provider's own tools have done
 		h.ignored("input[].type=" + it.Type)
+		return h.done(at, it.Type, raw)
+	}
+	return nil
+}
+
+// done adds what a provider's own tool has done, as a text: calls are the assistant's, what comes back from the client is the user's.
+func (h *history) done(at, kind string, raw json.RawMessage) error {
+	holds := oai.Held(raw)
+	switch {
+	case strings.HasSuffix(kind, "_output"), strings.HasSuffix(kind, "_response"):
+		return h.says(at, "user", oai.Instead(kind, holds))
+	case holds != "":
+		return h.says(at, "assistant", oai.Instead(kind, holds))
 	}
 	return nil
 }
@@ -400,7 +433,18 @@ func (r *request) format() *format {
 var textTypes = []string{"", "text", "input_text", "output_text", "refusal"}
 
 // text reads a content: a string, or parts, whose texts are joined by line breaks.
-func text(at string, raw json.RawMessage) (string, error) {
+func text(at string, raw json.RawMessage) (string, error) { return texts(at, raw, nil) }
+
+// result reads what a tool has returned: see oai.Instead.
+func (h *history) result(at string, raw json.RawMessage) (string, error) {
+	return texts(at, raw, func(p part) string {
+		h.ignored("input[].output[]." + p.Type)
+		return oai.Instead(p.Type, p.Filename)
+	})
+}
+
+// texts is text with instead for parts that are none; nil: they are refused.
+func texts(at string, raw json.RawMessage, instead func(part) string) (string, error) {
 	if !oai.Asks(raw) {
 		return "", nil
 	}
@@ -414,10 +458,14 @@ func text(at string, raw json.RawMessage) (string, error) {
 	}
 	var all []string
 	for i, p := range parts {
-		if !slices.Contains(textTypes, p.Type) {
+		switch {
+		case slices.Contains(textTypes, p.Type):
+			all = append(all, p.Text+p.Refusal)
+		case instead != nil:
+			all = append(all, instead(p))
+		default:
 			return "", oai.Unsupported(fmt.Sprintf("%s[%d].type", at, i), "%s[%d].type is %.50q: only text is supported", at, i, p.Type)
 		}
-		all = append(all, p.Text+p.Refusal)
 	}
 	return strings.Join(all, "\n"), nil
 }
