@@ -160,6 +160,7 @@ func TestBadModels(t *testing.T) {
 	}{
 		"empty":      {gguf{}, "empty"},
 		"text":       {gguf("Once upon a time there was a text that was no model.\n"), "GGUF"},
+		"Git LFS":    {gguf("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"), "pointer of Git LFS"},
 		"magic":      {g.header(0, 0x12345678), "GGUF"},
 		"version 1":  {g.header(4, 1), "version 1"},
 		"version 99": {g.header(4, 99), "version 99"},

@@ -34,10 +34,7 @@ var Families = map[string]blocks.Family{
 	"gpt-oss":    gptoss,
 }
 
-// towers are architectures of files without a language model.
-var towers = []string{"clip", "mmproj"}
-
-// Read reads and checks the hyper-parameters of the model in f; vocab is the size of its vocabulary.
+// Read reads and checks the hyper-parameters of the language model in f; vocab is the size of its vocabulary.
 func Read(f *gguf.File, vocab int) (blocks.Config, error) {
 	name, err := f.String("general.architecture")
 	if err != nil {
@@ -45,11 +42,7 @@ func Read(f *gguf.File, vocab int) (blocks.Config, error) {
 	}
 	r := blocks.NewReader(f, name)
 	family, ok := Families[name]
-	switch {
-	case slices.Contains(towers, name):
-		r.Fail(tandem.Unsupported, "architecture %q: a tower that reads pictures or sound, without a language model: want the file of the "+
-			"language model, whose texts do not depend on it", name)
-	case !ok:
+	if !ok {
 		names := slices.Sorted(maps.Keys(Families))
 		r.Fail(tandem.Unsupported, "architecture %q: supported are %s", name, strings.Join(names, ", "))
 	}

@@ -198,7 +198,9 @@ func (r *reader) version() uint32 {
 		if len(m) == 0 {
 			r.fail(tandem.Corrupt, "the file is empty: want a GGUF file")
 		}
-		r.fail(tandem.Invalid, "not a GGUF file: it begins with %q, want %q", m, magic)
+		if n = min(headBytes, r.size); r.load(n) {
+			r.fail(tandem.Invalid, "not a GGUF file: %s", foreign(r.data[:n]))
+		}
 		return 0
 	}
 	r.off = len(magic)
