@@ -138,8 +138,8 @@ func Open(path string) (*Vocab, error) {
 // model and tokens optional; Notes says what stands in for those that are missing. A "gpt2" file
 // without tokenizer.ggml.pre, as files from before May 2024 are, gets the pre-tokenizer "default", as in
 // llama.cpp: the model's own may cut numbers and punctuation differently, which costs some quality.
-// Errors: Unsupported for a file of another kind than a language model, and for a tokenizer or pre-tokenizer that tandem does not have, Corrupt for an inconsistent
-// vocabulary.
+// Errors: Unsupported for a file of another kind than a language model, and for a tokenizer or pre-tokenizer that tandem does not have,
+// Corrupt for an inconsistent vocabulary.
 func FromGGUF(f *gguf.File) (*Vocab, error) {
 	if err := f.LanguageModel(); err != nil {
 		return nil, err
