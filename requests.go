@@ -103,11 +103,20 @@ type Request struct {
 	Written   bool // control tokens show in the text, by their written form
 	FullTrace bool // record spans for every round, not one in 32
 	Report    bool // each Delta of a round carries its Round
+	// Repeats ends an output with FinishLength as soon as its last so many tokens repeat one piece of at most MostPiece; 0 = never, or
+	// MinRepeats and more. It is for requests whose client sets no limit: a model that repeats itself goes on to the end of the context.
+	Repeats int
 	// Tenant names the owner of the request; "" is a tenant like any other. Requests of one tenant share memory of equal
 	// prefixes, and lookup may draft from the earlier ones, so the time that a prompt or an answer takes may reveal what the same tenant
 	// has asked before. Tenants never share.
 	Tenant string
 }
+
+// Bounds of Request.Repeats: the longest piece, in tokens, and the fewest tokens that may end an output.
+const (
+	MostPiece  = 64
+	MinRepeats = 2 * MostPiece
+)
 
 // MostStops is the number of stop sequences that a request may have.
 const MostStops = 64
@@ -243,6 +252,7 @@ type Result struct {
 	Identity     Identity // of the verifier that computed the text; "" if none did
 	Finish       FinishReason
 	Stopped      string // the stop sequence that ended it, "" if none did
+	Repeated     int    // tokens of the piece that it repeated until Request.Repeats ended it; 0 if that did not
 	PromptTokens int
 	CachedTokens int // prompt tokens that were found in the verifier's memory
 	OutputTokens int

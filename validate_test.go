@@ -27,6 +27,7 @@ func TestRangesOfNumbers(t *testing.T) {
 		set       func(*tandem.Request, float64)
 		good, bad []float64
 	}{
+		{"repeats", func(r *tandem.Request, v float64) { r.Repeats = int(v) }, []float64{0, 128, 1 << 30}, []float64{1, 127, -1}},
 		{"max_tokens", func(r *tandem.Request, v float64) { r.MaxTokens = int(v) }, []float64{1, 1 << 30}, []float64{0, -1, math.MinInt32}},
 		{"temperature", func(r *tandem.Request, v float64) { r.Sampling.Temperature = v }, []float64{0, 1e-300, 2, 100},
 			[]float64{-1e-300, -1, 101, nan, inf, -inf}},

@@ -131,6 +131,7 @@ type Lane struct {
 type Finished struct {
 	Reason             string // "stop" or "length"
 	Stopped            string // the stop sequence that ended it, "" if none did
+	RepeatedPiece      int    // tokens of the piece that it repeated until it was ended for that; 0 if it was not
 	PromptTokens       int
 	CachedPromptTokens int // of PromptTokens: found in the verifier's memory
 	OutputTokens       int

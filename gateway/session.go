@@ -59,6 +59,8 @@ type session struct {
 	target    target
 	admission admission
 	writer    writer
+	repeats   repeats
+	repeated  int // tokens of the piece that ended the text
 	out       *output
 	account   account
 	spans     spans
@@ -80,7 +82,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 			Vocab: c.Vocab.Size(), Logprobs: r.Sampling.Logprobs},
 		admission: admission{slot: p, ahead: firstAhead, counted: first(len(prompt), r.MaxTokens)},
 	}
-	s.box.stamps = r.Report
+	s.box.stamps, s.repeats.limit = r.Report, r.Repeats
 	s.writer = newWriter(c.Vocab, r, s.text.Tokens[:len(prompt):len(prompt)])
 	s.drafting = source.Session{Text: &s.text, Opening: s.opening, Nodes: s.rules.Nodes, Sampling: r.Sampling, Tenant: r.Tenant,
 		Names:  r.Drafters,
@@ -110,7 +112,7 @@ func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	err = peer.Guard(func() error { return s.run(ctx) })
 	res = s.account.result(s.req, s.weights)
 	res.Identity, res.CachedTokens = s.target.identity, s.target.cached
-	res.Finish, res.Stopped = s.finish, s.writer.stops.Text()
+	res.Finish, res.Stopped, res.Repeated = s.finish, s.writer.stops.Text(), s.repeated
 	res.PromptTokens, res.OutputTokens = s.text.Prompt, s.text.Len()-s.text.Prompt
 	return res, err
 }
@@ -209,19 +211,23 @@ func (s *session) next(ctx context.Context, d tandem.Delta) error {
 func (s *session) commit(t *turn) {
 	v := &t.Verdict
 	tokens := v.Tokens[:min(len(v.Tokens), s.text.Limit-s.text.Len())]
-	n, out, ended := s.writer.write(tokens)
+	most, piece := s.repeats.until(s.text.Tokens[s.text.Prompt:], tokens)
+	n, out, ended := s.writer.write(tokens[:most])
 	tokens = tokens[:n]
 	s.text.Append(tokens...)
 	switch {
 	case ended:
 		s.finish = tandem.FinishStop
+	case piece > 0:
+		s.finish, s.repeated = tandem.FinishLength, piece
+		s.g.cfg.Counters.Add("texts.repeated", 1)
 	case s.text.Len() == s.text.Limit:
 		s.finish = tandem.FinishLength
 	}
 	if s.finish != "" {
 		rest, stopped := s.writer.end()
 		if out += rest; stopped {
-			s.finish = tandem.FinishStop
+			s.finish, s.repeated = tandem.FinishStop, 0
 		}
 	}
 	t.delta = tandem.Delta{Text: out, Tokens: slices.Clone(tokens), Origins: make([]tandem.Origin, n)}

@@ -18,6 +18,9 @@ func (w *world) next(h tandem.PrefixHash, n int, seed uint64) tandem.Token {
 	if w.eosAt != 0 && n >= w.eosAt {
 		return eos
 	}
+	if w.loop != 0 && n >= w.loopFrom && n != w.loopBreak {
+		h = tandem.PrefixHash((n - w.loopFrom) % w.loop)
+	}
 	x := mix(uint64(h) ^ seed ^ w.weights)
 	if w.eosEvery != 0 && x%w.eosEvery == 0 {
 		return eos
@@ -49,6 +52,9 @@ func (w *world) plain(r tandem.Request, context int) (tokens []tandem.Token, str
 		if t != eos {
 			out.WriteString(d.Next(t))
 		}
+		if repeated(tokens, r.Repeats) {
+			break
+		}
 	}
 	return tokens, out.String() + d.Flush(), tandem.FinishLength
 }
@@ -66,6 +72,7 @@ type world struct {
 	gw                                           *Gateway
 	then                                         func() // called once gw is there
 	eosAt                                        int
+	loop, loopFrom, loopBreak                    int // from there on the text repeats so many tokens, but for one
 	eosEvery, weights                            uint64
 	openV, openD, propose, carry, verify, closes time.Duration
 	faults                                       map[string]fault // by "operation n"

@@ -123,6 +123,15 @@ func (d Drawing) Check() error {
 // Answers bound answers.
 type Answers struct {
 	MaxOutputTokens int `help:"Most tokens of an answer, whatever a request asks for; 0 = as many as the context holds." default:"0" placeholder:"N" check:">=0" more:"" group:"Serving"`
+	RepeatLimit     int `help:"End an answer whose last N tokens repeat one piece of at most 64 tokens, if its request sets no limit; 0 = never." default:"1000" placeholder:"N" more:"" group:"Serving"`
+}
+
+// Check refuses a limit that a piece would reach before it is there twice.
+func (a Answers) Check() error {
+	if a.RepeatLimit != 0 && a.RepeatLimit < tandem.MinRepeats {
+		return tandem.Errorf("", tandem.Invalid, "--repeat-limit is %d: want 0, or %d or more", a.RepeatLimit, tandem.MinRepeats)
+	}
+	return nil
 }
 
 // LookupDrafts are about the drafters without a model, which are in the gateway's process.

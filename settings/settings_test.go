@@ -63,6 +63,7 @@ func TestCheck(t *testing.T) {
 		"--branch is NaN: want more than 0":                 func(a *All) { a.Branch = nan() },
 		"--kv-type is q4_0: want f16 or q8_0":               func(a *All) { a.KVType = "q4_0" },
 		"--kv-memory is 0.0 MiB: want more than 0":          func(a *All) { a.KVMemory = new(Size(0)) },
+		"--repeat-limit is 64: want 0, or 128 or more":      func(a *All) { a.RepeatLimit = 64 },
 		"--max-output-tokens is -5: want 0 or more":         func(a *All) { a.MaxOutputTokens = -5 },
 		"--taps names 3 twice: want each hidden state once": func(a *All) { a.Taps.Taps = []int{3, 3} },
 		"--probe-first is 0: want 1 or more":                func(a *All) { a.ProbeFirst = 0 },

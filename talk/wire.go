@@ -30,7 +30,7 @@ func Wire(r tandem.Request) client.Request {
 
 // Result turns the end of a generation from the client's form into package tandem's.
 func Result(f client.Finished) tandem.Result {
-	return tandem.Result{Finish: tandem.FinishReason(f.Reason), Stopped: f.Stopped, PromptTokens: f.PromptTokens,
+	return tandem.Result{Finish: tandem.FinishReason(f.Reason), Stopped: f.Stopped, Repeated: f.RepeatedPiece, PromptTokens: f.PromptTokens,
 		CachedTokens: f.CachedPromptTokens, OutputTokens: f.OutputTokens, Stats: tandem.Stats(f.Statistics)}
 }
 

@@ -29,7 +29,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		return err
 	}
 	web := httpFlags{c.Web}
-	defaults.MaxOutput, defaults.Seed = c.MaxOutputTokens, c.Seed
+	defaults.MaxOutput, defaults.Repeats, defaults.Seed = c.MaxOutputTokens, c.RepeatLimit, c.Seed
 	keys, err := web.keys()
 	if err != nil {
 		return err

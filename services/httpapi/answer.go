@@ -151,7 +151,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	a.Usage = usageOf(choices)
 	if len(choices) == 1 {
 		only := a.Choices[0].Tandem
-		a.Tandem = &oai.Account{Sampling: only.Sampling, Stats: only.Stats}
+		a.Tandem = &oai.Account{Sampling: only.Sampling, Repeated: only.Repeated, Stats: only.Stats}
 	}
 	s.reply(w, http.StatusOK, a)
 	return nil
@@ -182,7 +182,7 @@ func (s *Server) whole(o *oai.Call, x *choice) oai.Choice {
 	if o.Request.Sampling.Logprobs {
 		out.Logprobs = s.logprobs(o, got.tokens, got.logprobs, s.offsets(x))
 	}
-	got.account.Sampling = oai.NewDrawn(x.request.Sampling)
+	got.account.Sampling, got.account.Repeated = oai.NewDrawn(x.request.Sampling), x.result.Repeated
 	if got.report {
 		got.account.Stats = oai.NewStats(x.result, x.began)
 	}

@@ -233,6 +233,7 @@ func (c *call) count(choices []*choice) {
 		if c.outputTokens += x.result.OutputTokens; x.first {
 			c.promptTokens += x.result.PromptTokens
 		}
+		c.repeated = max(c.repeated, x.result.Repeated)
 	}
 }
 

@@ -58,6 +58,9 @@ func (s *Server) logRequest(c *call, name string, status int) {
 	if c.promptTokens > 0 {
 		args = append(args, "prompt_tokens", c.promptTokens, "output_tokens", c.outputTokens)
 	}
+	if c.repeated > 0 {
+		args = append(args, "repeated_piece", c.repeated)
+	}
 	if c.tenant != "" {
 		args = append(args, "tenant", access.LogName(c.tenant))
 	}

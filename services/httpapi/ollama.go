@@ -309,6 +309,7 @@ func (r *ollamaSink) end(x *choice, took time.Duration) error {
 	r.last = r.with(r.text.String(), r.thought.String(), r.calls)
 	r.last.Context = r.context
 	r.last.Done, r.last.Reason, r.last.Figures = true, string(x.result.Finish), ollama.NewFigures(x.result, took)
+	r.last.Tandem = oai.Repeated(x.result)
 	if r.lines != nil {
 		return r.lines.Last("", r.last, nil)
 	}

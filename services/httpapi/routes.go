@@ -51,6 +51,7 @@ type call struct {
 	digest                     string // of path and body, once it was read
 	ignored                    names  // fields of the body
 	promptTokens, outputTokens int    // of all choices, once they have ended
+	repeated                   int    // tokens of the piece that ended one of them
 }
 
 // left reports whether the client has closed the connection.

@@ -130,7 +130,7 @@ func (s *streamed) end(x *choice) error {
 	return s.send(last, 0, func(c *oai.Chunk) {
 		c.Timings = new(oai.Timings)
 		c.Timings.Add(x.result, x.first)
-		c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling)}
+		c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling), Repeated: x.result.Repeated}
 		if s.call.Request.Report {
 			c.Tandem.Stats = oai.NewStats(x.result, x.began)
 		}

@@ -70,6 +70,9 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 		if most := s.cfg.Defaults.MaxOutput; most > 0 {
 			req.MaxTokens = min(req.MaxTokens, most)
 		}
+		if !req.IgnoreEOS {
+			req.Repeats = s.cfg.Defaults.Repeats
+		}
 	}
 	req.Tenant, req.Tokens, req.Written = tenant, tokens, output.Written
 	if r.GetResume() != nil {
@@ -165,5 +168,5 @@ func (s *chatSink) end(result tandem.Result) error {
 	f.Usage.ReasoningTokens = int32(s.turn.Thoughts())
 	return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Finished{Finished: &tandemv1.ChatFinished{Reason: f.GetReason(),
 		Usage: f.GetUsage(), Statistics: f.GetStatistics(), Stopped: f.GetStopped(), Sampling: s.drawn, Identity: string(result.Identity),
-		RequestId: s.id}}})
+		RequestId: s.id, RepeatedPiece: f.GetRepeatedPiece()}}})
 }

@@ -23,6 +23,7 @@ const op = "request"
 type Defaults struct {
 	MaxTokens int
 	MaxOutput int             // bounds what a request may ask for; 0: the context does
+	Repeats   int             // tandem.Request.Repeats of a request that sets no limit and lets the model end its answer
 	Sampling  tandem.Sampling // Seed is not used
 	Seed      *uint64         // nil: a random one; HTTP alone
 	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree

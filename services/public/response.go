@@ -68,7 +68,7 @@ func finished(r tandem.Result) *tandemv1.Finished {
 	case tandem.FinishLength:
 		reason = tandemv1.FinishReason_FINISH_REASON_LENGTH
 	}
-	return &tandemv1.Finished{Reason: reason, Stopped: r.Stopped, Statistics: fromStats(r.Stats),
+	return &tandemv1.Finished{Reason: reason, Stopped: r.Stopped, RepeatedPiece: int32(r.Repeated), Statistics: fromStats(r.Stats),
 		Usage: &tandemv1.Usage{PromptTokens: int32(r.PromptTokens), OutputTokens: int32(r.OutputTokens),
 			CachedPromptTokens: int32(r.CachedTokens)}}
 }

@@ -860,7 +860,10 @@ type ChatFinished struct {
 	// Identity of what computed the text.
 	Identity string `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Request_id is the id of the request, as in the metadata.
-	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Repeated_piece is how many tokens the piece has that it repeated until it was ended for that, with FINISH_REASON_LENGTH; else 0. Only
+	// the answer to a request without max_tokens is ended so.
+	RepeatedPiece int32 `protobuf:"varint,8,opt,name=repeated_piece,json=repeatedPiece,proto3" json:"repeated_piece,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -944,6 +947,13 @@ func (x *ChatFinished) GetRequestId() string {
 	return ""
 }
 
+func (x *ChatFinished) GetRepeatedPiece() int32 {
+	if x != nil {
+		return x.RepeatedPiece
+	}
+	return 0
+}
+
 var File_tandem_v1_chat_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_chat_proto_rawDesc = "" +
@@ -1023,7 +1033,7 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"A\n" +
 	"\x15ChatToolCallArguments\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
-	"\x04json\x18\x02 \x01(\tR\x04json\"\xa4\x02\n" +
+	"\x04json\x18\x02 \x01(\tR\x04json\"\xcb\x02\n" +
 	"\fChatFinished\x12/\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x17.tandem.v1.FinishReasonR\x06reason\x12&\n" +
 	"\x05usage\x18\x02 \x01(\v2\x10.tandem.v1.UsageR\x05usage\x125\n" +
@@ -1034,7 +1044,8 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\bsampling\x18\x05 \x01(\v2\x13.tandem.v1.SamplingR\bsampling\x12\x1a\n" +
 	"\bidentity\x18\x06 \x01(\tR\bidentity\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId2H\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12%\n" +
+	"\x0erepeated_piece\x18\b \x01(\x05R\rrepeatedPiece2H\n" +
 	"\vChatService\x129\n" +
 	"\x04Chat\x12\x16.tandem.v1.ChatRequest\x1a\x17.tandem.v1.ChatResponse0\x01B7Z5github.com/tandem-llm/tandem/proto/tandem/v1;tandemv1b\x06proto3"
 

@@ -1393,7 +1393,9 @@ type Finished struct {
 	// Statistics of the speculation.
 	Statistics *Statistics `protobuf:"bytes,3,opt,name=statistics,proto3" json:"statistics,omitempty"`
 	// Stopped is the stop sequence that ended it; empty if none did.
-	Stopped       string `protobuf:"bytes,4,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Stopped string `protobuf:"bytes,4,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// Repeated_piece is how many tokens the piece has that it repeated until it was ended for that, with FINISH_REASON_LENGTH; else 0.
+	RepeatedPiece int32 `protobuf:"varint,5,opt,name=repeated_piece,json=repeatedPiece,proto3" json:"repeated_piece,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1454,6 +1456,13 @@ func (x *Finished) GetStopped() string {
 		return x.Stopped
 	}
 	return ""
+}
+
+func (x *Finished) GetRepeatedPiece() int32 {
+	if x != nil {
+		return x.RepeatedPiece
+	}
+	return 0
 }
 
 // Usage counts tokens.
@@ -2676,14 +2685,15 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x17\n" +
 	"\afrom_ns\x18\x03 \x01(\x03R\x06fromNs\x12\x13\n" +
-	"\x05to_ns\x18\x04 \x01(\x03R\x04toNs\"\xb4\x01\n" +
+	"\x05to_ns\x18\x04 \x01(\x03R\x04toNs\"\xdb\x01\n" +
 	"\bFinished\x12/\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x17.tandem.v1.FinishReasonR\x06reason\x12&\n" +
 	"\x05usage\x18\x02 \x01(\v2\x10.tandem.v1.UsageR\x05usage\x125\n" +
 	"\n" +
 	"statistics\x18\x03 \x01(\v2\x15.tandem.v1.StatisticsR\n" +
 	"statistics\x12\x18\n" +
-	"\astopped\x18\x04 \x01(\tR\astopped\"\xae\x01\n" +
+	"\astopped\x18\x04 \x01(\tR\astopped\x12%\n" +
+	"\x0erepeated_piece\x18\x05 \x01(\x05R\rrepeatedPiece\"\xae\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\x120\n" +

@@ -96,6 +96,7 @@ type Answer struct {
 	Timings   oai.Timings    `json:"timings"`
 	Probs     []Prob         `json:"completion_probabilities,omitempty"`
 	Identity  string         `json:"system_fingerprint"` // tandem's: what computed the text
+	Tandem    *oai.Account   `json:"tandem,omitempty"`   // of an answer that was ended because it repeated itself
 }
 
 // Ended returns a with the end of a generation. word is the client's stop sequence that ended it, "" for none.
@@ -110,6 +111,7 @@ func (a Answer) Ended(r tandem.Result, word string, window int) Answer {
 	}
 	a.Predicted, a.Evaluated, a.Cached = r.OutputTokens, r.PromptTokens, r.CachedTokens
 	a.Timings.Add(r, true)
+	a.Tandem = oai.Repeated(r)
 	return a
 }
 

@@ -145,6 +145,9 @@ func (c *Call) finish(d public.Defaults, l Limits) error {
 	if c.noWindow {
 		c.Request.Sampling.RepeatPenalty = 1
 	}
+	if c.Request.MaxTokens == ToTheEnd && !c.Request.IgnoreEOS {
+		c.Request.Repeats = d.Repeats
+	}
 	if d.MaxOutput > 0 && (c.Request.MaxTokens == ToTheEnd || c.Request.MaxTokens > d.MaxOutput) {
 		c.Request.MaxTokens = d.MaxOutput
 	}

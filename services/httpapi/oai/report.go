@@ -11,11 +11,21 @@ import (
 // Account describes how output came about: how its tokens were drawn and, for calls that ask for a report, all the rest.
 type Account struct {
 	Sampling *Drawn `json:"sampling,omitempty"` // of a choice that is complete
+	// Repeated is how many tokens the piece has that a choice repeated until it was ended for that.
+	Repeated int `json:"repeated_piece,omitempty"`
 
 	Tokens []OriginToken `json:"tokens,omitempty"`
 	Round  *Round        `json:"round,omitempty"`  // of a chunk
 	Rounds []Round       `json:"rounds,omitempty"` // of an answer
 	Stats  *Stats        `json:"stats,omitempty"`
+}
+
+// Repeated says, in an API that has no Account, that an answer was ended because it repeated itself; nil if it was not.
+func Repeated(r tandem.Result) *Account {
+	if r.Repeated == 0 {
+		return nil
+	}
+	return &Account{Repeated: r.Repeated}
 }
 
 // Drawn is how the tokens of a choice were drawn, named as in a request: sent back, it gives the same choice.

@@ -23,6 +23,7 @@ type Chunk struct {
 
 	Context []tandem.Token `json:"context,omitempty"` // of the last line of /api/generate: prompt and answer, to go on from
 	*Figures
+	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
 }
 
 // Message is a piece of the assistant's turn.

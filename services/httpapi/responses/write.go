@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // Response is an answer, complete or not.
@@ -21,6 +22,7 @@ type Response struct {
 	Store      bool        `json:"store"`                // always false
 	Truncation string      `json:"truncation"`           // "disabled"
 	Echo
+	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
 }
 
 // NewResponse returns the beginning of an answer.
@@ -39,7 +41,7 @@ func NewResponse(id, model string, created int64, e Echo) Response {
 
 // Ended returns r with its end; thoughts are tokens.
 func (r Response) Ended(x tandem.Result, thoughts int, output []Item) Response {
-	r.Status, r.Output, r.Usage = "completed", output, NewUsage(x, thoughts)
+	r.Status, r.Output, r.Usage, r.Tandem = "completed", output, NewUsage(x, thoughts), oai.Repeated(x)
 	if x.Finish == tandem.FinishLength {
 		r.Status, r.Incomplete = "incomplete", &Incomplete{"max_output_tokens"}
 	}
