@@ -151,7 +151,8 @@ func finished(f *tandemv1.Finished) *Finished {
 		reason = "length"
 	}
 	s := f.GetStatistics()
-	out := &Finished{Reason: reason, Stopped: f.GetStopped(), RepeatedPiece: int(f.GetRepeatedPiece()), CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()),
+	out := &Finished{Reason: reason, Stopped: f.GetStopped(), RepeatedPiece: int(f.GetRepeatedPiece()),
+		CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()),
 		PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
 		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),

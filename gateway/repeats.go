@@ -9,8 +9,8 @@ type repeats struct {
 	runs  [tandem.MostPiece + 1]int // [p]: how many of the latest tokens are the same as the one p before them
 }
 
-// until returns how many of tokens, which follow output, are committed before the text ends because its last limit tokens repeat a piece, and
-// how many tokens that has: all and 0 if it does not end.
+// until returns how many of tokens, which follow output, are committed before the text ends because its last limit tokens repeat a
+// piece, and how many tokens that has: all and 0 if it does not end.
 func (r *repeats) until(output, tokens []tandem.Token) (n, piece int) {
 	if r.limit == 0 {
 		return len(tokens), 0

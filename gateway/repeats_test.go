@@ -29,8 +29,8 @@ piece:
 	return false
 }
 
-// TestRepeats: a text that comes in rounds of any lengths ends at the token at which the rule first holds, in the middle of a round too; one of
-// random tokens, and one that repeats a longer piece, does not end.
+// TestRepeats: a text that comes in rounds of any lengths ends at the token at which the rule first holds, in the middle of a round too;
+// one of random tokens, and one that repeats a longer piece, does not end.
 func TestRepeats(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		piece, limit := rapid.IntRange(1, tandem.MostPiece+6).Draw(rt, "piece"), rapid.IntRange(tandem.MinRepeats, 300).Draw(rt, "limit")
@@ -67,8 +67,8 @@ func TestRepeats(t *testing.T) {
 	})
 }
 
-// TestRepeatsEndTheText: whatever is drafted and whatever fails, a request that repeats itself says what plain decoding says up to the token
-// at which the rule holds, and says why it ended. Without the rule it goes on.
+// TestRepeatsEndTheText: whatever is drafted and whatever fails, a request that repeats itself says what plain decoding says up to the
+// token at which the rule holds, and says why it ended. Without the rule it goes on.
 func TestRepeatsEndTheText(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := genRequest(rt)
@@ -105,7 +105,8 @@ func TestRepeatsAreTold(t *testing.T) {
 			if limit == 0 {
 				piece, texts, least = 0, 0, 400
 			}
-			if err != nil || res.Finish != tandem.FinishLength || res.Repeated != piece || c.Counters.Snapshot()["texts.repeated"] != texts ||
+			counted := c.Counters.Snapshot()["texts.repeated"]
+			if err != nil || res.Finish != tandem.FinishLength || res.Repeated != piece || counted != texts ||
 				res.OutputTokens < least || limit > 0 && res.OutputTokens > 230 {
 				t.Errorf("limit %d: %d tokens, %q, a piece of %d, %v", limit, res.OutputTokens, res.Finish, res.Repeated, err)
 			}

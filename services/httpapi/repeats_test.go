@@ -42,7 +42,8 @@ func TestRepeats(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			body := fmt.Sprintf(`{%s,"stream":%v`, tc.body, stream)
 			for _, limit := range []string{tc.limited, `,"ignore_eos":true` + tc.limited} {
-				if answer, all := s.ask(t, "POST", path, body+limit+"}"); answer.StatusCode != 200 || strings.Contains(all, "repeated_piece") {
+				answer, all := s.ask(t, "POST", path, body+limit+"}")
+				if answer.StatusCode != 200 || strings.Contains(all, "repeated_piece") {
 					t.Errorf("%s with a limit: %s %s", path, answer.Status, all)
 				}
 			}
