@@ -153,7 +153,7 @@ func finished(f *tandemv1.Finished) *Finished {
 	s := f.GetStatistics()
 	out := &Finished{Reason: reason, Stopped: f.GetStopped(), RepeatedPiece: int(f.GetRepeatedPiece()),
 		CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()),
-		PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
+		PromptTokens:       int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
 		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
