@@ -3,6 +3,7 @@ package terminal
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -86,6 +87,14 @@ func Harmless(text string) string {
 	}, text)
 }
 
+// On returns a model's text as w may have it: Harmless if w is a terminal.
+func On(w io.Writer, text string) string {
+	if f, ok := w.(*os.File); ok && Is(f) {
+		return Harmless(text)
+	}
+	return text
+}
+
 // Coloured reports whether w is a terminal whose user allows colours (no-color.org).
 func Coloured(w io.Writer) bool {
 	f, isFile := w.(*os.File)
@@ -102,9 +111,22 @@ func Is(f *os.File) bool {
 	return err != nil || !os.SameFile(st, null)
 }
 
-// PrintJSON prints v as one line.
+// PrintJSON prints v as one line. What a terminal would obey is escaped.
 func PrintJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	var line strings.Builder
+	e := json.NewEncoder(&line)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range line.String() { // Go escapes those below a space
+		if Dangerous(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
 }

@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -37,5 +38,21 @@ func TestHarmless(t *testing.T) {
 		if got := Harmless(in); got != want {
 			t.Errorf("%q becomes %q: want %q", in, got, want)
 		}
+	}
+}
+
+// TestPrintJSON: a line of JSON has the same values and nothing that a terminal obeys.
+func TestPrintJSON(t *testing.T) {
+	var out strings.Builder
+	const said = "a\x1b[2J\u009b2J\x7f\u202eb<é\u2028"
+	if err := PrintJSON(&out, said); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil || got != said {
+		t.Errorf("%q, error %v: want %q", got, err, said)
+	}
+	if line := strings.TrimSuffix(out.String(), "\n"); strings.ContainsFunc(line, Dangerous) || !strings.Contains(line, "<é") {
+		t.Errorf("%q", line)
 	}
 }

@@ -92,6 +92,48 @@ func TestRunEscapes(t *testing.T) {
 	}
 }
 
+// TestGenerateEscapes: on a terminal generate writes escapes as run does, in a file as the model wrote them.
+func TestGenerateEscapes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	args := []string{"generate", "--prompt", "x", "--max-tokens", "5", "--logit-bias", "30=100"}
+	if got := w.ok(args...); got.stdout != "\x1b\x1b\x1b\x1b\x1b" {
+		t.Errorf("to a file: %q", got.stdout)
+	}
+	main, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer main.Close()
+	n, err := unix.IoctlGetInt(int(main.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(main.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer tty.Close()
+	for _, json := range []bool{false, true} {
+		cmd := w.command(t.Context(), args...)
+		if json {
+			cmd.Args = append(cmd.Args, "--json")
+		}
+		cmd.Stdout = tty
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 1<<12)
+		n, err := main.Read(b)
+		if said := string(b[:n]); err != nil || strings.Contains(said, "\x1b") || !json && said != "␛␛␛␛␛\r\n" {
+			t.Errorf("on a terminal: %q, error %v", said, err)
+		}
+	}
+}
+
 // TestRunChat: with a template the lines are turns, and no control token comes from what the user says.
 func TestRunChat(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -76,7 +77,7 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 		if c.JSON {
 			return nil
 		}
-		_, err := a.stdout.Write([]byte(d.Text))
+		_, err := io.WriteString(a.stdout, terminal.On(a.stdout, d.Text))
 		return err
 	}
 	out, err := talk.Generate(ctx, conn, r, show)
