@@ -46,7 +46,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) enter(n *link) *link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n.idle.Store(time.Now().UnixNano())
+	n.idle.Store(int64(time.Since(started)))
 	if len(l.links) >= l.most {
 		i := l.victim()
 		if i < 0 {
@@ -90,7 +90,7 @@ type link struct {
 	listener *listener
 	admitted atomic.Bool  // it has made a call that was let in
 	calls    atomic.Int32 // calls whose messages have come and that have not ended
-	idle     atomic.Int64 // since when there are none, Unix nanoseconds
+	idle     atomic.Int64 // when there were last some, in nanoseconds since started
 	refused  atomic.Int32 // calls
 
 	callers *callers
@@ -115,6 +115,8 @@ func (l *link) Close() error {
 	return l.Conn.Close()
 }
 
+var started = time.Now()
+
 // linkOf returns the connection by which ctx's call came, nil if it is not a listener's.
 func linkOf(ctx context.Context) *link {
 	if from, ok := peer.FromContext(ctx); ok {
@@ -134,7 +136,7 @@ func begin(ctx context.Context) (end func()) {
 	}
 	l.calls.Add(1)
 	return func() {
-		l.idle.Store(time.Now().UnixNano())
+		l.idle.Store(int64(time.Since(started)))
 		l.calls.Add(-1)
 	}
 }
