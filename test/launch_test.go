@@ -83,8 +83,7 @@ func actAgent(record string) int {
 
 // agentAsks sends a message as Claude Code does.
 func agentAsks(env map[string]string, key string) (status int, body string) {
-	r, err := http.NewRequest(http.MethodPost, env["ANTHROPIC_BASE_URL"]+"/v1/messages?beta=true", strings.NewReader(
-		`{"model": "`+env["ANTHROPIC_MODEL"]+`", "max_tokens": 200, "temperature": 0, "messages": [{"role": "user", "content": "func main() {"}]}`))
+	r, err := http.NewRequest(http.MethodPost, env["ANTHROPIC_BASE_URL"]+"/v1/messages?beta=true", strings.NewReader(agentPrompt(env)))
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -96,6 +95,12 @@ func agentAsks(env map[string]string, key string) (status int, body string) {
 	defer a.Body.Close()
 	text, _ := io.ReadAll(a.Body)
 	return a.StatusCode, string(text)
+}
+
+// agentPrompt is what an agent sends. As many do, it names its own folder before the user's words.
+func agentPrompt(env map[string]string) string {
+	return `{"model": "` + env["ANTHROPIC_MODEL"] + `", "max_tokens": 200, "temperature": 0, "system": "Settings are in ` +
+		env["CLAUDE_CONFIG_DIR"] + `.", "messages": [{"role": "user", "content": "func main() {"}]}`
 }
 
 func write(path string, seen agentSeen) {
@@ -228,8 +233,8 @@ func TestLaunch(t *testing.T) {
 	e = l.wait(l.launch(ctx, "--", "exit"))
 	again := l.saw(l.record)
 	if e.code != 3 || again.Status != http.StatusOK || again.Env["ANTHROPIC_AUTH_TOKEN"] != s.Env["ANTHROPIC_AUTH_TOKEN"] ||
-		again.Env["ANTHROPIC_MODEL"] != s.Env["ANTHROPIC_MODEL"] {
-		t.Errorf("without models: exit code %d, %+v\n%s\nwant the models and the key of the last time", e.code, again, e.stderr)
+		again.Env["ANTHROPIC_MODEL"] != s.Env["ANTHROPIC_MODEL"] || agentPrompt(again.Env) != agentPrompt(s.Env) {
+		t.Errorf("without models: exit code %d, %+v\n%s\nwant the models, the key and the prompt of the last time", e.code, again, e.stderr)
 	}
 	l.untouched()
 }

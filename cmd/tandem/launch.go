@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -207,9 +208,10 @@ func (c *launchCmd) use(ctx context.Context, a *app, program agents.Program, pat
 	return err
 }
 
-// run runs the program to its end, in a private folder that is removed with it.
+// run runs the program to its end, in a private folder that is removed with it. Its name is the same for a program and a key each time:
+// programs write it into their prompts, and a kept prefix would end there.
 func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, path string, server served, d description) (_ int, err error) {
-	dir, err := c.privateDir()
+	dir, err := c.privateDir(fmt.Sprintf("agent-%s-%.4x", program.Name, sha256.Sum256([]byte("tandem launch "+server.key))))
 	if err != nil {
 		return 0, err
 	}
@@ -240,15 +242,15 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 
 // privateDir makes a folder for the program: in the cache's, since Codex keeps no programs of its own in a folder for temporary files, else
 // where run directories are.
-func (c *launchCmd) privateDir() (*supervise.RunDir, error) {
+func (c *launchCmd) privateDir(name string) (*supervise.RunDir, error) {
 	if c.RunDir == "" {
 		if kept, err := (cacheFlags{c.CacheFolder}).open(); err == nil && os.MkdirAll(kept.Folder(), 0o700) == nil {
-			if dir, err := supervise.NewRunDir(kept.Folder()); err == nil {
+			if dir, err := supervise.NamedDir(kept.Folder(), name); err == nil {
 				return dir, nil
 			}
 		}
 	}
-	return supervise.NewRunDir(c.RunDir)
+	return supervise.NamedDir(c.RunDir, name)
 }
 
 // print prints the program's settings as commands of a shell.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -40,7 +41,11 @@ type launch struct {
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
 // them; after an error none is left.
 func (a *app) startProcesses(l launch) (*group.Processes, error) {
-	p, err := group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr,
+	notes := ""
+	if kept, err := (cacheFlags{l.CacheFolder}).open(); err == nil {
+		notes = filepath.Join(kept.Folder(), "runs")
+	}
+	p, err := group.Start(a.ctx, group.Config{RunDir: l.RunDir, Notes: notes, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr,
 		Line: childLine(l.Logging), Specs: l.specs, Dial: l.dial,
 		Drafts: len(l.files()) > 0, HTTPURL: httpFlags{l.Web}.url()})
 	if err == nil {

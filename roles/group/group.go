@@ -19,6 +19,7 @@ import (
 // Config says which processes to start.
 type Config struct {
 	RunDir string        // directory below which the run directory is made; "": the temporary directory
+	Notes  string        // folder in which run directories are noted, so that those of killed owners go; "": none
 	Addr   string        // the gateway's address as clients dial it; "": a socket in the run directory
 	Grace  time.Duration // for calls in progress when the processes are told to stop
 	Stderr io.Writer
@@ -54,6 +55,9 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 	dir, err := supervise.NewRunDir(c.RunDir)
 	if err != nil {
 		return nil, err
+	}
+	if c.Notes != "" {
+		dir.Note(c.Notes)
 	}
 	p := &Processes{Dir: dir, Addr: c.Addr}
 	if p.Addr == "" {
