@@ -16,7 +16,7 @@ type childFlags struct {
 // config returns the configuration of a process with these settings.
 func (c childFlags) config(a *app, listen string, p settings.Process, l settings.Logging) roles.Config {
 	return roles.Config{Listen: listen, Sizes: roles.Sizes(p.Sizes), TLS: certificateFlags{p.Certificate}.files(),
-		Insecure: p.InsecureListen,
+		Insecure:   p.InsecureListen,
 		SecretFile: p.SecretFile, OTLPEndpoint: p.OTLPEndpoint, Grace: p.Grace, ReadyFD: c.ReadyFD, PulseFD: c.PulseFD,
 		Version: buildVersion().Version, Log: newLogger(l, a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
 }
