@@ -23,7 +23,8 @@ func Unreachable(addr, message string) string {
 		return "address " + addr + ": there is no host of that name"
 	case has("first record does not look like a TLS handshake", "server gave HTTP response to HTTPS client"):
 		return addr + " does not speak TLS: want no " + files
-	case has("looked like an HTTP/1.1 header", "malformed HTTP response", "unexpected HTTP status code received", "no application protocol"):
+	case has("looked like an HTTP/1.1 header", "malformed HTTP response",
+		"unexpected HTTP status code received", "no application protocol"):
 		return addr + " speaks another protocol: want the gateway's address of gRPC, not of HTTP"
 	case has("remote error: tls: "):
 		return addr + " refuses the certificate: " + behind(message, "remote error: tls: ")

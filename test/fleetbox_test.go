@@ -107,7 +107,7 @@ func (f *fleetBox) verifiers(n, gateways int) {
 	for i := range gateways {
 		var out []byte
 		testkit.Eventually(f.t, fmt.Sprintf("gateway %d to know %d verifiers", i+1, n), func() bool {
-			out, _ = exec.Command("docker", "exec", f.ids[fmt.Sprint("gateway-", i+1)], "/tandem", "ps", "--addr",
+			out, _ = exec.Command("docker", "exec", f.ids[fmt.Sprint("gateway-", i+1)], "/tandem", "ps", "-v", "--addr",
 				"unix:///run/tandem/gateway.sock").Output()
 			_, fleet, _ := strings.Cut(string(out), "\nFLEET")
 			is := 0

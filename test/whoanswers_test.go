@@ -57,7 +57,7 @@ func TestWhoAnswers(t *testing.T) {
 			t.Errorf("ps printed %s: want %s", ps, part)
 		}
 	}
-	if e := c.w.ok("ps", "--addr", c.gatewayAddr); !strings.Contains(e.stdout, info.Identity) {
+	if e := c.w.ok("ps", "-v", "--addr", c.gatewayAddr); !strings.Contains(e.stdout, info.Identity) {
 		t.Errorf("ps printed %s: want the identity", e.stdout)
 	}
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // launch says which processes to start.
@@ -45,7 +46,9 @@ func (a *app) startProcesses(l launch) (*group.Processes, error) {
 	if kept, err := (cacheFlags{l.CacheFolder}).open(); err == nil {
 		notes = filepath.Join(kept.Folder(), "runs")
 	}
-	p, err := group.Start(a.ctx, group.Config{RunDir: l.RunDir, Notes: notes, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr,
+	said := terminal.NewLoading(a.stderr)
+	defer terminal.Close(said)
+	p, err := group.Start(a.ctx, group.Config{RunDir: l.RunDir, Notes: notes, Addr: l.listen, Grace: l.Grace, Stderr: said,
 		Line: childLine(l.Logging), Specs: l.specs, Dial: l.dial,
 		Drafts: len(l.files()) > 0, HTTPURL: httpFlags{l.Web}.url()})
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 )
 
 type psCmd struct {
-	Verbose bool `short:"v" help:"Show the identities of models too." setting:"-"`
+	Verbose bool `short:"v" help:"Also show what models compute (IDENTITY), instruction sets, pages of memory, and the fleet of one box." setting:"-"`
 	gatewayFlags
 	output
 }
@@ -41,6 +41,7 @@ func (c *psCmd) Run(a *app) error {
 		return err
 	}
 	s := status.Of(d)
+	s.Verbose = c.Verbose
 	s.Measured(placement.Brings(planFile(settings.PassCosts{}), buildVersion().Version))
 	return c.show(a, s)
 }

@@ -172,7 +172,7 @@ func (c *upCmd) print(a *app, r upResult) error {
 	case r.Chat:
 		heads += "chat      yes\n"
 	default:
-		heads += "chat      no, completions only: " + terminal.Shown(r.NoChat) + "\n"
+		heads += "chat      no, it continues texts: " + terminal.Shown(r.NoChat) + "\n"
 	}
 	if r.Memory != nil {
 		heads += "memory    " + r.Memory.String() + "\n"

@@ -73,7 +73,8 @@ func Missing(file, model string) (string, error) {
 	c, _, err := Open(file, "", model, vocab)
 	switch no := c.(type) {
 	case nil:
-		return "the file has no chat template: give one with --chat-template", err
+		return "its file has no chat template, as those of base models: want --target FILE of a chat model, such as " +
+			"Qwen2.5-Coder-1.5B-Instruct", err
 	case noChat:
 		return no.err.Error(), err
 	}

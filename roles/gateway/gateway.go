@@ -191,7 +191,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
 	serveRPC(r, public.Config{Generator: counted{generator, r.Counters}, Model: config.ModelName, Defaults: c.Defaults,
 		Describe: describe, HTTP: HTTPSampling(c.Sampling, target.sampling), Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
-		Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()}, target.chat, texts, config.Limits.Context)
+		Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()}, target.chat, texts,
+		config.Limits.Context)
 	out = front{Gateway: g, model: config.ModelName, fleet: peers.fleet, pool: poolConfig}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }

@@ -27,6 +27,7 @@ type Status struct {
 	Context   int       `json:"context"`
 	Processes []Process `json:"processes"`
 	Fleet     []Member  `json:"fleet,omitempty"`
+	Verbose   bool      `json:"-"` // Print shows ids, and what else few need
 }
 
 // Member is a verifier or a gateway that shares the gateway's pool, as it announces itself.
@@ -111,19 +112,33 @@ func Of(d *tandemv1.DescribeResponse) Status {
 	return out
 }
 
-// Print writes the processes as a table, and what waits and is being read below it.
+// Print writes the processes as a table, and what waits and is being read below it. On one box it fits into 100 columns, unless a model's
+// name is long or r is verbose.
 func (r Status) Print(to io.Writer) error {
 	to = terminal.Printable{To: to}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tDEVICE\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
+	row := func(verbose []any, cells ...any) {
+		if r.Verbose {
+			cells = slices.Insert(cells, 5, verbose[:2]...)
+			cells = append(cells, verbose[2:]...)
+		}
+		fmt.Fprintln(w, strings.TrimSuffix(fmt.Sprintf(strings.Repeat("%v\t", len(cells)), cells...), "\t"))
+	}
+	row([]any{"ISA", "KV PAGES", "IDENTITY"}, "ROLE", "STATE", "PID", "DEVICE", "THREADS", "RESTARTS", "MODEL")
 	for _, p := range r.Processes {
 		state := "down"
 		if p.Up {
 			state = "up"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), cmp.Or(p.Device, "-"),
-			orDash(p.Threads), cmp.Or(p.ISA, "-"), p.counter("kv.pages"), p.counter("restarts"), cmp.Or(terminal.Shown(p.model()), "-"),
-			cmp.Or(terminal.Shown(p.Identity), "-"))
+		verbose := []any{cmp.Or(p.ISA, "-"), p.counter("kv.pages"), cmp.Or(terminal.Shown(p.Identity), "-")}
+		models := []string{cmp.Or(terminal.Shown(p.model()), "-")}
+		if !r.Verbose { // drafts in one process have a line each
+			models = strings.Split(models[0], ", ")
+		}
+		row(verbose, p.Role, state, orDash(p.PID), cmp.Or(p.Device, "-"), orDash(p.Threads), p.counter("restarts"), models[0])
+		for _, more := range models[1:] {
+			row(nil, "", "", "", "", "", "", more)
+		}
 	}
 	err := w.Flush()
 	lines := []string{poolLine(r.Processes), prefillLine(r.Processes), awayLine(r.Processes)}
@@ -136,7 +151,7 @@ func (r Status) Print(to io.Writer) error {
 			err = errors.Join(err, more)
 		}
 	}
-	return errors.Join(err, printFleet(to, r.Fleet))
+	return errors.Join(err, r.printFleet(to))
 }
 
 // awayLine says how far away the drafters are that rounds have asked, which the planner adds to what their drafts cost; "" for nothing.
@@ -155,14 +170,26 @@ func awayLine(all []Process) string {
 	return "the way to a drafter and back: " + strings.Join(ways, ", ")
 }
 
-// printFleet writes the members of a fleet as a table; nothing if there are none.
-func printFleet(to io.Writer, all []Member) error {
-	if len(all) == 0 {
+// printFleet writes the members of a fleet as a table; nothing if there are none, or, unless r is verbose, only one gateway and one
+// verifier, whose states the table above shows.
+func (r Status) printFleet(to io.Writer) error {
+	roles, told := map[string]int{}, r.Verbose && len(r.Fleet) > 0
+	for _, m := range r.Fleet {
+		roles[m.Role]++
+		told = told || roles[m.Role] > 1 || m.State == "draining" || m.State == "lapsed"
+	}
+	if !told {
 		return nil
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nFLEET\tSTATE\tADDRESS\tRUNNING\tWAITING\tFREE PAGES\tLEASE\tMODEL\tIDENTITY")
-	for _, m := range all {
+	identity := func(id string) string {
+		if !r.Verbose {
+			return ""
+		}
+		return "\t" + id
+	}
+	fmt.Fprintln(w, "\nFLEET\tSTATE\tADDRESS\tRUNNING\tWAITING\tFREE PAGES\tLEASE\tMODEL"+identity("IDENTITY"))
+	for _, m := range r.Fleet {
 		free, lease := "-", "-"
 		if m.Pages > 0 {
 			free = fmt.Sprintf("%d of %d", m.FreePages, m.Pages)
@@ -170,8 +197,8 @@ func printFleet(to io.Writer, all []Member) error {
 		if m.Lease != nil {
 			lease = fmt.Sprintf("%.1f s", max(0, *m.Lease))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Role, m.State, cmp.Or(terminal.Shown(m.where()), "-"), m.Running,
-			m.Waiting, free, lease, cmp.Or(terminal.Shown(m.Model), "-"), cmp.Or(terminal.Shown(m.Identity), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s%s\n", m.Role, m.State, cmp.Or(terminal.Shown(m.where()), "-"), m.Running,
+			m.Waiting, free, lease, cmp.Or(terminal.Shown(m.Model), "-"), identity(cmp.Or(terminal.Shown(m.Identity), "-")))
 	}
 	return w.Flush()
 }

@@ -61,7 +61,9 @@ func TestFleet(t *testing.T) {
 		{Role: "gateway", Address: "box:8451", State: "up", Model: "m", Running: 2, Waiting: 1, LeaseMs: &lease, Host: "box"},
 		{Role: "verifier", Address: "box:8452", State: "draining", Model: "m", Identity: "i-1", Running: 3, Pages: 90, FreePages: 40}}}
 	var out strings.Builder
-	if err := Of(d).Print(&out); err != nil {
+	verbose := Of(d)
+	verbose.Verbose = true
+	if err := verbose.Print(&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"\nFLEET ", "gateway   up        box:8451  2        1        -           1.3 s  m      -\n",
@@ -83,5 +85,47 @@ func TestFleet(t *testing.T) {
 	out.Reset()
 	if err := (Status{}).Print(&out); err != nil || strings.Contains(out.String(), "FLEET") {
 		t.Errorf("without members: %v: %s", err, out.String())
+	}
+}
+
+// TestPrintFitsABox: ps fits 100 columns for the shipped models on one box, whose fleet is not listed again; -v shows ids.
+func TestPrintFitsABox(t *testing.T) {
+	const id = "c538fa5bfdb124b20a3255850b948d30-78da3287-4153ded1-f16-a3"
+	s := Status{Processes: []Process{{Role: "gateway", Up: true, PID: 4194304, Model: "qwen2.5-coder-1.5b-instruct-q4_k_m",
+		Counters: map[string]int64{"restarts": 0}},
+		{Role: "verifier", Up: true, PID: 4194303, Device: "cuda:0", Threads: 64, ISA: "avx512", Model: "gopher-19m", Identity: id,
+			Counters: map[string]int64{"kv.pages": 123456, "restarts": 12}},
+		{Role: "drafter", Up: true, PID: 4194302, Device: "cpu", Threads: 64, ISA: "avx512",
+			Model: "gopher-draft-go, gopher-draft-py, gopher-draft-prose", Identity: id},
+		{Role: "drafter", Up: true, Model: "lookup"}},
+		Fleet: []Member{{Role: "gateway", State: "up", Address: "127.0.0.1:8451", Host: "box"},
+			{Role: "verifier", State: "up", Identity: id}}}
+	print := func() string {
+		var out strings.Builder
+		if err := s.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	out := print()
+	for line := range strings.Lines(out) {
+		if n := len(strings.TrimSuffix(line, "\n")); n > 100 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+		if strings.HasSuffix(line, " \n") {
+			t.Errorf("spaces at the end of %q", line)
+		}
+	}
+	if strings.Contains(out, id) || strings.Contains(out, "FLEET") || strings.Count(out, "\n") != 7 ||
+		!strings.Contains(out, "  gopher-draft-go\n") || !strings.Contains(out, "   gopher-draft-prose\n") {
+		t.Errorf("ps prints\n%s", out)
+	}
+	s.Verbose = true
+	if out := print(); strings.Count(out, id) != 3 || !strings.Contains(out, "123456") || !strings.Contains(out, "FLEET") {
+		t.Errorf("ps -v prints\n%s", out)
+	}
+	s.Verbose, s.Fleet[1].State = false, "draining"
+	if out := print(); !strings.Contains(out, "draining") {
+		t.Errorf("ps of a verifier that drains prints\n%s", out)
 	}
 }
