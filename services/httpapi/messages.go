@@ -87,11 +87,15 @@ func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, public.De
 // translated is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
 const translated = 4
 
+// smallTranslated is the memory that the translation of a small body may take without being counted, as it is itself.
+const smallTranslated = 8 * smallBody
+
 // readWhole reads a body that is translated, and takes the memory for that.
 func readWhole(from io.Reader) ([]byte, error) {
-	raw, err := io.ReadAll(from)
+	raw, memory, err := oai.ReadWhole(from)
 	if b, ok := from.(*body); ok && err == nil {
-		for b.took > 0 && smallBody+b.took < int64(translated*len(raw)) {
+		need := int64(translated*len(raw) + memory)
+		for (b.took > 0 || need > smallTranslated) && smallBody+b.took < need {
 			if err := b.wait(); err != nil {
 				return nil, err
 			}

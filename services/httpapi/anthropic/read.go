@@ -5,7 +5,6 @@ package anthropic
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -251,13 +250,7 @@ func blocksOf(at string, raw json.RawMessage) ([]block, error) {
 		return []block{{Type: "text", Text: text}}, nil
 	}
 	var out []block
-	var wrong *json.UnmarshalTypeError
-	if err := json.Unmarshal(raw, &out); errors.As(err, &wrong) && wrong.Field != "" {
-		return nil, oai.Bad(at, "%s: %s of a content block is a JSON %s: want %s", at, wrong.Field, wrong.Value, wrong.Type)
-	} else if err != nil {
-		return nil, oai.Bad(at, "%s is neither a string nor an array of content blocks", at)
-	}
-	return out, nil
+	return out, oai.UnmarshalPart(at, raw, &out, "a string or an array of content blocks")
 }
 
 // texts joins the texts of blocks. own: the client can leave out what is none, so that is refused.

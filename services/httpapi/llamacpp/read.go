@@ -110,8 +110,14 @@ func (b *body) files() error {
 	raw, there := b.in["input_extra"]
 	delete(b.out, "input_extra")
 	var all []struct{ Filename, Text *string }
-	if there && json.Unmarshal(raw, &all) != nil || len(all) > mostFiles {
-		return oai.Bad("input_extra", "input_extra is %.50s: want an array of at most %d objects with filename and text", raw, mostFiles)
+	want := fmt.Sprintf("an array of at most %d objects with filename and text", mostFiles)
+	if there {
+		if err := oai.UnmarshalPart("input_extra", raw, &all, want); err != nil {
+			return err
+		}
+	}
+	if len(all) > mostFiles {
+		return oai.Bad("input_extra", "input_extra has %d files: want %s", len(all), want)
 	}
 	for i, f := range all {
 		if f.Text == nil {

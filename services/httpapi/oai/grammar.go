@@ -3,12 +3,10 @@ package oai
 import (
 	"errors"
 	"io"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
-
-// maxDepth is how many objects and arrays may lie inside one another.
-const maxDepth = 512
 
 // step says what may follow in a body.
 type step uint8
@@ -35,17 +33,23 @@ const (
 	wantNothing // behind the value
 )
 
-// grammar checks, byte by byte, that a body is one JSON value in UTF-8, nests at most maxDepth deep, and escapes no lone
-// UTF-16 surrogate, which Go would read as U+FFFD: another text than was sent.
+// grammar checks, byte by byte, that a body is one JSON value in UTF-8, nests at most maxDepth deep, holds no more than may be decoded,
+// names no field twice in one object, and escapes no lone UTF-16 surrogate, which Go would read as U+FFFD: another text than was sent.
 type grammar struct {
 	step    step
-	at      int64 // bytes checked
-	seen    bool  // something else than white space
-	depth   int
-	inside  [maxDepth]byte // '{' or '[' of those that are open
-	key     bool           // the string under way is a field's name
-	literal string         // the rest of true, false or null
-	word    string         // the whole of it
+	at      int64   // bytes checked
+	seen    bool    // something else than white space
+	open    []level // objects and arrays, the outermost first
+	key     bool    // the string under way is a field's name
+	literal string  // the rest of true, false or null
+	word    string  // the whole of it
+
+	counts  Counts
+	numbers bool   // those in arrays count as values
+	full    bool   // the error is that the body holds too much
+	path    []byte // the names of the fields under way, one behind another
+	names   names
+	objects uint64
 
 	more   int // missing bytes of a character
 	lo, hi byte
@@ -66,6 +70,9 @@ func (g *grammar) check(p []byte) (int, error) {
 			for i < len(p) && p[i] >= ' ' && p[i] < utf8.RuneSelf && p[i] != '"' && p[i] != '\\' {
 				i++
 			}
+			if g.key {
+				g.path = append(g.path, p[from:i]...)
+			}
 			if g.at += int64(i - from); i == len(p) {
 				break
 			}
@@ -85,7 +92,7 @@ func (g *grammar) end() error {
 		return bad("", "the body is empty: want a JSON object")
 	case g.more > 0:
 		return bad("", "the body is not valid UTF-8 at byte %d", g.rune0)
-	case g.step == wantNothing || g.depth == 0 && (g.step == inZero || g.step == inInteger || g.step == inFraction || g.step == inPower):
+	case g.step == wantNothing || len(g.open) == 0 && (g.step == inZero || g.step == inInteger || g.step == inFraction || g.step == inPower):
 		return nil
 	}
 	return bad("", "the body is not JSON: it ends at byte %d, inside of a value", g.at)
@@ -133,7 +140,8 @@ func (g *grammar) next(c byte) error {
 		if c != '"' {
 			return g.unexpected(c, "the name of a field in double quotes")
 		}
-		g.key, g.step = true, inString
+		top := &g.open[len(g.open)-1]
+		g.key, g.step, g.path = true, inString, g.path[:top.at]
 	case wantColon:
 		if c != ':' {
 			return g.unexpected(c, "a colon")
@@ -149,13 +157,16 @@ func (g *grammar) next(c byte) error {
 
 // begin begins a value.
 func (g *grammar) begin(c byte) error {
+	if err := g.count(c); err != nil {
+		return err
+	}
 	switch {
 	case c == '{' || c == '[':
-		if g.depth == maxDepth {
+		if len(g.open) == maxDepth {
 			return bad("", "the body nests more than %d deep at byte %d", maxDepth, g.at)
 		}
-		g.inside[g.depth] = c
-		g.depth++
+		g.objects++
+		g.open = append(g.open, level{kind: c, at: len(g.path), object: g.objects})
 		if g.step = wantFirstKey; c == '[' {
 			g.step = wantFirstElement
 		}
@@ -181,7 +192,7 @@ func (g *grammar) begin(c byte) error {
 
 // comma handles the byte after a value inside an object or array.
 func (g *grammar) comma(c byte) error {
-	in := g.inside[g.depth-1]
+	in := g.open[len(g.open)-1].kind
 	switch {
 	case c == ',' && in == '{':
 		g.step = wantKey
@@ -198,13 +209,14 @@ func (g *grammar) comma(c byte) error {
 }
 
 func (g *grammar) close() {
-	g.depth--
+	last := len(g.open) - 1
+	g.path, g.open = g.path[:g.open[last].at], g.open[:last]
 	g.ended()
 }
 
 // ended goes on after a value.
 func (g *grammar) ended() {
-	if g.step = wantNext; g.depth == 0 {
+	if g.step = wantNext; len(g.open) == 0 {
 		g.step = wantNothing
 	}
 }
@@ -247,15 +259,17 @@ func (g *grammar) character(c byte) error {
 		}
 		g.more--
 		g.lo, g.hi = 0x80, 0xbf
+		g.spelled(c)
 	case c == '\\':
 		g.step, g.escape0 = inEscape, g.at
 	case c == '"' && g.key:
-		g.step = wantColon
+		return g.named()
 	case c == '"':
 		g.ended()
 	case c < ' ':
 		return bad("", "the body is not JSON: a control character in a string at byte %d: want \\u%04x", g.at, c)
 	case c >= utf8.RuneSelf:
+		g.spelled(c)
 		return g.lead(c)
 	}
 	return nil
@@ -297,6 +311,7 @@ func (g *grammar) escape(c byte) error {
 		g.step, g.digits, g.code = inHex, 0, 0
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		g.step = inString
+		g.spelled(unescaped(c))
 	default:
 		return g.unexpected(c, "one of \"\\/bfnrtu behind a backslash")
 	}
@@ -316,16 +331,28 @@ func (g *grammar) hex(c byte) error {
 	g.step = inString
 	switch surrogate := utf16.IsSurrogate(g.code); {
 	case g.half != 0:
-		if utf16.DecodeRune(g.half, g.code) == utf8.RuneError {
+		r := utf16.DecodeRune(g.half, g.code)
+		if r == utf8.RuneError {
 			return g.halfCharacter(g.half, g.half0)
 		}
 		g.half = 0
+		g.spelled(utf8.AppendRune(nil, r)...)
 	case surrogate && g.code >= 0xdc00:
 		return g.halfCharacter(g.code, g.escape0)
 	case surrogate:
 		g.half, g.half0 = g.code, g.escape0
+	default:
+		g.spelled(utf8.AppendRune(nil, g.code)...)
 	}
 	return nil
+}
+
+// unescaped returns the character that stands for itself or for a control character behind a backslash.
+func unescaped(c byte) byte {
+	if i := strings.IndexByte("bfnrt", c); i >= 0 {
+		return "\b\f\n\r\t"[i]
+	}
+	return c
 }
 
 func hexDigit(c byte) (rune, bool) {
@@ -351,9 +378,9 @@ func (g *grammar) unexpected(c byte, want string) error {
 // notAValue is the error of a value that begins with a wrong word.
 func (g *grammar) notAValue(word string, at int64) error {
 	switch {
-	case g.depth == 0 && word == "\u00ef": // the first byte of a byte order mark, and of no JSON
+	case len(g.open) == 0 && word == "\u00ef": // the first byte of a byte order mark, and of no JSON
 		return bad("", "the body is not JSON: it begins with a byte order mark or another character outside of ASCII: want \"{\" first")
-	case g.depth == 0:
+	case len(g.open) == 0:
 		return bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word, at)
 	}
 	return bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, "+

@@ -1,7 +1,9 @@
 package oai
 
 import (
+	"bytes"
 	"encoding/json"
+	"reflect"
 	"slices"
 
 	"github.com/tandem-llm/tandem/services/conversation"
@@ -34,8 +36,11 @@ func readToolChoice(c *Call, name string, s *source) error {
 			Tools []namedTool `json:"tools"`
 		} `json:"allowed_tools"`
 	}
-	if err := json.Unmarshal(raw, &o); err != nil {
-		return bad(name, "%s is %s: want {\"type\": \"function\", \"function\": {\"name\": …}}", name, show(raw))
+	if !bytes.HasSuffix(raw, []byte("}")) {
+		return bad(name, "%s has more than %d bytes: want fewer names of tools", name, maxSmall)
+	}
+	if err := UnmarshalPart(name, raw, &o, `{"type": "function", "function": {"name": …}}`); err != nil {
+		return err
 	}
 	switch {
 	case o.Type == "allowed_tools":
@@ -58,9 +63,19 @@ type namedTool struct {
 	} `json:"function"`
 }
 
+// sentTool is a tool as chats and the Responses API send it.
+type sentTool struct {
+	Type string
+	conversation.Function
+	Nested conversation.Function `json:"function"`
+}
+
 // functions returns the tools that a model can be told of, in the form of chats, and the kinds of the others. A tool of another kind than a
 // function, such as a search that the server is to carry out, is left out. Odd schemas are left as they are.
 func functions(array json.RawMessage) (out json.RawMessage, others []string, err error) {
+	if err := check("tools", array, reflect.TypeFor[[]sentTool]()); err != nil {
+		return nil, nil, err
+	}
 	var all []json.RawMessage
 	if err := json.Unmarshal(array, &all); err != nil {
 		return nil, nil, err

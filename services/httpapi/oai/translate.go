@@ -3,7 +3,6 @@ package oai
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
@@ -17,19 +16,6 @@ func Bad(param, format string, args ...any) error { return bad(param, format, ar
 
 // Unsupported returns the error of a field that asks for what tandem does not do.
 func Unsupported(param, format string, args ...any) error { return unsupported(param, format, args...) }
-
-// Unmarshal decodes a body of an API into to. Errors: Invalid, with the field that has another type.
-func Unmarshal(body []byte, to any) error {
-	err := json.Unmarshal(body, to)
-	var t *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &t) && t.Field != "":
-		return typeError(t)
-	case err != nil:
-		return bad("", "the body is not a JSON object: %w", err)
-	}
-	return nil
-}
 
 // Asks reports whether a field has a value that asks for something.
 func Asks(raw json.RawMessage) bool {

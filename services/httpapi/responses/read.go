@@ -4,8 +4,8 @@
 package responses
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -244,8 +244,8 @@ func (p *Plan) choose(r *request, out map[string]any) error {
 		Type, Name, Mode, Namespace string
 		Tools                       []struct{ Type, Name, Namespace string }
 	}
-	if err := json.Unmarshal(r.ToolChoice, &c); err != nil {
-		return oai.Bad("tool_choice", "tool_choice is neither a string nor an object")
+	if err := oai.UnmarshalPart("tool_choice", r.ToolChoice, &c, "a string or an object"); err != nil {
+		return err
 	}
 	type named struct {
 		Name string `json:"name"`
@@ -293,19 +293,18 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 		return turns.All(), nil
 	}
 	var items []json.RawMessage
-	if err := json.Unmarshal(r.Input, &items); err != nil && len(r.Input) > 0 {
-		return nil, oai.Bad("input", "input is neither a string nor an array of items")
+	if len(r.Input) > 0 {
+		if err := oai.UnmarshalPart("input", r.Input, &items, "a string or an array of items"); err != nil {
+			return nil, err
+		}
 	}
 	h := history{plan: p, turns: &turns, names: map[string]string{}, ignored: ignored}
 	for i, raw := range items {
 		at := fmt.Sprintf("input[%d]", i)
 		var it item
-		if err := json.Unmarshal(raw, &it); err != nil && (it.Type == "" || slices.Contains(itemTypes, it.Type)) {
-			field, value := at, "no object"
-			if t := (*json.UnmarshalTypeError)(nil); errors.As(err, &t) && t.Field != "" {
-				field, value = at+"."+t.Field, "a JSON "+t.Value
-			}
-			return nil, oai.Bad(field, "%s is %s: want what OpenAI's reference says of it", field, value)
+		err := oai.UnmarshalPart(at, raw, &it, "an object")
+		if err != nil && (it.Type == "" || slices.Contains(itemTypes, it.Type)) {
+			return nil, err
 		}
 		if err := h.add(at, it, raw); err != nil {
 			return nil, err
@@ -368,7 +367,10 @@ func (h *history) add(at string, it item, raw json.RawMessage) error {
 	case "reasoning":
 		all := it.Summary
 		var content []part
-		if json.Unmarshal(it.Content, &content) == nil && len(content) > 0 {
+		if bytes.HasPrefix(it.Content, []byte("[")) && oai.Asks(it.Content) {
+			if err := oai.UnmarshalPart(at+".content", it.Content, &content, "an array of parts"); err != nil {
+				return err
+			}
 			all = content
 		}
 		for _, s := range all {
@@ -453,8 +455,8 @@ func texts(at string, raw json.RawMessage, instead func(part) string) (string, e
 		return plain, nil
 	}
 	var parts []part
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", oai.Bad(at, "%s is neither a string nor an array of parts", at)
+	if err := oai.UnmarshalPart(at, raw, &parts, "a string or an array of parts"); err != nil {
+		return "", err
 	}
 	var all []string
 	for i, p := range parts {
