@@ -152,3 +152,37 @@ func TestToldForm(t *testing.T) {
 		t.Errorf("DeepSeek's own form: %s", all)
 	}
 }
+
+// TestResultsOfCalls: a result is shown as that of the call of its id, or without one of the first of its name that has none, in each API.
+func TestResultsOfCalls(t *testing.T) {
+	s := serve(t, "{% for m in messages %}<{{ m.role }}>{% for c in m.tool_calls %}[{{ c.function.name }} {{ c.function.arguments|tojson }}]"+
+		"{% endfor %}{{ m.name }}{{ ':' if m.name }}{{ m.content }}{% endfor %}{{ tools }}", "hi")
+	const want = `<assistant>[f {"a": 1}][g {}][f {"a": 2}]<tool>f:one<tool>g:two<tool>f:three`
+	for _, c := range []struct{ path, body string }{
+		{"/v1/chat/completions", `{"max_tokens":5,"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[` +
+			`{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},{"id":"2","type":"function","function":{"name":"g",` +
+			`"arguments":"{}"}},{"id":"3","type":"function","function":{"name":"f","arguments":"{\"a\": 2}"}}]},{"role":"tool",` +
+			`"tool_call_id":"3","content":"three"},{"role":"tool","tool_call_id":"2","content":"two"},{"role":"tool","tool_call_id":"1",` +
+			`"content":"one"}]}`},
+		{"/v1/messages", `{"max_tokens":5,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"1",` +
+			`"name":"f","input":{"a":1}},{"type":"tool_use","id":"2","name":"g","input":{}},{"type":"tool_use","id":"3","name":"f","input":` +
+			`{"a":2}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"2","content":"two"},{"type":"tool_result",` +
+			`"tool_use_id":"3","content":"three"},{"type":"tool_result","tool_use_id":"1","content":"one"}]}]}`},
+		{"/v1/responses", `{"max_output_tokens":5,"input":[{"role":"user","content":"q"},{"type":"function_call","call_id":"1","name":"f",` +
+			`"arguments":"{\"a\":1}"},{"type":"function_call","call_id":"2","name":"g","arguments":"{}"},{"type":"function_call","call_id":"3",` +
+			`"name":"f","arguments":"{\"a\":2}"},{"type":"function_call_output","call_id":"3","output":"three"},{"type":` +
+			`"function_call_output","call_id":"1","output":"one"},{"type":"function_call_output","call_id":"2","output":"two"}]}`},
+		{"/api/chat", `{"stream":false,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":` +
+			`{"name":"f","arguments":{"a":1}}},{"function":{"name":"g","arguments":{}}},{"function":{"name":"f","arguments":{"a":2}}}]},` +
+			`{"role":"tool","tool_name":"g","content":"two"},{"role":"tool","name":"f","content":"one"},{"role":"tool","tool_name":"f",` +
+			`"content":"three"}]}`},
+		{"/api/chat", `{"stream":false,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"id":"x",` +
+			`"function":{"name":"f","arguments":{"a":1}}},{"id":"y","function":{"name":"g","arguments":{}}},{"id":"z","function":{"name":"f",` +
+			`"arguments":{"a":2}}}]},{"role":"tool","tool_call_id":"z","content":"three"},{"role":"tool","tool_call_id":"y","content":"two"},` +
+			`{"role":"tool","tool_call_id":"x","content":"one"}]}`},
+	} {
+		if answer, all := s.ask(t, c.path, c.body); answer.StatusCode != http.StatusOK || !strings.Contains(s.asked, want) {
+			t.Errorf("%s %s: %s, asked\n%s\nwant\n%s\n%s", c.path, c.body, answer.Status, s.asked, want, all)
+		}
+	}
+}

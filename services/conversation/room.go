@@ -41,6 +41,7 @@ func (r Room) Render(ctx context.Context, of Conversation) (Prompt, error) {
 		return Prompt{}, &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: tandem.Errorf("chat", tandem.Unsupported,
 			"model %s has no tokenizer.chat_template: give one with --chat-template, or use %s", r.Model, r.Instead)}
 	}
+	of.Messages = paired(of.Messages)
 	p, err := r.Chat.Prompt(ctx, of)
 	switch kind := tandem.KindOf(err); {
 	case err == nil || ctx.Err() != nil:

@@ -66,3 +66,17 @@ func TestCustomTool(t *testing.T) {
 		t.Errorf("streamed: %s", all)
 	}
 }
+
+// TestCustomGrammar: the grammar of a custom tool's text reaches the model in the tool's description.
+func TestCustomGrammar(t *testing.T) {
+	s, prompt := recorder(t)
+	for format, told := range map[string]string{
+		`{"type":"grammar","syntax":"lark","definition":"start: \"x\""}`: `d\n\nThe argument input is a text that follows this grammar (lark):\nstart: \"x\"`,
+		`{"type":"text"}`: `"description":"d"`, `null`: `"description":"d"`, `"odd"`: `"description":"d"`,
+	} {
+		body := `{"input":"a","tools":[{"type":"custom","name":"p","description":"d","format":` + format + `}]}`
+		if answer, all := s.ask(t, "POST", "/v1/responses", body); answer.StatusCode != 200 || !strings.Contains(prompt(), told) {
+			t.Errorf("%s: %s %s, read as %s, want %s", body, answer.Status, all, prompt(), told)
+		}
+	}
+}

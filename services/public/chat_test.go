@@ -257,7 +257,7 @@ func TestConversation(t *testing.T) {
 		}
 		history, _ := json.Marshal([]any{called(first.calls[0]), called(first.calls[1])})
 		prompt += "assistant: I look.|Two places.|" + string(history) + "||\n" +
-			"tool: 21|||" + first.calls[0].GetId() + "|weather\ntool: 3|||" + first.calls[1].GetId() + "|\n"
+			"tool: 21|||" + first.calls[0].GetId() + "|weather\ntool: 3|||" + first.calls[1].GetId() + "|weather\n"
 		if got := promptOf(bytesOfIDs(h.started.GetStarted().GetPrompt().GetIds())); got != prompt {
 			t.Errorf("the second prompt is\n%s, want\n%s", got, prompt)
 		}

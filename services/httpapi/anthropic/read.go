@@ -182,7 +182,6 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 	if system != "" {
 		out.Add(oai.Sent{Role: "system", Content: system})
 	}
-	names := map[string]string{} // of tools, by the id of their call
 	for i, m := range r.Messages {
 		at := fmt.Sprintf("messages[%d]", i)
 		blocks, err := blocksOf(at+".content", m.Content)
@@ -191,10 +190,10 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 		}
 		switch m.Role {
 		case "user":
-			err = user(&out, at, blocks, names, o)
+			err = user(&out, at, blocks, o)
 		case "assistant":
 			var t oai.Sent
-			if t, err = assistant(at, blocks, names, o); err == nil {
+			if t, err = assistant(at, blocks, o); err == nil {
 				out.Add(t)
 			}
 		case "system": // in the middle: few templates take that, and at the front it would change what is cached
@@ -296,7 +295,7 @@ func (b block) asText(at string, own bool, o Options) (string, error) {
 }
 
 // user adds a user's message: results of tools become messages of their own, before its text.
-func user(out *oai.Turns, at string, blocks []block, names map[string]string, o Options) error {
+func user(out *oai.Turns, at string, blocks []block, o Options) error {
 	var said []block
 	for i, b := range blocks {
 		if b.Type != "tool_result" {
@@ -314,7 +313,7 @@ func user(out *oai.Turns, at string, blocks []block, names map[string]string, o 
 		if b.IsError && text == "" {
 			text = "error"
 		}
-		out.Add(oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse, Name: names[b.ToolUse]})
+		out.Add(oai.Sent{Role: "tool", Content: text, CallID: b.ToolUse})
 	}
 	text, err := texts(at+".content", said, true, o)
 	if err != nil {
@@ -327,7 +326,7 @@ func user(out *oai.Turns, at string, blocks []block, names map[string]string, o 
 }
 
 // assistant returns an assistant's message.
-func assistant(at string, blocks []block, names map[string]string, o Options) (oai.Sent, error) {
+func assistant(at string, blocks []block, o Options) (oai.Sent, error) {
 	t := oai.Sent{Role: "assistant"}
 	var said []block
 	var thoughts []string
@@ -340,7 +339,6 @@ func assistant(at string, blocks []block, names map[string]string, o Options) (o
 				field := fmt.Sprintf("%s.content[%d].name", at, i)
 				return t, oai.Bad(field, "%s is missing: want the name of the tool that was called", field)
 			}
-			names[b.ID] = b.Name
 			t.ToolCalls = append(t.ToolCalls, oai.SentCall(b.ID, b.Name, b.Input))
 		default:
 			said = append(said, b)

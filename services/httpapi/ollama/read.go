@@ -40,12 +40,14 @@ type message struct {
 	Thinking  string          `json:"thinking"`
 	Images    json.RawMessage `json:"images"`
 	ToolCalls []struct {
+		ID       string `json:"id"`
 		Function struct {
 			Name      string          `json:"name"`
 			Arguments json.RawMessage `json:"arguments"`
 		} `json:"function"`
 	} `json:"tool_calls"`
 	ToolName string `json:"tool_name"`
+	Name     string `json:"name"` // the same, of older clients
 	ToolID   string `json:"tool_call_id"`
 }
 
@@ -79,22 +81,21 @@ func Chat(body []byte, l Limits, ignored func(string)) (*Plan, error) {
 	}
 	r.keeps(ignored)
 	var turns []oai.Sent
-	last := "" // id of the latest call: Ollama's results name their tool alone
 	for i, m := range r.Messages {
 		if oai.Asks(m.Images) && m.Role != "tool" && m.Role != "assistant" {
 			return nil, oai.Unsupported(fmt.Sprintf("messages[%d].images", i), "messages[%d].images is not supported: leave it out", i)
 		}
 		t := oai.Sent{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
 		for k, c := range m.ToolCalls {
-			last = fmt.Sprintf("call%02d%03d", i%100, k%1000)
-			t.ToolCalls = append(t.ToolCalls, oai.SentCall(last, c.Function.Name, c.Function.Arguments))
+			id := cmp.Or(c.ID, fmt.Sprintf("call%02d%03d", i%100, k%1000))
+			t.ToolCalls = append(t.ToolCalls, oai.SentCall(id, c.Function.Name, c.Function.Arguments))
 		}
 		if oai.Asks(m.Images) {
 			ignored("messages[].images")
 			t.Content = strings.TrimPrefix(t.Content+"\n"+oai.Instead("images"), "\n")
 		}
 		if m.Role == "tool" {
-			t.CallID, t.Name = cmp.Or(m.ToolID, last), m.ToolName
+			t.CallID, t.Name = m.ToolID, cmp.Or(m.ToolName, m.Name)
 		}
 		turns = append(turns, t)
 	}

@@ -54,7 +54,8 @@ type tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
-	Tools       []tool          `json:"tools"` // of a namespace
+	Tools       []tool          `json:"tools"`  // of a namespace
+	Format      json.RawMessage `json:"format"` // of a custom tool's text
 }
 
 // item is one entry of the input.
@@ -191,6 +192,7 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 	add := func(t tool, namespace string) {
 		f := conversation.Function{Name: t.Name, Description: t.Description, Parameters: t.Parameters}
 		if t.Type == "custom" {
+			f.Description = strings.TrimSpace(f.Description + "\n\n" + t.grammar())
 			f.Parameters = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
 		}
 		if _, taken := p.Tools[f.Name]; taken && namespace != "" {
@@ -219,6 +221,15 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 	if len(all) > 0 {
 		out["tools"] = all
 	}
+}
+
+// grammar tells the model how the text of a custom tool is written, "" if it may be any; nothing forces it.
+func (t tool) grammar() string {
+	var f struct{ Type, Syntax, Definition string }
+	if json.Unmarshal(t.Format, &f) != nil || f.Type != "grammar" || f.Definition == "" {
+		return ""
+	}
+	return "The argument input is a text that follows this grammar (" + f.Syntax + "):\n" + f.Definition
 }
 
 // offered returns the name by which the model knows a tool of the client's.
@@ -298,7 +309,7 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 			return nil, err
 		}
 	}
-	h := history{plan: p, turns: &turns, names: map[string]string{}, ignored: ignored}
+	h := history{plan: p, turns: &turns, ignored: ignored}
 	for i, raw := range items {
 		at := fmt.Sprintf("input[%d]", i)
 		var it item
@@ -324,8 +335,7 @@ var itemTypes = []string{"message", "function_call", "function_call_output", "cu
 type history struct {
 	plan    *Plan
 	turns   *oai.Turns
-	names   map[string]string // of tools, by the id of their call
-	thought []string          // of the assistant's turn that comes next
+	thought []string // of the assistant's turn that comes next
 	ignored func(string)
 }
 
@@ -355,7 +365,6 @@ func (h *history) add(at string, it item, raw json.RawMessage) error {
 		if it.Type == "custom_tool_call" {
 			arguments, _ = conversation.Marshal(map[string]string{"input": it.Input})
 		}
-		h.names[it.CallID] = name
 		t := h.assistant()
 		t.ToolCalls = append(t.ToolCalls, oai.SentCall(it.CallID, name, arguments))
 	case "function_call_output", "custom_tool_call_output":
@@ -363,7 +372,7 @@ func (h *history) add(at string, it item, raw json.RawMessage) error {
 		if err != nil {
 			return err
 		}
-		h.turns.Add(oai.Sent{Role: "tool", Content: result, CallID: it.CallID, Name: h.names[it.CallID]})
+		h.turns.Add(oai.Sent{Role: "tool", Content: result, CallID: it.CallID})
 	case "reasoning":
 		all := it.Summary
 		var content []part
