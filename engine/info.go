@@ -21,6 +21,8 @@ type Info struct {
 	Parameters   int64    // weights of all tensors but those that are left out
 	FileBytes    int64    // size of the file, or of all files of a split model
 	Parts        int      // files
+	Paths        []string // of all of them, in their order
+	Stored       string   // how llama.cpp names the types of its weights together, such as Q4_K_M: the file's word, else the most frequent
 	Types        map[string]TypeUse
 	TiedHead     bool     // the output matrix is the embedding
 	WeightBytes  int64    // weights in memory, packed as a CPU wants them (kernels.Groups16)
@@ -76,6 +78,7 @@ func Inspect(path string) (*Info, error) {
 		Traits:       describe(&cfg, w),
 		FileBytes:    f.Size(),
 		Parts:        f.Parts(),
+		Paths:        f.Paths(),
 		Types:        typesOf(f, c.Matrices),
 		TiedHead:     f.Tensor("output.weight") == nil,
 		ChatTemplate: f.Has("tokenizer.chat_template"),
@@ -104,7 +107,27 @@ func Inspect(path string) (*Info, error) {
 			info.Parameters += int64(t.Elements())
 		}
 	}
+	info.Stored = storedAs(f, info.Types)
 	return info, nil
+}
+
+// fileTypes are llama.cpp's names of the numbers in general.file_type (enum llama_ftype).
+var fileTypes = map[int]string{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+	12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS", 32: "BF16",
+	38: "MXFP4"}
+
+// storedAs names the types of all weights together.
+func storedAs(f *gguf.File, types map[string]TypeUse) string {
+	if n, err := f.IntOr("general.file_type", 0, math.MaxInt32, -1); err == nil && fileTypes[n] != "" {
+		return fileTypes[n]
+	}
+	most := ""
+	for name, u := range types {
+		if m := types[most].FileBytes; u.FileBytes > m || u.FileBytes == m && name < most {
+			most = name
+		}
+	}
+	return strings.ToUpper(most)
 }
 
 // readPooling reads how a vector of a text is made; the numbers are llama.cpp's.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
@@ -50,12 +51,16 @@ func (c *gatewayCmd) Run(a *app) error {
 			return err
 		}
 	}
+	folder, err := cache.Dir()
+	if err != nil {
+		folder = "" // a user without a folder keeps nothing
+	}
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Target: path,
 		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifiers: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		PoolStore: c.PoolStore,
 		HTTP:      web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields,
-		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys,
+		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys, Cache: folder,
 		MetricsKeys: metricsKeys,
 		NoLookup:    !c.Lookup, Recycling: c.Recycling, EarlierTexts: earlier})
 }

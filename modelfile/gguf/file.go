@@ -208,6 +208,14 @@ func (f *File) Path() string { return f.parts[0].path }
 // Parts returns the number of files: more than 1 if the model was split.
 func (f *File) Parts() int { return len(f.parts) }
 
+// Paths returns the paths of all files, in their order.
+func (f *File) Paths() (all []string) {
+	for _, p := range f.parts {
+		all = append(all, p.path)
+	}
+	return all
+}
+
 // Version returns the version of the format, 2 or 3.
 func (f *File) Version() int { return int(f.version) }
 

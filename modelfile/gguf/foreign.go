@@ -76,11 +76,11 @@ func (f *File) LanguageModel() error {
 	is := ""
 	switch {
 	case kind == "mmproj" || arch == "clip" || arch == "mmproj":
-		is = fmt.Sprintf("architecture %q: a projector, which is a tower that reads pictures or sound, without a language model: want the file "+
-			"of the language model, whose texts do not depend on it", arch)
+		is = fmt.Sprintf("architecture %q: a projector, a tower that reads pictures or sound, without a language model: want the "+
+			"file of the language model, whose texts do not depend on it", arch)
 	case kind == "adapter" || f.Has("adapter.type"):
-		is = fmt.Sprintf("an adapter (LoRA) of a model of architecture %q: want the model itself, or both merged into one file; tandem applies "+
-			"no adapters", arch)
+		is = fmt.Sprintf("an adapter (LoRA) of a model of architecture %q: want the model itself, or both merged into one file; "+
+			"tandem applies no adapters", arch)
 	case kind == "imatrix" || f.Has("imatrix.chunk_count") || f.Has("imatrix.datasets"):
 		is = matrix
 	default:

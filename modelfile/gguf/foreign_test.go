@@ -2,7 +2,6 @@ package gguf
 
 import (
 	"encoding/binary"
-	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -11,7 +10,7 @@ import (
 // TestForeign: a file that is no model is called what it is, and what would be right is said.
 func TestForeign(t *testing.T) {
 	length := binary.LittleEndian.AppendUint64(nil, 2000)
-	matrix := slices.Concat(binary.LittleEndian.AppendUint32(nil, 210), binary.LittleEndian.AppendUint32(nil, 19), []byte("blk.0.attn_q.weight"))
+	matrix := append([]byte{210, 0, 0, 0, 19, 0, 0, 0}, "blk.0.attn_q.weight"...)
 	for what, data := range map[string][]byte{
 		"pointer of Git LFS":    []byte("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n"),
 		"web page":              []byte("\n<!DOCTYPE html><html>"),

@@ -56,6 +56,7 @@ type Config struct {
 	Strict          bool         // as httpapi.Config.Strict
 	KeepAttribution bool         // as httpapi.Config.KeepAttribution
 	Pooling         string       // last or mean; "" or auto: as the target's file says
+	Cache           string       // folder in which the digest of the target's file is kept; "": nowhere
 	Keys            *access.Keys // of clients; nil: everybody who can connect is served
 	MetricsKeys     *access.Keys // the only keys for the metrics; nil: the clients' keys work
 
@@ -104,7 +105,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
 		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint()),
 		Embedding: c.embedding(info)},
-		model{c.Target, info.Config.Name, info.Config.Arch, vocab, room, info.Sampling})
+		model{c.Target, info.Config.Name, info.Config.Arch, vocab, room, info.Sampling, info, newFileDigest(c.Cache, info.Paths...)})
 	defer undo.Run()
 	if err != nil {
 		r.Server.Close()
@@ -195,6 +196,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		config.Limits.Context)
 	out = front{Gateway: g, model: config.ModelName, fleet: peers.fleet, pool: poolConfig}
 	if c.HTTP != NoHTTP {
+		undo.Add(target.digest.begin(ctx, monitor.Loading))
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
 		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,
 			Limits: config.Limits, Describe: describe, Drafters: members.Names, Slots: monitor.Slots, Health: monitor.Health,

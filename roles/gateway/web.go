@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/httpapi"
@@ -21,6 +22,8 @@ type model struct {
 	vocab              *token.Vocab
 	chat               conversation.Chat
 	sampling           tandem.Preset // as its file says
+	info               *engine.Info
+	digest             *fileDigest
 }
 
 // web opens the HTTP server of h; it fills in what the model and the configuration decide.
@@ -63,7 +66,8 @@ func serveWith(ctx context.Context, r *roles.Process, web *httpapi.Server) error
 
 // told returns the description of the model for HTTP's clients.
 func (m model) told() httpapi.Model {
-	out := httpapi.Model{Name: roles.ModelName(m.path), Architecture: m.architecture, File: filepath.Base(m.path)}
+	out := httpapi.Model{Name: roles.ModelName(m.path), Architecture: m.architecture, File: filepath.Base(m.path),
+		Bytes: m.info.FileBytes, Parameters: m.info.Parameters, Stored: m.info.Stored, Trained: m.info.Config.Context, Digest: m.digest.Hex}
 	if t, ok := m.chat.(interface{ Source() string }); ok {
 		out.Template = t.Source()
 	}

@@ -9,6 +9,8 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
 	"net/http"
 	"time"
@@ -69,6 +71,11 @@ type Model struct {
 	Created      time.Time // of its file; zero: that of the server's start
 	File         string    // its name
 	Template     string    // the source of its chat template, "" for none
+	Bytes        int64     // of its files
+	Parameters   int64
+	Stored       string        // the type of its weights, as Q4_K_M
+	Trained      int           // positions that it was made for; 0: not known
+	Digest       func() string // of its files, at least 12 characters; nil: one of its name
 }
 
 // Vocab is the target's vocabulary. Safe for concurrent use.
@@ -132,9 +139,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err = c.Model.check(); err != nil {
 		return c, err
 	}
-	if c.Model.Created.Unix() < 0 { // clients read it into a number without a sign
-		c.Model.Created = time.Now()
-	}
+	c.Model = c.Model.withDefaults()
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
@@ -171,4 +176,16 @@ func (c Config) withDefaults() (Config, error) {
 		c.Counters = new(tandem.Counters)
 	}
 	return c, nil
+}
+
+// withDefaults returns m filled in.
+func (m Model) withDefaults() Model {
+	if m.Digest == nil {
+		of := sha256.Sum256([]byte(m.Name))
+		m.Digest = func() string { return hex.EncodeToString(of[:]) }
+	}
+	if m.Created.Unix() < 0 { // clients read it into a number without a sign
+		m.Created = time.Now()
+	}
+	return m
 }

@@ -38,13 +38,15 @@ func (s *Server) ollamaVersion(w http.ResponseWriter, _ *call) error {
 // details says what the model is, as far as its file told.
 func (s *Server) details() ollama.Details {
 	m := s.cfg.Model
-	return ollama.Details{Format: "gguf", Family: m.Architecture, Families: []string{m.Architecture}}
+	return ollama.Details{Format: "gguf", Family: m.Architecture, Families: []string{m.Architecture},
+		Parameters: ollama.Short(m.Parameters), Quantization: m.Stored}
 }
 
 // ollamaModels lists the model under all of its names.
 func (s *Server) ollamaModels() (all []ollama.Model) {
 	for _, name := range s.cfg.Model.names() {
-		all = append(all, ollama.Model{Name: name, Model: name, Modified: s.cfg.Model.Created.Format(time.RFC3339), Details: s.details()})
+		all = append(all, ollama.Model{Name: name, Model: name, Modified: s.cfg.Model.Created.Format(time.RFC3339), Details: s.details(),
+			Size: s.cfg.Model.Bytes, Digest: s.cfg.Model.Digest()})
 	}
 	return all
 }
@@ -85,7 +87,7 @@ func (s *Server) ollamaShow(w http.ResponseWriter, c *call) error {
 	s.reply(w, http.StatusOK, ollama.Show{Template: m.Template, Details: s.details(), Capabilities: can,
 		Modified: m.Created.Format(time.RFC3339),
 		Info: map[string]any{"general.architecture": m.Architecture, m.Architecture + ".context_length": s.cfg.Limits.Context,
-			"tokenizer.ggml.vocab_size": s.cfg.Limits.Vocab}})
+			"tokenizer.ggml.vocab_size": s.cfg.Limits.Vocab, "general.parameter_count": m.Parameters}})
 	return nil
 }
 

@@ -129,12 +129,20 @@ func TestOllamaForms(t *testing.T) {
 
 // TestOllamaModels: what programs look for before they ask.
 func TestOllamaModels(t *testing.T) {
-	s := serve(t, script(nil), func(c *Config) { c.Model.Aliases = []string{"qwen:latest"}; c.Model.Template = "{{ x }}" })
+	s := serve(t, script(nil), func(c *Config) {
+		c.Model.Aliases = []string{"qwen:latest"}
+		c.Model.Template = "{{ x }}"
+		c.Model.Bytes, c.Model.Parameters, c.Model.Stored = 1_500_000_000, 1_543_000_000, "Q4_K_M"
+		c.Model.Digest = func() string { return strings.Repeat("ab", 32) }
+	})
 	for path, want := range map[string]string{
 		"/api/version": `{"version":"0.17.4"}`,
 		"/api/tags":    `"name":"qwen:latest","model":"qwen:latest"`,
 		"/api/ps":      `"context_length":64`,
+		"/api/ps ":     `"size":1500000000,"size_vram":0,"digest":"` + strings.Repeat("ab", 32) + `"`,
+		"/api/tags ":   `"parameter_size":"1.5B","quantization_level":"Q4_K_M"`,
 	} {
+		path = strings.TrimSpace(path)
 		if answer, all := s.ask(t, "GET", path, ""); answer.StatusCode != 200 || !strings.Contains(all, want) {
 			t.Errorf("%s: %s: %s, want %s", path, answer.Status, all, want)
 		}

@@ -91,7 +91,7 @@ func TestShapes(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	s := serve(t, script(nil), nil)
-	const model = `{"id":"gopher","object":"model","created":1700000000,"owned_by":"tandem","meta":{"architecture":"llama","n_vocab":300,"n_ctx":64}}`
+	const model = `{"id":"gopher","object":"model","created":1700000000,"owned_by":"tandem","max_model_len":64,"context_length":64,"meta":{"architecture":"llama","n_vocab":300,"n_ctx":64}}`
 	_, all := s.ask(t, "GET", "/v1/models", "")
 	same(t, "list", all, `{"data":[`+model+`],"object":"list"}`)
 	_, all = s.ask(t, "GET", "/v1/models/gopher", "")

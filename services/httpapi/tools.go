@@ -21,6 +21,8 @@ type modelObject struct {
 	Object  string    `json:"object"`
 	Created int64     `json:"created"`
 	OwnedBy string    `json:"owned_by"`
+	Most    int       `json:"max_model_len"`  // vLLM's name of the context
+	Context int       `json:"context_length"` // OpenRouter's and LM Studio's
 	Meta    modelMeta `json:"meta"`
 }
 
@@ -28,12 +30,16 @@ type modelMeta struct {
 	Architecture string `json:"architecture,omitempty"`
 	Vocab        int    `json:"n_vocab"`
 	Context      int    `json:"n_ctx"`
+	Trained      int    `json:"n_ctx_train,omitempty"`
+	Parameters   int64  `json:"n_params,omitempty"`
+	Bytes        int64  `json:"size,omitempty"`
 }
 
 func (s *Server) modelObject(name string) modelObject {
 	m := s.cfg.Model
 	return modelObject{ID: name, Object: "model", Created: m.Created.Unix(), OwnedBy: "tandem",
-		Meta: modelMeta{m.Architecture, s.cfg.Limits.Vocab, s.cfg.Limits.Context}}
+		Most: s.cfg.Limits.Context, Context: s.cfg.Limits.Context,
+		Meta: modelMeta{m.Architecture, s.cfg.Limits.Vocab, s.cfg.Limits.Context, m.Trained, m.Parameters, m.Bytes}}
 }
 
 // maxAlias bounds the name of a model in bytes.

@@ -2,6 +2,7 @@ package ollama
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -88,6 +89,21 @@ type Details struct {
 	Families     []string `json:"families"`
 	Parameters   string   `json:"parameter_size"`
 	Quantization string   `json:"quantization_level"`
+}
+
+// Short returns a number of parameters as Ollama shows it: 134.52M, 1.5B; "" for none.
+func Short(n int64) string {
+	switch f := float64(n); {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1fB", f/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.2fM", f/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.2fK", f/1e3)
+	case n > 0:
+		return fmt.Sprint(n)
+	}
+	return ""
 }
 
 // Show is what /api/show answers.
