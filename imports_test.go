@@ -117,7 +117,7 @@ var rooms = map[string][]string{
 	// devices beside each other: models compared bit for bit, and whole tandems
 	"bench/devices": {".", "bench/figures", "bench/prompts", "engine"},
 	"bench/figures": {},
-	"bench/prompts": {"."},
+	"bench/prompts": {".", "testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats

@@ -5,10 +5,13 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/testdata"
 )
 
 // Prompt is one line of a prompts file, or a generated prompt.
@@ -25,9 +28,19 @@ type Set struct {
 	Prompts []Prompt
 }
 
+// The files that the program carries: Read takes them where there is no such file.
+const (
+	Texts = "testdata/prompts.jsonl" // to continue
+	Chats = "testdata/chats.jsonl"
+)
+
 // Read reads a file of prompts, by domain in order of appearance. Errors: Invalid, in the words of the command line.
 func Read(path string) ([]Set, error) {
+	var f fs.File
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && (path == Texts || path == Chats) {
+		f, err = testdata.Prompts.Open(filepath.Base(path))
+	}
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: %w", path, errors.Unwrap(err))
 	}

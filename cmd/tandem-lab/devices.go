@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -88,11 +89,7 @@ func (c *devicesCmd) config(a *app) (out devices.Config, err error) {
 	if len(out.Places) == 0 {
 		return out, nil
 	}
-	path, err := find.Prompts(c.Prompts)
-	if err != nil {
-		return out, err
-	}
-	sets, err := prompts.Read(path)
+	sets, err := prompts.Read(cmp.Or(c.Prompts, prompts.Texts))
 	for _, s := range sets {
 		out.Prompts = append(out.Prompts, s.Take(c.Count).Prompts...)
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
@@ -46,9 +48,7 @@ func (c *guessesCmd) Run(a *app) error {
 	if config.Target, err = find.Target(c.Target); err != nil {
 		return err
 	}
-	if config.Prompts, err = find.Prompts(c.Prompts); err != nil {
-		return err
-	}
+	config.Prompts = cmp.Or(c.Prompts, prompts.Texts)
 	bar := &terminal.Steps{To: a.stderr, Counts: true}
 	config.Progress = func(p guesses.Progress) { bar.Step(p.Doing, int64(p.Done), int64(p.Total)) }
 	return c.with(func(d kernels.Device) error {

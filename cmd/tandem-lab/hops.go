@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/device"
@@ -51,9 +53,7 @@ func (c *hopsCmd) Run(a *app) (err error) {
 	if conf.Drafts, err = find.Drafts(c.Draft, c.Target, conf.Request); err != nil {
 		return err
 	}
-	if conf.Prompts, err = find.Prompts(c.Prompts); err != nil {
-		return err
-	}
+	conf.Prompts = cmp.Or(c.Prompts, prompts.Texts)
 	vocab, err := token.Open(conf.Target)
 	if err != nil {
 		return err

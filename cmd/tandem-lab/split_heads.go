@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
@@ -32,9 +33,7 @@ func (c *splitCmd) heads(a *app, path string, info *engine.Info, p coreGroups) e
 	if config.Heads, err = find.Heads(config.Heads); err != nil {
 		return err
 	}
-	if config.Prompts, err = find.Prompts(""); err != nil {
-		return err
-	}
+	config.Prompts = prompts.Texts
 	if err := c.divideByTimes(a, path, info, p); err != nil {
 		return err
 	}

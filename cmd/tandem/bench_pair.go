@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,10 +84,7 @@ func (c *benchPairCmd) config(a *app) (out pair.Config, err error) {
 
 // prompts fills in the prompts.
 func (c *benchPairCmd) prompts(out *pair.Config) error {
-	path, err := find.Chats(c.Prompts)
-	if err != nil {
-		return err
-	}
+	path := cmp.Or(c.Prompts, prompts.Chats)
 	sets, err := prompts.Read(path)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
@@ -91,7 +93,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 		out.Streamed = file.Size() > c.MemoryBudget.Bytes()
 	}
 	out.AtRatio = func(ctx context.Context, want float64) (system.Group, func(), error) { return c.atRatio(ctx, a, want) }
-	out.Prompts, err = find.Prompts(c.Prompts)
+	out.Prompts = cmp.Or(c.Prompts, prompts.Texts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
 	return out, err
 }

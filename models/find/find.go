@@ -115,24 +115,6 @@ func shippedSides(names []string, flag string) (err error) {
 	return nil
 }
 
-// Prompts returns path, or that of the shipped prompts, which are texts to continue.
-func Prompts(path string) (string, error) { return shippedPrompts(path, "prompts.jsonl") }
-
-// Chats returns path, or that of the shipped prompts of chats.
-func Chats(path string) (string, error) { return shippedPrompts(path, "chats.jsonl") }
-
-func shippedPrompts(path, name string) (string, error) {
-	if path != "" {
-		return path, nil
-	}
-	model, err := Target("")
-	if shipped := filepath.Join(filepath.Dir(model), "..", "testdata", name); err == nil && exists(shipped) {
-		return shipped, nil
-	}
-	return "", tandem.Errorf("", tandem.Invalid, "no prompts: give --prompts FILE, or run inside a checkout of tandem, "+
-		"whose testdata/%s is the default", name)
-}
-
 // modelPath returns path or, if it is empty, the shipped model's: in the folder models of the checkout around the working
 // directory, in one beside the program, or in the program itself.
 func modelPath(path, name, flag string) (string, error) {
