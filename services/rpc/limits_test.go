@@ -8,15 +8,20 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/tandem-llm/tandem"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
 // limited serves health with limits.
@@ -315,5 +320,40 @@ func TestAdmitComesFirst(t *testing.T) {
 	}
 	if n := counters.Snapshot()["rpc.refused"]; n < mostRefused {
 		t.Errorf("%d refused calls counted", n)
+	}
+}
+
+// TestMessagesAreCounted: a request of many small messages or texts is refused before they are decoded; as many as a request may have are
+// not.
+func TestMessagesAreCounted(t *testing.T) {
+	list := func(field protowire.Number, n int) []byte {
+		one := protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil)
+		return bytes.Repeat(one, n)
+	}
+	call := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), list(4, 80_000)) // messages[0].tool_calls
+	for name, c := range map[string]struct {
+		raw     []byte
+		refused string
+	}{
+		"messages":       {list(1, 1_900_000), "messages is one too many"},
+		"tool calls":     {call, "is one too many"},
+		"texts":          {list(14, 1_900_000), "texts"},
+		"some messages":  {list(1, 60_000), ""},
+		"a broken one":   {append(list(1, 60_000), 0x0a, 0x7f), "request cannot be decoded"},
+		"unknown fields": {list(1000, 900_000), ""},
+	} {
+		var m tandemv1.ChatRequest
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &m); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		runtime.ReadMemStats(&after)
+		if err := decoded(&m); (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v, want %q", name, err, c.refused)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 48<<20 {
+			t.Errorf("%s: %d bytes were allocated for %d", name, took, len(c.raw))
+		}
 	}
 }
