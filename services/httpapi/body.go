@@ -122,6 +122,18 @@ func (b *body) wait() error {
 	return nil
 }
 
+// hold takes memory for what becomes of a body that is here, so that it holds so many bytes in all.
+func (b *body) hold(bytes int64) error {
+	for smallBody+b.took < bytes {
+		if err := b.wait(); err != nil {
+			return err
+		}
+	}
+	b.read() // a body that is here is not slow
+	_ = b.rc.SetReadDeadline(time.Time{})
+	return nil
+}
+
 // readsOn begins to measure the rate at which the body comes.
 func (b *body) readsOn(now time.Time) {
 	b.since.Store(ticks(now))

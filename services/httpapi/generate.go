@@ -104,28 +104,35 @@ func (s *Server) tokens(ctx context.Context, o *oai.Call, p oai.Prompt) ([]tande
 	if p.Tokens != nil || p.Text == "" && !o.FillIn() {
 		return p.Tokens, nil
 	}
-	if err := cmp.Or(s.hopeless("prompt", p.Text), s.hopeless("suffix", o.Suffix)); err != nil {
-		return nil, err
-	}
+	all := []string{p.Text, o.Suffix}
 	size := len(p.Text) + len(o.Suffix)
 	for _, f := range o.Files {
-		if err := s.hopeless("input_extra", f.Text); err != nil {
-			return nil, err
-		}
+		all = append(all, f.Text)
 		size += len(f.Name) + len(f.Text)
+	}
+	err := cmp.Or(s.hopeless("prompt", p.Text), s.hopeless("suffix", o.Suffix), s.hopeless("input_extra", all[2:]...),
+		s.hopeless("prompt", all...))
+	if err != nil {
+		return nil, err
 	}
 	giveBack, err := s.texts(ctx, size)
 	if err != nil {
 		return nil, err
 	}
 	defer giveBack()
+	var tokens []tandem.Token
 	switch {
 	case o.FillIn():
-		return s.fillIn(o, p.Text)
+		tokens, err = s.fillIn(o, p.Text)
 	case o.ParseSpecial:
-		return s.cfg.Vocab.EncodeWithControl(p.Text, true), nil
+		tokens = s.cfg.Vocab.EncodeWithControl(p.Text, true)
+	default:
+		tokens = s.cfg.Vocab.Encode(p.Text, true)
 	}
-	return s.cfg.Vocab.Encode(p.Text, true), nil
+	if n := len(tokens); err == nil && n >= s.cfg.Limits.Context { // before the next prompt is tokenised
+		err = oai.TooLong("prompt", n, true, s.cfg.Limits.Context)
+	}
+	return tokens, err
 }
 
 // fillIn returns the tokens after which the model fills a gap. Markers that end what it writes show in the text, and stop it there.
@@ -151,14 +158,20 @@ func (s *Server) fillIn(o *oai.Call, before string) ([]tandem.Token, error) {
 	return tokens, nil
 }
 
-// hopeless refuses a text that cannot fit into the context, before it is tokenised. Short texts are tokenised
+// hopeless refuses texts that together cannot fit into the context, before they are tokenised. Short texts are tokenised
 // anyway, so that the client is told the number of tokens.
-func (s *Server) hopeless(field, text string) error {
-	if len(text) <= smallBody {
+func (s *Server) hopeless(field string, texts ...string) error {
+	size, n := 0, 0
+	for _, text := range texts {
+		size += len(text)
+	}
+	if size <= smallBody {
 		return nil
 	}
-	if n := s.cfg.Vocab.AtLeast(text); n >= s.cfg.Limits.Context {
-		return oai.TooLong(field, n, false, s.cfg.Limits.Context)
+	for _, text := range texts {
+		if n += s.cfg.Vocab.AtLeast(text); n >= s.cfg.Limits.Context {
+			return oai.TooLong(field, n, false, s.cfg.Limits.Context)
+		}
 	}
 	return nil
 }

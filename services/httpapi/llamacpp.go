@@ -79,7 +79,12 @@ func (s *Server) completeNative(w http.ResponseWriter, c *call,
 // mixed returns the tokens of a prompt of texts and tokens. Only a text at its beginning gets the token of the beginning of a text.
 func (s *Server) mixed(c *call, o *oai.Call, parts []llamacpp.Part) (out []tandem.Token, err error) {
 	for i, p := range parts {
-		if p.Text == nil {
+		switch n := len(out); {
+		case n >= s.cfg.Limits.Context:
+			return nil, oai.TooLong("prompt", n, false, s.cfg.Limits.Context)
+		case c.Context().Err() != nil:
+			return nil, tandem.Errorf(op, tandem.Canceled, "the client left while its prompt was read")
+		case p.Text == nil:
 			out = append(out, p.Token)
 			continue
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/conversation"
@@ -94,14 +93,9 @@ const smallTranslated = 8 * smallBody
 func readWhole(from io.Reader) ([]byte, error) {
 	raw, memory, err := oai.ReadWhole(from)
 	if b, ok := from.(*body); ok && err == nil {
-		need := int64(translated*len(raw) + memory)
-		for (b.took > 0 || need > smallTranslated) && smallBody+b.took < need {
-			if err := b.wait(); err != nil {
-				return nil, err
-			}
+		if need := int64(translated*len(raw) + memory); b.took > 0 || need > smallTranslated {
+			err = b.hold(need)
 		}
-		b.read() // a body that is here is not slow
-		_ = b.rc.SetReadDeadline(time.Time{})
 	}
 	return raw, err
 }

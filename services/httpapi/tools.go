@@ -105,13 +105,21 @@ func readNative[T any](s *Server, w http.ResponseWriter, c *call, decode func(io
 // mostTokenized bounds the texts of /tokenize, /detokenize and /apply-template in bytes.
 const mostTokenized = 1 << 20
 
+// tokenized is how many times the size of a text its tokens take, with what is left of their making.
+const tokenized = 12
+
 // tokenize answers /tokenize.
 func (s *Server) tokenize(w http.ResponseWriter, c *call) error {
 	t, b, err := readNative(s, w, c, oai.ReadTokenize)
 	if err != nil {
 		return err
 	}
-	defer b.done()
+	defer b.done() // once the answer is written: up to then there are its tokens
+	if n := int64(len(t.Content)); n > smallBody {
+		if err := b.hold(tokenized * n); err != nil {
+			return err
+		}
+	}
 	giveBack, err := s.texts(c.Context(), len(t.Content))
 	if err != nil {
 		return err
@@ -122,6 +130,7 @@ func (s *Server) tokenize(w http.ResponseWriter, c *call) error {
 		encode = s.cfg.Vocab.EncodeWithControl
 	}
 	tokens := encode(t.Content, t.AddSpecial)
+	t.Content = ""
 	giveBack()
 	return s.listed(w, tokens, t.WithPieces)
 }
