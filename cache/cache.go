@@ -123,7 +123,8 @@ func (e *Entry) Close() error {
 	return err
 }
 
-// Unwritable is the error of a cache that cannot keep anything, as on a read-only file system.
+// Unwritable is the error of a cache that cannot keep anything, as on a read-only file system, or below a folder that another user can
+// change.
 type Unwritable struct {
 	Dir string
 	Err error

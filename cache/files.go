@@ -130,9 +130,9 @@ func Space(path string) (free int64, memory bool, err error) {
 	return int64(st.Bavail) * int64(st.Bsize), kind == tmpfs || kind == ramfs, nil
 }
 
-// notWritable reports whether err says that nothing can be written there.
+// notWritable reports whether err says that nothing can be written there, or nothing that stays as it is.
 func notWritable(err error) bool {
-	return slices.ContainsFunc([]error{fs.ErrPermission, fs.ErrNotExist, syscall.EROFS, syscall.ENOTDIR},
+	return slices.ContainsFunc([]error{fs.ErrPermission, fs.ErrNotExist, files.ErrUntrusted, syscall.EROFS, syscall.ENOTDIR},
 		func(known error) bool { return errors.Is(err, known) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // lock is a shared or exclusive lock on an entry: flock on the entry's mark, which ends with the process. The mark is removed
@@ -52,6 +53,9 @@ func tryOwn(dir string) *lock {
 }
 
 func acquire(ctx context.Context, dir string, flags, how int, tell func(string), grown func()) (*lock, error) {
+	if err := files.Trusted(dir); err != nil {
+		return nil, err
+	}
 	path, last := filepath.Join(dir, lockName), written(dir)
 	for polls := 0; ; {
 		f, err := os.OpenFile(path, flags, 0o600)
@@ -88,6 +92,10 @@ func acquire(ctx context.Context, dir string, flags, how int, tell func(string),
 			return nil, tandem.Errorf(op, tandem.Unavailable, "locking %s: %w: want a file system with locks: --cache DIR", path, err)
 		}
 		if l.current() {
+			if err := files.Trusted(dir); err != nil { // another user may have made it meanwhile
+				f.Close()
+				return nil, err
+			}
 			return l, nil
 		}
 		f.Close()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // Item is an entry as List shows it.
@@ -172,6 +173,9 @@ func (r *Request) fits(path string) error {
 func Temporary(ctx context.Context, parent string, r Request) (*Entry, error) {
 	if err := r.fits(parent); err != nil {
 		return nil, err
+	}
+	if err := files.Trusted(parent); err != nil {
+		return nil, &Unwritable{parent, err}
 	}
 	dir, err := os.MkdirTemp(parent, "tandem-cache-")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -58,13 +59,22 @@ func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, err
 	}
 }
 
-// WritePoolFile writes the URL of a pool, with its secret, atomically and readable only for this user.
+// poolFileBytes is what the size of a pool's file is a multiple of, so that another gateway's fits in its place when the disk is full.
+const poolFileBytes = 512
+
+// WritePoolFile writes the URL of a pool, with its secret, readable only for this user; on a full disk in place of what is there. Errors:
+// Exhausted on a full disk without such a file; Invalid.
 func WritePoolFile(path string, access pool.Access) error {
 	url := access.URL
 	if access.Token != "" {
 		url = strings.Replace(url, "://", "://"+access.Token+"@", 1)
 	}
-	if err := files.Replace(path, []byte(url+"\n")); err != nil {
+	url += strings.Repeat("\n", poolFileBytes-len(url)%poolFileBytes)
+	err := files.Overwrite(path, []byte(url))
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return tandem.Errorf("", tandem.Exhausted, "--pool-file %s: %w", path, Reason(err))
+	case err != nil:
 		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
 	}
 	return nil

@@ -98,7 +98,8 @@ func TestFleetCerts(t *testing.T) {
 	}
 }
 
-// natsConfig checks that a NATS server takes deploy/nats.conf with what a box has been given: a user for each role with its rights.
+// natsConfig checks that a NATS server takes deploy/nats.conf with what a box has been given: a user for each role with its rights, and one
+// that reads the registry.
 func natsConfig(t *testing.T, certs string) {
 	t.Helper()
 	conf, err := os.ReadFile("../deploy/nats.conf")
@@ -123,7 +124,9 @@ func natsConfig(t *testing.T, certs string) {
 	for _, u := range o.Users {
 		names[u.Username] = u.Permissions != nil && len(u.Permissions.Publish.Allow) > 0
 	}
-	if len(names) != 3 || !names["gateway"] || !names["verifier"] || !names["drafter"] || !o.JetStream || len(o.Routes) != 2 {
-		t.Errorf("users %v, JetStream %v, %d routes: want the three roles with rights, and two routes", names, o.JetStream, len(o.Routes))
+	if len(names) != 4 || !names["registry"] || !names["gateway"] || !names["verifier"] || !names["drafter"] || !o.JetStream ||
+		len(o.Routes) != 2 {
+		t.Errorf("users %v, JetStream %v, %d routes: want the three roles and the registry's reader with rights, and two routes", names,
+			o.JetStream, len(o.Routes))
 	}
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // TestStoreSecret: who knows a tenant's name and has all files of its folder, but not the store's secret, finds and reads nothing. The
-// secret is in a file of mode 0600, and is not logged. Without a secret that can be used, as after an update from a release that had none, what is
-// there is removed, and a line says so, once.
+// secret is in a file of mode 0600, and is not logged. Without a secret that can be used, as after an update from a release that had none,
+// what is there is removed, and a line says so, once.
 func TestStoreSecret(t *testing.T) {
 	const tenant = "0123456789abcdef0123456789abcdef"
 	c, said := config(filepath.Join(t.TempDir(), "prefixes"))

@@ -37,11 +37,15 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 	if c.PoolFile != "" {
 		written := server.Access()
 		written.URL = roles.ReachableURL(written.URL, r.Certificate)
-		if err := roles.WritePoolFile(c.PoolFile, written); err != nil {
+		err := roles.WritePoolFile(c.PoolFile, written)
+		if err != nil && tandem.KindOf(err) != tandem.Exhausted {
 			server.Close()
 			return pool.Access{}, nil, err
 		}
-		stop := keepPoolFile(c.PoolFile, written)
+		if err != nil {
+			r.Log.Warn("processes that start now do not find the pool: its file is written once there is room", "error", err)
+		}
+		stop := keepPoolFile(c.PoolFile, written, err == nil)
 		undo = func() {
 			stop()
 			server.Close()
@@ -58,9 +62,9 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 // poolFileTime is how often a gateway looks whether its pool's file is still there.
 const poolFileTime = time.Second
 
-// keepPoolFile writes the file again whenever somebody has removed it, until stop is called: without it, processes that start later find no
-// pool.
-func keepPoolFile(path string, access pool.Access) (stop func()) {
+// keepPoolFile writes the file again whenever somebody has removed it, or while it could not be written, until stop is called: without it,
+// processes that start later find no pool.
+func keepPoolFile(path string, access pool.Access, written bool) (stop func()) {
 	done := make(chan struct{})
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -72,8 +76,8 @@ func keepPoolFile(path string, access pool.Access) (stop func()) {
 				return
 			case <-tick.C:
 			}
-			if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-				_ = roles.WritePoolFile(path, access) // its folder may be gone too: the next look tries again
+			if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || !written {
+				written = roles.WritePoolFile(path, access) == nil // its folder may be gone too: the next look tries again
 			}
 		}
 	})

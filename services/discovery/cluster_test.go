@@ -59,16 +59,8 @@ func TestCluster(t *testing.T) {
 	a := startMember(t, cfg, "unix://"+filepath.Join(t.TempDir(), "a"))
 	v := leased(t, cfg, nil)
 	v.until(t, "found", one(up))
-	conn, err := cfg.Connect("test", func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	var kv jetstream.KeyValue
-	testkit.Eventually(t, "it is in the registry", func() bool {
-		kv, err = registry{cfg, conn, lease}.bucket(t.Context())
-		return err == nil && keys(kv) == 1
-	})
+	kv, _ := openRegistry(t, cfg)
+	testkit.Eventually(t, "it is in the registry", func() bool { return keys(kv) == 1 })
 	status, err := kv.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -7,53 +7,68 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-const (
-	// DefaultLease is how long a process stays in the registry without renewing its key.
-	DefaultLease = 3 * time.Second
+// DefaultLease is how long a process stays in the registry without renewing its key.
+const DefaultLease = pool.DefaultLease
 
+const (
 	renewals     = 3               // of a key in a lease
 	registryTime = 2 * time.Second // for one call of the registry
 	withdrawTime = time.Second     // at the end of a process
-	mostReplicas = 3
+
+	// operation is the header of a message that takes a key away, as JetStream's key-value store has it.
+	operation, remove = "KV-Operation", "DEL"
 )
 
 // registry is a bucket of JetStream's key-value store with a key for each process, whose value is its announcement. A key that is not
-// renewed ends with its lease. It is there if the pool's server has JetStream, which is asked again and again, because a server may be
-// restarted with or without; announcements go on in either case. It needs no disk: processes renew what is lost.
+// renewed ends with its lease. Processes send their keys, without an answer, whether there is a registry or not; gateways read it. It is there
+// if the pool's server has JetStream, which is asked again and again, because a server may be restarted with or without; announcements go on
+// in either case. It needs no disk: processes renew what is lost.
 type registry struct {
 	pool  pool.Config
 	conn  *pool.Conn
 	lease time.Duration
 }
 
-// bucket returns the bucket of the fleet's processes. A gateway, or a process that does not say what it is, makes it if it is missing;
-// drafters and verifiers may not (pool.Config.NATSConfig), and ask again. It fails where there is no JetStream.
-func (r registry) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+// open returns the bucket of the fleet's processes, and what ends its use. It makes the bucket where the server has not. It fails where there
+// is no JetStream, and for drafters and verifiers, which hear announcements alone: JetStream would do for them what they may not do themselves
+// (pool.Config.NATSConfig).
+func (r registry) open(ctx context.Context) (kv jetstream.KeyValue, end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
-	js, err := jetstream.New(r.conn.Conn)
-	if err != nil {
-		return nil, err
+	if !r.pool.HasRegistry(ctx, r.conn) {
+		return nil, nil, errNoRegistry
 	}
-	kv, err := js.KeyValue(ctx, r.pool.Registry())
-	if !errors.Is(err, jetstream.ErrBucketNotFound) || r.pool.Role != "" && r.pool.Role != rpc.Gateway {
-		return kv, err
+	nc, end := r.conn.Conn, func() {}
+	switch own, err := r.pool.ConnectRegistry(); {
+	case err == nil:
+		nc, end = own, own.Close
+	case !errors.Is(err, nats.ErrAuthorization): // else it is in the pool's account, as with the configuration of the release before
+		return nil, nil, err
 	}
-	for n := mostReplicas; n > 0; n-- { // a server refuses more than its cluster has servers
-		if kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: r.pool.Registry(), TTL: r.lease, Replicas: n,
-			Storage: jetstream.MemoryStorage, Description: "processes of a tandem fleet"}); err == nil {
-			break
+	js, err := jetstream.New(nc)
+	if err == nil {
+		kv, err = js.KeyValue(ctx, r.pool.Registry())
+	}
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if err = r.pool.MakeRegistry(ctx, nc, r.lease); err == nil {
+			kv, err = js.KeyValue(ctx, r.pool.Registry())
 		}
 	}
-	return kv, err
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return kv, end, nil
 }
+
+var errNoRegistry = errors.New("the pool's server has no registry")
 
 // key returns the key of a process.
 func (k Kind) key(id string) string {
@@ -63,21 +78,13 @@ func (k Kind) key(id string) string {
 
 // renew keeps the process's key in the registry until stop is closed, and takes it away then.
 func (a *Announcer) renew() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	a.work.Go(func() {
-		<-a.stop
-		cancel()
-	})
-	var kv jetstream.KeyValue // nil: the registry is to be asked for
-	var revision uint64       // of the key
 	for {
-		if a.conn.Connected() {
-			kv, revision = a.put(ctx, kv, revision)
-		}
+		a.put("")
 		select {
-		case <-ctx.Done():
-			a.withdraw(kv, revision)
+		case <-a.stop:
+			if a.put(remove) {
+				_ = a.conn.FlushTimeout(withdrawTime)
+			}
 			return
 		case <-a.due:
 		case <-time.After(a.registry.lease / renewals):
@@ -85,34 +92,17 @@ func (a *Announcer) renew() {
 	}
 }
 
-// put puts the next announcement into the registry. It returns the bucket, nil if that must be asked for again, and the key's revision.
-func (a *Announcer) put(ctx context.Context, kv jetstream.KeyValue, revision uint64) (jetstream.KeyValue, uint64) {
-	if kv == nil {
-		var err error
-		if kv, err = a.registry.bucket(ctx); err != nil {
-			return nil, 0
-		}
+// put sends the next announcement to the registry, to take the key away if that is the operation, and reports whether it did.
+func (a *Announcer) put(operated string) bool {
+	if !a.conn.Connected() {
+		return false
 	}
 	data, err := a.next()
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, registryTime)
-		defer cancel()
-		revision, err = kv.Put(ctx, a.key, data)
+	m := &nats.Msg{Subject: a.registry.pool.RegistryKey(a.key), Data: data}
+	if operated != "" {
+		m.Header = nats.Header{operation: []string{operated}}
 	}
-	if err != nil {
-		return nil, 0
-	}
-	return kv, revision
-}
-
-// withdraw takes the key away, unless a successor has put its own.
-func (a *Announcer) withdraw(kv jetstream.KeyValue, revision uint64) {
-	if kv == nil || !a.conn.Connected() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
-	defer cancel()
-	_ = kv.Delete(ctx, a.key, jetstream.LastRevision(revision))
+	return err == nil && a.conn.PublishMsg(m) == nil
 }
 
 // follow passes what the registry holds to the owner, while there is one.
@@ -137,10 +127,11 @@ func (t *Table) follow(ctx context.Context) {
 // members watches the registry until it fails, is silent for a lease, or NATS was away: then it may be another one. It reports whether
 // there was one.
 func (t *Table) members(ctx context.Context) bool {
-	kv, err := t.registry.bucket(ctx)
+	kv, end, err := t.registry.open(ctx)
 	if err != nil {
 		return false // announcements alone
 	}
+	defer end()
 	watcher, err := kv.Watch(ctx, t.cfg.Kind.subject+".>")
 	if err != nil {
 		return false
@@ -173,8 +164,8 @@ func (t *Table) members(ctx context.Context) bool {
 
 // member passes one entry of the registry to the owner.
 func (t *Table) member(ctx context.Context, e jetstream.KeyValueEntry) {
-	h := heard{key: e.Key()}
-	if e.Operation() == jetstream.KeyValuePut {
+	h := heard{key: e.Key(), gone: e.Operation() != jetstream.KeyValuePut}
+	if !h.gone || len(e.Value()) > 0 { // a process of an earlier release does not say which was there
 		a, err := wire.UnmarshalAnnouncement(e.Value())
 		if err != nil || !t.cfg.Kind.is(a) || t.cfg.Kind.key(t.cfg.Kind.id(a)) != e.Key() {
 			t.cfg.Counters.Add("announcements.garbage", 1)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 
@@ -50,7 +51,7 @@ func (m *movable) start(store string) {
 		m.server.Close()
 	}
 	var err error
-	if m.server, err = (pool.ServerConfig{Store: store}).Start(); err != nil {
+	if m.server, err = (pool.ServerConfig{Store: store, Lease: lease}).Start(); err != nil {
 		m.t.Fatal(err)
 	}
 	a := m.server.Access()
@@ -62,17 +63,35 @@ func (m *movable) start(store string) {
 // bucket returns the registry, once it is there.
 func (m *movable) bucket() jetstream.KeyValue {
 	m.t.Helper()
-	conn, err := m.cfg.Connect("test", func() {})
+	kv, _ := openRegistry(m.t, m.cfg)
+	return kv
+}
+
+// openRegistry returns a pool's registry, once it is there, and a function that sends an entry as processes do; none removes it.
+func openRegistry(t *testing.T, cfg pool.Config) (kv jetstream.KeyValue, put func(key string, value []byte)) {
+	t.Helper()
+	conn, err := cfg.Connect("test", func() {})
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
-	m.t.Cleanup(conn.Close)
-	var kv jetstream.KeyValue
-	testkit.Eventually(m.t, "the registry is there", func() bool {
-		kv, err = registry{m.cfg, conn, lease}.bucket(m.t.Context())
+	t.Cleanup(conn.Close)
+	testkit.Eventually(t, "the registry is there", func() bool {
+		var end func()
+		if kv, end, err = (registry{cfg, conn, lease}).open(t.Context()); err == nil {
+			t.Cleanup(end)
+		}
 		return err == nil
 	})
-	return kv
+	return kv, func(key string, value []byte) {
+		t.Helper()
+		m := nats.NewMsg(cfg.RegistryKey(key))
+		if m.Data = value; value == nil {
+			m.Header.Set(operation, remove)
+		}
+		if err := conn.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // keys returns how many processes are in a registry.
@@ -186,16 +205,15 @@ func TestRegistryAlone(t *testing.T) {
 	m := startMovable(t, t.TempDir()) // a store on disk serves as well
 	addr := "unix://" + filepath.Join(t.TempDir(), "a")
 	startVerifier(t, nil, addr, "")
-	kv, sequence := m.bucket(), uint64(0)
+	_, send := openRegistry(t, m.cfg)
+	sequence := uint64(0)
 	put := func() {
 		sequence++
 		b, err := wire.Announcement{Instance: 5, Sequence: sequence, Addr: addr, Verifier: facts()}.Marshal(nil)
-		if err == nil {
-			_, err = kv.Put(t.Context(), Verifiers.key(addr), b)
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		send(Verifiers.key(addr), b)
 	}
 	put()
 	v := leased(t, m.cfg, nil)
@@ -205,9 +223,7 @@ func TestRegistryAlone(t *testing.T) {
 		put()
 	}
 	v.until(t, "renewed", one(up))
-	if err := kv.Delete(t.Context(), Verifiers.key(addr)); err != nil {
-		t.Fatal(err)
-	}
+	send(Verifiers.key(addr), nil)
 	v.until(t, "lapsed with its key", one(func(p Process) bool { return p.Lapsed && p.Up }))
 }
 
@@ -247,14 +263,8 @@ func TestServersOfBothKinds(t *testing.T) {
 func TestGarbageInTheRegistry(t *testing.T) {
 	m := startMovable(t, pool.InMemory)
 	dir := t.TempDir()
-	kv := m.bucket()
+	_, put := openRegistry(t, m.cfg)
 	at := func(name string) string { return "unix://" + filepath.Join(dir, name) }
-	put := func(key string, value []byte) {
-		t.Helper()
-		if _, err := kv.Put(t.Context(), key, value); err != nil {
-			t.Fatal(err)
-		}
-	}
 	message := func(a wire.Announcement) []byte {
 		t.Helper()
 		a.Instance, a.Sequence = 5, 1

@@ -338,7 +338,7 @@ func (w *sim) arrive(p *simProcess, a wire.Announcement) {
 	e := w.m.entries[p.addr]
 	switch {
 	case a.Instance == 0:
-		w.m.withdraw(w.kind.key(p.addr))
+		w.m.withdraw(w.kind.key(p.addr), p.instance)
 	case e == nil && a.Draining:
 	default:
 		if e == nil {

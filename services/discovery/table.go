@@ -91,8 +91,9 @@ type Table struct {
 
 // heard is an announcement, or the key of one that was taken out of the registry.
 type heard struct {
-	what wire.Announcement // without an instance: it was taken out
-	key  string            // "": it was not in the registry
+	what wire.Announcement
+	key  string // "": it was not in the registry
+	gone bool   // it was taken out; what has no instance if it is not known whose it was
 }
 
 // NewTable returns a running table. The caller must Close it. Errors: Invalid.
@@ -193,8 +194,8 @@ func (t *Table) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case h := <-t.heard:
-			if h.what.Instance == 0 {
-				t.membership.withdraw(h.key)
+			if h.gone {
+				t.membership.withdraw(h.key, h.what.Instance)
 			} else {
 				t.take(ctx, h)
 			}

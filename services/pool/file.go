@@ -25,6 +25,7 @@ const maxFile = 4 << 10
 type fileServer struct {
 	path string
 	role rpc.Role
+	as   string // what it calls itself
 
 	mu   sync.Mutex
 	user *url.Userinfo // as last read
@@ -57,9 +58,18 @@ func (f *fileServer) name() (user, password string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if password, named := f.user.Password(); named {
-		return f.user.Username(), password
+		return renamed(f.user.Username(), f.role, f.as), password
 	}
-	return string(f.role), ""
+	return f.as, ""
+}
+
+// renamed returns the name that a user has to whom the access gives one, where the process calls itself as. A user of NATSConfig has a
+// role's name.
+func renamed(user string, role rpc.Role, as string) string {
+	if user == string(role) {
+		return as
+	}
+	return user
 }
 
 // readURL returns the one URL, with a port, in the file at path. Errors: Invalid, wrapping fs.ErrNotExist.
@@ -140,12 +150,13 @@ func userOf(u *url.URL) string {
 }
 
 // options returns the URL and the options with which the client connects.
-func (a Access) options() (url string, opts []nats.Option) {
-	url = a.URL
-	if a.Role != "" {
-		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(a.Role)))
+func (a Access) options() (server string, opts []nats.Option) {
+	server = a.URL
+	as := cmp.Or(a.as, string(a.Role))
+	if as != "" {
+		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(as)))
 	}
-	if a.Certificate != nil && strings.Contains(url, "tls://") {
+	if a.Certificate != nil && strings.Contains(server, "tls://") {
 		secure := a.Certificate.Client()
 		secure.ServerName = a.ServerName
 		opts = append(opts, nats.Secure(secure), func(o *nats.Options) error {
@@ -153,26 +164,34 @@ func (a Access) options() (url string, opts []nats.Option) {
 			return nil
 		})
 	}
-	role := string(a.Role)
-	switch bare, token := tokenIn(url); {
+	switch bare, token := tokenIn(server); {
 	case a.File != "":
-		if url == "" {
-			url = "nats://127.0.0.1:4222" // never dialed
+		if server == "" {
+			server = "nats://127.0.0.1:4222" // never dialed
 		}
-		f := &fileServer{path: a.File, role: a.Role}
-		return url, append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.token), nats.UserInfoHandler(f.name))
+		f := &fileServer{path: a.File, role: a.Role, as: as}
+		return server, append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.token), nats.UserInfoHandler(f.name))
 	case a.Token != "":
-		return url, append(opts, nats.Token(a.Token), nats.UserInfo(role, ""))
+		return server, append(opts, nats.Token(a.Token), nats.UserInfo(as, ""))
 	case token != "":
-		return bare, append(opts, nats.Token(token), nats.UserInfo(role, ""))
-	case a.Secret != nil && !strings.Contains(url, "@"):
+		return bare, append(opts, nats.Token(token), nats.UserInfo(as, ""))
+	case a.Secret != nil && !strings.Contains(server, "@"):
 		// Tandem's server reads the token, a server with NATSConfig the password.
 		token := func() string { return a.Secret.PoolToken(a.Role) }
-		return url, append(opts, nats.TokenHandler(token), nats.UserInfoHandler(func() (string, string) { return role, token() }))
-	case !strings.Contains(url, "@"):
-		return url, append(opts, nats.UserInfo(role, ""))
+		return server, append(opts, nats.TokenHandler(token), nats.UserInfoHandler(func() (string, string) { return as, token() }))
+	case !strings.Contains(server, "@"):
+		return server, append(opts, nats.UserInfo(as, ""))
 	}
-	return url, opts
+	all := strings.Split(server, ",")
+	for i, raw := range all {
+		if u, err := url.Parse(raw); err == nil && u.User != nil {
+			if password, named := u.User.Password(); named {
+				u.User = url.UserPassword(renamed(u.User.Username(), a.Role, as), password)
+				all[i] = u.String()
+			}
+		}
+	}
+	return strings.Join(all, ","), opts
 }
 
 // tokenIn returns the token that all of the URLs hold, and the URLs without it; "" if they hold none, several, or names with passwords.

@@ -292,7 +292,7 @@ func TestServerLostAndBack(t *testing.T) {
 	if d := time.Since(start); d > 10*time.Second { // of the 30 s that a Put may wait
 		t.Errorf("put without a server took %v", d)
 	}
-	again, err := startServer(&server.Options{Host: "127.0.0.1", Port: port, Authorization: cfg.Token}, cfg.Token)
+	again, err := startServer(&server.Options{Host: "127.0.0.1", Port: port, Authorization: cfg.Token}, &door{token: cfg.Token})
 	if err != nil {
 		t.Skipf("port was taken meanwhile: %v", err)
 	}

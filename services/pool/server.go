@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/subtle"
 	"crypto/tls"
@@ -15,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/services/rpc"
 )
 
@@ -34,7 +36,6 @@ const (
 type Server struct {
 	nats   *server.Server
 	access Access
-	undo   func() // removes what it has written; may be nil
 }
 
 // Access says how to reach a NATS server.
@@ -51,6 +52,8 @@ type Access struct {
 	Role rpc.Role
 	// Secret makes the token if there is no other; nil for none.
 	Secret *rpc.Secret
+
+	as string // what it calls itself, in place of its role
 }
 
 // ServerConfig describes an embedded server.
@@ -59,8 +62,9 @@ type ServerConfig struct {
 	Name   string      // of the pool, as Config.Name
 	TLS    *tls.Config // clients must also show a certificate that it accepts, with a role in it; nil: the token is enough
 	Secret *rpc.Secret // its token lets clients in too, like the server's own; nil for none
-	// Store turns JetStream on: a folder for its files, or InMemory. "": off, and the server writes no file.
+	// Store turns JetStream on, for a registry: a folder for its files, or InMemory. "": off, and the server writes no file.
 	Store string
+	Lease time.Duration // of the keys of the registry: DefaultLease
 	// Folder is where InMemory makes the folder that JetStream wants all the same; "": the temporary directory.
 	Folder string
 }
@@ -87,22 +91,33 @@ func (c ServerConfig) Start() (*Server, error) {
 	if c.TLS != nil {
 		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, c.TLS, dialTime.Seconds()
 	}
-	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret, pool: Config{Name: c.Name}}
+	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret, pool: Config{Name: c.Name}, maker: rand.Text()}
+	if c.Store != "" {
+		d.open = make(chan struct{})
+	}
 	o.CustomClientAuthentication = d
 	undo, err := c.store(&o)
 	if err != nil {
 		return nil, err
 	}
-	s, err := startServer(&o, d.token)
+	s, err := startServer(&o, d)
+	if err == nil && c.Store != "" {
+		err = s.makeRegistry(d, cmp.Or(c.Lease, DefaultLease))
+	}
+	if c.Store == InMemory {
+		undo() // nothing is ever written there, and so nothing is left by a process that is killed
+	}
 	if err != nil {
-		undo()
+		if s != nil {
+			s.Close()
+		}
 		return nil, err
 	}
-	s.undo, s.access.Secret = undo, c.Secret
+	s.access.Secret = c.Secret
 	return s, nil
 }
 
-// store turns JetStream on in o, if c says so. In memory it needs a folder too, which undo removes. Errors: Invalid.
+// store turns JetStream on in o, if c says so. In memory it needs a folder too while it starts, which undo removes. Errors: Invalid.
 func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 	undo = func() {}
 	switch c.Store {
@@ -114,7 +129,7 @@ func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 		}
 		undo = func() { os.RemoveAll(o.StoreDir) }
 	default:
-		if err := os.MkdirAll(c.Store, 0o700); err != nil {
+		if err := files.Private(c.Store); err != nil {
 			return undo, tandem.Errorf(op, tandem.Invalid, "nats server's store: %w: want a folder that this process may write to, or %s",
 				err, InMemory)
 		}
@@ -131,15 +146,37 @@ func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 // certificates, a client has no role that its certificate lacks, whatever else it knows.
 //
 // A client that claims none, such as one of the release before roles were claimed, has the rights of all roles that it could claim.
+//
+// A gateway that calls itself readerName is let into the account of the registry, to read it.
 type door struct {
 	token  string
 	roles  bool // they must have a certificate with a role
 	secret *rpc.Secret
 	pool   Config
+	maker  string // token of the connection by which this process makes the registry
+
+	open              chan struct{}   // is closed when the accounts are there; nil without a registry
+	account, registry *server.Account // nil without a registry
 }
 
 // Check implements server.Authentication.
 func (d *door) Check(c server.ClientAuthentication) bool {
+	if d.open != nil {
+		select {
+		case <-d.open:
+		case <-time.After(startTime):
+			return false
+		}
+	}
+	given, claimed := c.GetOpts().Token, rpc.Role(c.GetOpts().Username)
+	if d.registry != nil && subtle.ConstantTimeCompare([]byte(given), []byte(d.maker)) == 1 {
+		c.RegisterUser(&server.User{Account: d.registry})
+		return true
+	}
+	reads := claimed == readerName && d.registry != nil
+	if reads {
+		claimed = rpc.Gateway
+	}
 	may := everyRole
 	if d.roles {
 		secure := c.GetTLSConnectionState()
@@ -149,22 +186,24 @@ func (d *door) Check(c server.ClientAuthentication) bool {
 		named := rpc.Roles(secure.PeerCertificates[0])
 		may = slices.DeleteFunc(slices.Clone(everyRole), func(r rpc.Role) bool { return !slices.Contains(named, r) })
 	}
-	claimed := rpc.Role(c.GetOpts().Username)
 	if claimed != "" {
 		may = slices.DeleteFunc(slices.Clone(may), func(r rpc.Role) bool { return r != claimed })
 	}
 	if len(may) == 0 {
 		return false
 	}
-	given := c.GetOpts().Token
 	if subtle.ConstantTimeCompare([]byte(given), []byte(d.token)) != 1 && !d.secret.AcceptsPool(given, claimed) {
 		return false
 	}
-	c.RegisterUser(&server.User{Permissions: d.pool.permissions(may, claimed != "")})
+	if reads {
+		c.RegisterUser(&server.User{Permissions: d.pool.registryRights(false), Account: d.registry})
+		return true
+	}
+	c.RegisterUser(&server.User{Permissions: d.pool.permissions(may, claimed != ""), Account: d.account})
 	return true
 }
 
-func startServer(o *server.Options, token string) (*Server, error) {
+func startServer(o *server.Options, d *door) (*Server, error) {
 	o.ServerName, o.NoLog, o.NoSigs = "tandem", true, true
 	ns, err := server.NewServer(o)
 	if err != nil {
@@ -181,7 +220,7 @@ func startServer(o *server.Options, token string) (*Server, error) {
 		}
 		return nil, tandem.Errorf(op, tandem.Unavailable, "nats server did not start: %s", *why)
 	}
-	s.access = Access{URL: ns.ClientURL(), Token: token}
+	s.access = Access{URL: ns.ClientURL(), Token: d.token}
 	return s, nil
 }
 
@@ -210,9 +249,6 @@ func (s *Server) Traffic() Traffic {
 func (s *Server) Close() {
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
-	if s.undo != nil {
-		s.undo()
-	}
 }
 
 // complaint keeps why a server could not start, and is silent otherwise.

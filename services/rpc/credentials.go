@@ -23,8 +23,8 @@ import (
 //
 // The secret itself is never sent. A process that announces itself at an address of the last kind, or at a socket if there is a Secret,
 // signs the announcement with it (Sign), and others do not call it before they have checked that (Vouch). The secret in Folder would prove
-// no more of a socket than its user does, because whoever could read it is that user. The zero value has no certificate, and the secret in Folder, which
-// counts on loopback alone. Safe for concurrent use.
+// no more of a socket than its user does, because whoever could read it is that user. The zero value has no certificate, and the secret in
+// Folder, which counts on loopback alone. Safe for concurrent use.
 type Credentials struct {
 	Certificate *Certificate // nil for none
 	Secret      *Secret      // nil: that in Folder

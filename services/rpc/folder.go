@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // Folder returns the folder of the default sockets and the default secret, and makes it with mode 0700 if need be. It is
@@ -57,6 +58,9 @@ func private(path string, uid int) error {
 	case info.Mode().Perm()&0o077 != 0:
 		return tandem.Errorf(op, tandem.Invalid, "%s has mode %04o: others can get in: want 0700 (chmod 700 %s)", path, info.Mode().Perm(),
 			path)
+	}
+	if err := files.Trusted(path); err != nil {
+		return tandem.Errorf(op, tandem.Invalid, "%w: %s", err, other)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // maxSocketPath is what sockaddr_un holds, less its terminating zero.
@@ -38,8 +39,8 @@ func Files() int {
 func Room(most, share int) int { return max(1, min(most, (Files()-ownFiles)/share)) }
 
 // Listen opens a listener on "unix:///absolute/path" or "host:port"; an empty host is 127.0.0.1. A
-// socket file that nobody serves any more is replaced; a new one is accessible to its owner alone and
-// removed when the listener closes. Errors name the address and what would be right.
+// socket file that nobody serves any more is replaced; a new one is accessible to its owner alone, in a folder where no other user can
+// replace it, and removed when the listener closes. Errors name the address and what would be right.
 func Listen(addr string) (net.Listener, error) {
 	path, isUnix, err := split(addr)
 	if err != nil {
@@ -48,6 +49,9 @@ func Listen(addr string) (net.Listener, error) {
 	if !isUnix {
 		l, err := net.Listen("tcp", path)
 		return l, listenError(addr, err)
+	}
+	if err := files.Trusted(filepath.Dir(path)); err != nil {
+		return nil, tandem.Errorf("listen", tandem.Invalid, "%s: %w", addr, err)
 	}
 	// The mode is set before the file is there: nobody can connect in between.
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
