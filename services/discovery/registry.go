@@ -36,9 +36,9 @@ type registry struct {
 	lease time.Duration
 }
 
-// open returns the bucket of the fleet's processes, and what ends its use. It makes the bucket where the server has not. It fails where there
-// is no JetStream, and for drafters and verifiers, which hear announcements alone: JetStream would do for them what they may not do themselves
-// (pool.Config.NATSConfig).
+// open returns the bucket of the fleet's processes, and what ends its use. It makes the bucket where the server has not. It fails where
+// there is no JetStream, and for drafters and verifiers, which hear announcements alone: JetStream would do for them what they may not do
+// themselves (pool.Config.NATSConfig).
 func (r registry) open(ctx context.Context) (kv jetstream.KeyValue, end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
