@@ -17,10 +17,72 @@ var elsewhere = map[string][]string{
 	"serve": {"up"}, "server": {"up"}, "start": {"up"}, "chat": {"run"}, "complete": {"generate"},
 	"--ctx-size": {"--ctx"}, "-c": {"--ctx"}, "--max-model-len": {"--ctx"}, "--context-length": {"--ctx"},
 	"--threads": {"--verifier-threads", "--threads"}, "-t": {"--verifier-threads", "--threads"},
-	"--parallel": {"--sessions"}, "-np": {"--sessions"}, "--max-num-seqs": {"--sessions"}, "--model-draft": {"--draft"}, "-md": {"--draft"},
-	"--n-predict": {"--max-tokens"}, "-n": {"--max-tokens"}, "--predict": {"--max-tokens"}, "-p": {"--prompt"}, "-f": {"--prompt-file"},
+	"--parallel":     {"--sessions"},
+	"-np":            {"--sessions"},
+	"--max-num-seqs": {"--sessions"},
+	"--model-draft":  {"--draft"},
+	"-md":            {"--draft"},
+	"--n-predict":    {"--max-tokens"}, "-n": {"--max-tokens"}, "--predict": {"--max-tokens"}, "-p": {"--prompt"}, "-f": {"--prompt-file"},
 	"--api-key-file": {"--api-keys"}, "--served-model-name": {"--alias"}, "--allowed-origins": {"--cors-origin"}, "--mlock": {"--lock"},
 	"--cache-type-k": {"--kv-type"}, "--cache-type-v": {"--kv-type"}, "--chat-template-file": {"--chat-template"},
+	"--n-gpu-layers": {"--gpu-memory"},
+	"--gpu-layers":   {"--gpu-memory"},
+	"--temp":         {"--temperature"},
+	"--verbose":      {"--log-level"},
+	"-v":             {"--log-level"},
+	"--ssl-key-file": {"--tls-key"}, "--ssl-cert-file": {"--tls-cert"}, "--ssl-keyfile": {"--tls-key"}, "--ssl-certfile": {"--tls-cert"},
+	"--gpu-memory-utilization": {"--gpu-memory"},
+	"--draft-max":              {"--tree"},
+	"--draft-n":                {"--tree"},
+	"--num-speculative-tokens": {"--tree"},
+}
+
+const (
+	noStore     = "tandem keeps no store of models, a model is a GGUF file of yours"
+	noDownloads = "tandem downloads nothing: get a GGUF file, such as by `curl -LO`, and name it, as in `tandem up --target FILE`"
+	inFile      = "tandem takes that from the model's file"
+	always      = "tandem does that without a flag"
+)
+
+// peers are words of Ollama, llama.cpp's server and vLLM for what tandem has no word for, with a sentence each.
+var peers = map[string]string{
+	"ls":     noStore + "; `tandem cache list` lists what tandem has made",
+	"list":   noStore + "; `tandem cache list` lists what tandem has made",
+	"models": noStore + "; `tandem model info FILE` describes one", "show": "`tandem model info FILE` describes a model",
+	"rm": noStore + ": remove the file; `tandem cache clear` removes what tandem has made", "delete": noStore + ": remove the file",
+	"cp": noStore + ": copy the file", "pull": noDownloads, "download": noDownloads, "get": noDownloads,
+	"push":   noStore + ", and tandem uploads nothing",
+	"create": noStore + ": there is no Modelfile, and `tandem config` prints settings to begin with",
+	"stop":   "Ctrl-C or SIGTERM ends `tandem up` and all its processes; `tandem drain` lets one finish its sessions first",
+	"load":   "`tandem up --target FILE` loads a model and serves it",
+	"unload": "a model is in memory as long as its `tandem up` runs: end that",
+	"status": "`tandem ps` lists the processes, `tandem health` asks whether they serve",
+	"info":   "`tandem model info FILE` describes a model",
+	"help":   "`tandem --help` lists the commands, `tandem COMMAND --help` their flags",
+	"signin": "there are no accounts", "login": "there are no accounts", "signout": "there are no accounts",
+	"embed":        "`tandem up` serves embeddings at /v1/embeddings (docs/guides/embed.md)",
+	"quantize":     "`tandem model quantize` stores a model's weights as another type",
+	"convert":      "`tandem model import` reads published heads and drafts; weights come as GGUF files (docs/guides/models.md)",
+	"llama-server": "`tandem up` serves a model",
+	"llama-cli":    "`tandem run` chats in the terminal",
+	"llama-bench":  "`tandem bench` measures speed",
+	"--hf-repo":    noDownloads, "-hf": noDownloads, "--hf-file": noDownloads, "--model-url": noDownloads,
+	"--flash-attn":    always,
+	"-fa":             always,
+	"--cont-batching": always,
+	"-cb":             always,
+	"--jinja":         always,
+	"--slots":         always,
+	"--embedding":     always,
+	"--embeddings":    always, "--enable-prefix-caching": always, "--enable-auto-tool-choice": always, "--enable-chunked-prefill": always,
+	"--metrics": "`tandem up --http` has /metrics without a flag", "--dtype": inFile, "--quantization": inFile, "--rope-scaling": inFile,
+	"--tool-call-parser": inFile, "--reasoning-parser": inFile,
+	"--no-mmap": "--lock keeps weights in memory, --memory-budget streams what does not fit", "--mmproj": "tandem reads no pictures",
+	"--tensor-parallel-size": "a model is on one device, and with --gpu-memory its other layers on the processor",
+	"--lora":                 "tandem reads no adapters: merge it into the model's weights",
+	"--enable-lora":          "tandem reads no adapters: merge it into the model's weights",
+	"--keep-alive":           "a model is in memory as long as its `tandem up` runs",
+	"--system-prompt":        "a client says it, as the first message",
 }
 
 // inLab are commands that were moved to cmd/tandem-lab.
@@ -86,6 +148,9 @@ func suggestion(word string, known []string, otherwise string) string {
 		if slices.Contains(known, name) {
 			return ": did you mean " + name + "?"
 		}
+	}
+	if says := peers[word]; says != "" {
+		return ": " + says
 	}
 	if near := config.Nearest(word, known); near != "" {
 		return ": did you mean " + near + "?"

@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem/settings/config"
 )
@@ -36,6 +40,15 @@ func TestSuggestions(t *testing.T) {
 		"serve":                      `unknown command "serve": did you mean up?`,
 		"chat":                       `unknown command "chat": did you mean run?`,
 		"frobnicate":                 "unknown command \"frobnicate\"; `tandem --help` lists the commands",
+		"ls":                         `unknown command "ls": ` + peers["ls"],
+		"rm x":                       `unknown command "rm": ` + peers["rm"],
+		"stop":                       `unknown command "stop": ` + peers["stop"],
+		"pull llama3":                `unknown command "pull": ` + peers["pull"],
+		"model ls":                   `unknown command "ls": ` + peers["ls"],
+		"ask":                        "unknown command \"ask\"; `tandem --help` lists the commands",
+		"up --flash-attn":            "unknown flag --flash-attn: " + always,
+		"up --temp 1":                "unknown flag --temp: did you mean --temperature?",
+		"up --n-gpu-layers 99":       "unknown flag --n-gpu-layers: did you mean --gpu-memory?",
 		"trace --prompt x":           "tandem trace" + inTheLab + "trace",
 		"bench kernels --type q8_0":  "tandem bench kernels" + inTheLab + "bench kernels",
 		"model inf":                  `unknown command "inf": did you mean info?`,
@@ -51,6 +64,31 @@ func TestSuggestions(t *testing.T) {
 	} {
 		if got := wrong(t, strings.Fields(line)...); got != want {
 			t.Errorf("tandem %s:\n%s\nwant\n%s", line, got, want)
+		}
+	}
+}
+
+// TestPeers: a sentence for another program's word names commands and flags that there are, and stands for none of tandem's.
+func TestPeers(t *testing.T) {
+	parser, err := newParser(config.NewResolver(func(string) (string, bool) { return "", false }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for word, says := range peers {
+		for _, c := range parser.Model.Children {
+			if c.Name == word {
+				t.Errorf("%s is a command", word)
+			}
+		}
+		for _, m := range regexp.MustCompile("`tandem ([a-z][a-z -]*[a-z])").FindAllStringSubmatch(says, -1) {
+			node := parser.Model.Node
+			for part := range strings.FieldsSeq(m[1]) {
+				if i := slices.IndexFunc(node.Children, func(c *kong.Node) bool { return c.Name == part }); i >= 0 {
+					node = node.Children[i]
+				} else if !strings.HasPrefix(part, "--") {
+					t.Errorf("%s: %q names no command", word, m[0])
+				}
+			}
 		}
 	}
 }

@@ -161,7 +161,7 @@ func hint(name string, known []string) string {
 
 // Nearest returns the known word that is nearest to name, "" if none is near.
 func Nearest(name string, known []string) string {
-	best, distance := "", max(2, len(name)/3)+1
+	best, distance := "", max(1, len(strings.TrimLeft(name, "-"))/3)+1
 	for _, k := range known {
 		if d := editDistance(strings.ToLower(strings.ReplaceAll(name, "_", "-")), k); d < distance {
 			best, distance = k, d
