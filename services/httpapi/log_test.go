@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/services/access"
 
 	"github.com/tandem-llm/tandem/services/httpapi/playground"
+	"github.com/tandem-llm/tandem/services/public"
 )
 
 // locked is a buffer that a server and its test may use at once.
@@ -40,7 +42,10 @@ func (l *locked) String() string {
 func TestRequestLog(t *testing.T) {
 	var out locked
 	keys := keysOf(t, "secret-key")
-	s := serve(t, script(nil), func(c *Config) { c.Log, c.Keys = slog.New(slog.NewJSONHandler(&out, nil)), keys })
+	s := serve(t, script(nil), func(c *Config) {
+		c.Log, c.Keys = slog.New(slog.NewJSONHandler(&out, nil)), keys
+		c.Describe = func(context.Context) public.Description { return public.Description{} }
+	})
 	auth := []string{"Authorization", "Bearer secret-key", "X-Request-Id", "mine"}
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words","max_tokens":3,"n":2}`, auth...)
 	s.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"private words"}],"max_tokens":3,"stream":true}`, auth...)
@@ -48,7 +53,10 @@ func TestRequestLog(t *testing.T) {
 	s.ask(t, "GET", "/api/pull?q=private%20words", "")
 	s.ask(t, "GET", "/v1/models/private", "", auth...)
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words"}`)
-	s.ask(t, "GET", "/health", "")
+	for _, polled := range []string{"/health", "/v1/health", "/livez", "/readyz", "/slots", "/api/ps", "/tandem/v1/describe"} {
+		s.ask(t, "GET", polled, "", auth...)
+	}
+	s.ask(t, "GET", "/tandem/v1/describe", "")
 	name, _ := keys.Tenant("Bearer secret-key") // what opens the tenant's part of a prefix store
 	tenant := access.LogName(name)
 	want := []string{
@@ -58,6 +66,7 @@ func TestRequestLog(t *testing.T) {
 		`GET /api/pull 404 <nil> <nil> <nil> req`,
 		`GET /v1/models/ 404 <nil> <nil> ` + tenant + ` mine`,
 		`POST /v1/completions 401 <nil> <nil> <nil> req`,
+		`GET /tandem/v1/describe 401 <nil> <nil> <nil> req`,
 	}
 	var got []string
 	for line := range strings.Lines(out.String()) {
