@@ -27,12 +27,13 @@ func TestConverse(t *testing.T) {
 	}
 	g := &gateway{said: said}
 	c := serve(t, g)
-	messages := []client.Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: "y", Thought: "z"}, {Role: "user", Content: "!"}}
+	messages := []client.Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: "y", Thought: "z"},
+		{Role: "user", Content: "!"}}
 	temperature, most := 0.5, 7
 	var text, thought string
 	var started, delta, finished int
-	for p, err := range c.Converse(t.Context(), messages, `{"a":1}`, client.Request{MaxTokens: &most, Temperature: &temperature, Report: true,
-		Stop: []string{"s"}, NoDraft: true}) {
+	for p, err := range c.Converse(t.Context(), messages, `{"a":1}`, client.Request{MaxTokens: &most, Temperature: &temperature,
+		Report: true, Stop: []string{"s"}, NoDraft: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +53,8 @@ func TestConverse(t *testing.T) {
 		t.Errorf("text %q, thought %q, %d, %d and %d events", text, thought, started, delta, finished)
 	}
 	r := g.chat
-	if len(r.GetMessages()) != 3 || r.GetMessages()[1].GetThought() != "z" || r.GetMessages()[2].GetContent() != "!" || r.GetMaxTokens() != 7 ||
+	if len(r.GetMessages()) != 3 || r.GetMessages()[1].GetThought() != "z" || r.GetMessages()[2].GetContent() != "!" ||
+		r.GetMaxTokens() != 7 ||
 		r.GetSampling().GetTemperature() != 0.5 || r.GetTemplateVariables() != `{"a":1}` || !r.GetReport() ||
 		r.GetSpeculation().GetEnabled() || !reflect.DeepEqual(r.GetStop(), []string{"s"}) {
 		t.Errorf("asked for %v", r)

@@ -93,7 +93,7 @@ func (f *fakeGateway) guarded(h http.HandlerFunc) http.HandlerFunc {
 
 func (f *fakeGateway) describe(w http.ResponseWriter, _ *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"model": f.model, "context": 8192, "drafters": f.drafters, "chat": f.chat,
-		"processes": []any{}})
+		"processes": []any{}, "defaults": map[string]any{"temperature": 0.8, "top_p": 0.95}})
 }
 
 // complete streams the script. Rounds accept 0 to 4 nodes of trees with 16.

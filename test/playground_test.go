@@ -344,6 +344,11 @@ const contrast = `(() => {
 const unlabelled = `[...document.querySelectorAll("input, select, textarea, button")].filter((e) =>
 	![...(e.labels ?? [])].some((l) => l.textContent.trim()) && !e.getAttribute("aria-label") && !e.textContent.trim()).map((e) => e.id)`
 
+// small returns the controls that a finger misses: less than 24 px high or wide (WCAG 2.2, 2.5.8). A label belongs to its box.
+const small = `[...document.querySelectorAll("input, select, textarea, button, summary")].filter((e) => e.checkVisibility())
+	.map((e) => [e, (e.closest("label") ?? e).getBoundingClientRect()]).filter(([, r]) => r.width < 24 || r.height < 24)
+	.map(([e, r]) => e.tagName + "#" + e.id + " " + Math.round(r.width) + "x" + Math.round(r.height))`
+
 func TestPlaygroundAccessible(t *testing.T) {
 	t.Parallel()
 	f := startFake(t, script{model: "fake-1b", drafters: []string{"go", "py", "prose", "all", "lookup"}, words: code, tokens: 120,
@@ -365,6 +370,9 @@ func TestPlaygroundAccessible(t *testing.T) {
 			if bad := read[[]string](p, contrast); len(bad) > 0 {
 				t.Errorf("%s, %s: too little contrast: %s", scheme, when, strings.Join(bad, "; "))
 			}
+			if bad := read[[]string](p, small); len(bad) > 0 {
+				t.Errorf("%s, %s: too small: %s", scheme, when, strings.Join(bad, "; "))
+			}
 			if wide := read[[]int](p, `[document.documentElement.scrollWidth, innerWidth]`); wide[0] > wide[1] || wide[1] != 390 {
 				t.Errorf("%s, %s: the page is %d wide on a screen of %d", scheme, when, wide[0], wide[1])
 			}
@@ -375,6 +383,9 @@ func TestPlaygroundAccessible(t *testing.T) {
 		t.Errorf("controls without a name: %v", bad)
 	}
 	p.do(chromedp.EmulateViewport(1280, 900))
+	if bad := read[[]string](p, small); len(bad) > 0 {
+		t.Errorf("on a desk: too small: %s", strings.Join(bad, "; "))
+	}
 	p.picture("fake-desktop-dark")
 	p.healthy(f.url())
 }

@@ -21,7 +21,7 @@ const (
 
 // quietRoutes are asked every few seconds by machines, such as an open playground, so their usual answers are logged for debugging alone.
 var quietRoutes = map[string]bool{"/health": true, "/v1/health": true, "/livez": true, "/readyz": true, "/metrics": true, "/slots": true,
-	"/api/ps": true, "/tandem/v1/describe": true}
+	"/api/ps": true, "/tandem/v1/describe": true, "/playground/": true}
 
 // lineLimit bounds how many lines about requests are logged, because anybody who can connect causes them. Safe for concurrent use.
 type lineLimit struct {

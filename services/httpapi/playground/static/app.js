@@ -14,7 +14,7 @@ const slots = new Slots();
 const view = new TextView($("text"));
 const lanes = new Lanes($("lanes"), slots, laneReadout);
 
-let about = { model: "", chat: false };
+let about = { model: "", chat: false, context: 0 };
 let described = false;
 let gateway = "connecting"; // "ready", "busy", "away"
 let run = null;             // what is shown
@@ -47,7 +47,7 @@ const key = () => sessionStorage.getItem("tandem-key") ?? "";
 async function describe() {
   const d = await get("tandem/v1/describe", key());
   const drafters = (d.drafters ?? []).map(String);
-  about = { model: String(d.model ?? ""), chat: Boolean(d.chat) };
+  about = { model: String(d.model ?? ""), chat: Boolean(d.chat), context: Number(d.context) || 0 };
   const facts = [about.model, d.context ? `${d.context} tokens of context` : "", drafters.length === 1 ? "1 drafter" : `${drafters.length} drafters`];
   $("facts").replaceChildren(...facts.filter(Boolean).map((f, i) => {
     const e = document.createElement(i === 0 ? "b" : "span");
@@ -61,6 +61,7 @@ async function describe() {
   for (const [id, most] of Object.entries(d.limits ?? {})) {
     if ($(id)?.type === "number") $(id).max = most;
   }
+  for (const name of ["temperature", "top_p"]) $(name).placeholder = String(d.defaults?.[name] ?? "auto");
   const defaults = d.defaults?.speculation ?? {}, strategy = defaults.enabled === false ? "off" : defaults.strategy;
   if (!described && [...$("strategy").options].some((o) => o.value === strategy)) $("strategy").value = strategy;
   described = true;
@@ -175,8 +176,11 @@ function classOf(index) {
 }
 
 function finished() {
-  const why = { stop: "the text ended", length: "as many tokens as were asked for" }[run.finish] ?? run.finish;
-  return `${run.tokens.length} tokens: ${why}.`;
+  const n = run.tokens.length, prompt = run.usage?.prompt_tokens ?? 0;
+  if (run.finish !== "length") return `${n} tokens: ${run.finish === "stop" ? "the text ended" : run.finish}.`;
+  if (n >= run.request.body.max_tokens) return `Cut at ${n} tokens: raise “Max tokens”, or leave it empty.`;
+  if (about.context > 0 && prompt + n >= about.context) return `Cut at ${n} tokens: the context of ${about.context} is full.`;
+  return `Cut at ${n} tokens by the gateway.`;
 }
 
 // failed says what became of a request that did not end well; what has come is kept.
@@ -196,7 +200,10 @@ async function compare() {
   if (abort || gateway !== "ready" || !valid()) return;
   let r = chat ? run?.request : request(about.model, null);
   if (!r || (!chat && r.body.prompt === "")) return notice("There is nothing to measure yet: write a prompt.");
-  if (!chat && $("seed").value.trim() === "" && run?.request.body.prompt === r.body.prompt) r = run.request; // its seed was drawn
+  const but = (body) => JSON.stringify({ ...body, seed: 0, speculation: 0 });
+  if (!chat && $("seed").value.trim() === "" && run && but(run.request.body) === but(r.body)) { // its seed was drawn
+    r = { path: r.path, body: { ...r.body, seed: run.request.body.seed } };
+  }
   const off = !r.body.speculation.enabled;
   if (off) r = { path: r.path, body: { ...r.body, speculation: { enabled: true, report: true } } };
   notice("");

@@ -18,8 +18,9 @@ function number(id) {
 export function request(model, messages) {
   let seed = number("seed");
   if (seed === undefined) seed = crypto.getRandomValues(new Uint32Array(1))[0];
-  const body = { model, stream: true, stream_options: { include_usage: true }, max_tokens: number("max_tokens"), temperature: number("temperature"),
-    top_p: number("top_p"), top_k: 0, min_p: 0, repeat_penalty: 1, seed, speculation: speculation() }; // and nothing that no control says
+  const most = number("max_tokens"); // 0 and -1: no limit, as when it is empty
+  const body = { model, stream: true, stream_options: { include_usage: true }, max_tokens: most > 0 ? most : undefined, temperature: number("temperature"),
+    top_p: number("top_p"), seed, speculation: speculation() }; // and what no control says as over HTTP
   if ($("typical").checked) body.accept = "typical";
   if ($("ignore_eos").checked) body.ignore_eos = true;
   if (messages) {

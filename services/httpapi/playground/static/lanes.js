@@ -115,21 +115,23 @@ export class Lanes {
     }
   }
 
-  // borders marks where a round begins: with its first stage that is not ahead of it.
+  // borders marks where a round begins: with its first stage that is not ahead of it. Labels keep clear of each other: the current round
+  // has its own in any case, the others where there is room.
   borders(g, rounds, x, bottom, current) {
     g.textAlign = "left";
-    let free = -1;
-    for (const r of rounds) {
-      const own = r.lanes.filter((l) => l.stage !== "ahead");
-      if (own.length === 0) continue;
-      const at = x(Math.min(...own.map((l) => l.from)));
-      g.fillStyle = r === current ? this.colours.ink : this.colours.muted;
-      g.fillRect(at - (r === current ? 1 : 0), r === current ? 2 : 8, r === current ? 2 : 1, bottom - (r === current ? 2 : 8));
-      const label = (r === current ? "round " : "") + r.index;
-      if (at < free && r !== current) continue;
-      const wide = g.measureText(label).width;
-      g.fillText(label, at + 4 + wide > g.canvas.clientWidth ? at - 4 - wide : at + 4, 12);
-      free = at + wide + 10;
+    this.labels = []; // {from, to, text}
+    const first = (r) => Math.min(...r.lanes.filter((l) => l.stage !== "ahead").map((l) => l.from));
+    const begun = rounds.filter((r) => first(r) < Infinity).sort((a, b) => (b === current) - (a === current));
+    for (const r of begun) {
+      const at = x(first(r)), is = r === current;
+      const high = is ? 2 : this.labels.some((l) => at > l.from - 3 && at < l.to + 3) ? top - 2 : 8; // below a label, not through it
+      g.fillStyle = is ? this.colours.ink : this.colours.muted;
+      g.fillRect(at - (is ? 1 : 0), high, is ? 2 : 1, bottom - high);
+      const text = (is ? "round " : "") + r.index, wide = g.measureText(text).width;
+      const from = at + 4 + wide > g.canvas.clientWidth ? at - 4 - wide : at + 4;
+      if (this.labels.some((l) => from < l.to + 5 && l.from < from + wide + 5)) continue;
+      this.labels.push({ from, to: from + wide, text });
+      g.fillText(text, from, 12);
     }
   }
 
@@ -144,10 +146,12 @@ export class Lanes {
   }
 }
 
+// fit cuts a text in the middle: names differ at their ends.
 function fit(g, text, most) {
-  if (g.measureText(text).width <= most) return text;
-  while (text.length > 1 && g.measureText(text + "…").width > most) text = text.slice(0, -1);
-  return text + "…";
+  let n = text.length;
+  const cut = () => (n >= text.length ? text : text.slice(0, Math.ceil(n / 2)) + "…" + text.slice(text.length - Math.floor(n / 2)));
+  while (n > 2 && g.measureText(cut()).width > most) n--;
+  return cut();
 }
 
 const drafting = (b) => b.stage === "draft" || b.stage === "ahead";

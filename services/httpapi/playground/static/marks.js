@@ -13,15 +13,20 @@ const ns = "http://www.w3.org/2000/svg";
 // Slots gives each drafter a slot, in the order in which they are named first.
 export class Slots {
   constructor() { this.names = []; }
-  // short returns a name without what all of them begin and end with.
+  // short returns a name without what it begins and ends with like others, such as "go" of "gopher-draft-go-f16" beside
+  // "gopher-draft-py-f16". No two names become the same.
   short(name) {
-    const parts = this.names.map((n) => n.split("-")), own = name.split("-");
-    if (parts.length < 2) return name;
-    const same = (at) => parts.every((p) => at(p) !== undefined && at(p) === at(own));
-    let from = 0, end = 0;
-    while (from < own.length - 1 && same((p) => p[from])) from++;
-    while (end < own.length - 1 - from && same((p) => p[p.length - 1 - end])) end++;
-    return own.slice(from, own.length - end).join("-") || name;
+    const cut = (n) => {
+      const own = n.split("-"), kin = this.names.filter((k) => k !== n).map((k) => k.split("-")).filter((k) => k[0] === own[0]);
+      if (kin.length === 0) return n;
+      const same = (at) => kin.every((k) => at(k) !== undefined && at(k) === at(own));
+      let from = 0, end = 0;
+      while (from < own.length - 1 && same((k) => k[from])) from++;
+      while (end < own.length - 1 - from && same((k) => k[k.length - 1 - end])) end++;
+      return own.slice(from, own.length - end).join("-");
+    };
+    const own = cut(name);
+    return own === "" || this.names.some((n) => n !== name && (n === own || cut(n) === own)) ? name : own;
   }
   add(name) {
     let i = this.names.indexOf(name);
@@ -30,7 +35,7 @@ export class Slots {
   }
   // shorten does so wherever a name stands in a text.
   shorten(text) {
-    for (const name of this.names) if (this.short(name) !== name) text = text.replaceAll(name, this.short(name));
+    for (const name of [...this.names].sort((a, b) => b.length - a.length)) text = text.replaceAll(name, this.short(name));
     return text;
   }
   // className is how a token looks that these drafters held; none: the target's own.

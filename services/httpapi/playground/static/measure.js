@@ -63,7 +63,7 @@ export function show({ runs, difference: d, compared }, at) {
 
   const fastest = Math.max(...runs.map((r) => r.run.rate() ?? 0));
   const ids = JSON.stringify(runs[0].run.ids());
-  at.body.replaceChildren(...runs.map(({ on, run }) => {
+  at.body.replaceChildren(...runs.map(({ on, run }, i) => {
     const tr = document.createElement("tr");
     tr.className = on ? "on" : "";
     const cell = (text, className = "") => {
@@ -73,7 +73,7 @@ export function show({ runs, difference: d, compared }, at) {
       tr.append(td);
       return td;
     };
-    cell(on ? "speculation" : "plain");
+    cell(`${i + 1}: ${on ? "speculation" : "plain"}`);
     cell(String(run.tokens.length));
     cell(run.firstToken() === null ? "–" : run.firstToken().toFixed(1) + " ms");
     cell(run.decode().toFixed(1) + " ms");
