@@ -28,8 +28,10 @@ func (r *Reader) leads() bool {
 		if wait {
 			return false
 		}
-		r.fenced, r.lead = run, r.pos+len(run)
-		if n == 0 {
+		if r.lead = r.pos + len(run); n < 0 {
+			return r.no()
+		}
+		if r.fenced = run; n == 0 {
 			return r.no()
 		}
 		r.pos += n
@@ -39,7 +41,7 @@ func (r *Reader) leads() bool {
 		r.lead = r.pos
 		if m.is == openMark {
 			r.at = m.opener
-			if m.close != "" {
+			if m.close != "" && !slices.Contains(r.closers, m.close) {
 				r.closers = append(r.closers, m.close)
 			}
 		}
@@ -78,15 +80,17 @@ func (r *Reader) emptied(rest string) bool {
 }
 
 // info returns the backquotes or tildes of a fence, and the length of its first line up to what may be a call; 0 if none can stand in the
-// fence. wait: more of it is needed.
+// fence, below 0 if it is no fence but code within a line. wait: more of it is needed.
 func (r *Reader) info(s string) (run string, n int, wait bool) {
 	run = s[:len(s)-len(strings.TrimLeft(s, s[:1]))]
 	at := strings.IndexAny(s[len(run):], "\n{[<`")
 	switch {
 	case at < 0 && len(s) < maxInfo:
 		return run, 0, !r.ended
-	case at < 0 || s[len(run)+at] == '`':
+	case at < 0:
 		return run, 0, false
+	case s[len(run)+at] == '`':
+		return run, -1, false
 	case s[len(run)+at] == '\n':
 		at++
 	}
@@ -258,7 +262,7 @@ func (r *Reader) over() bool {
 		r.drop(r.pos + 1)
 		return true
 	}
-	if r.at.syntax == object && !r.call.list && !r.call.shut && !r.single {
+	if r.at.syntax == object && !r.call.list && !r.call.shut {
 		n, wait := r.next(rest)
 		switch {
 		case n > 0:

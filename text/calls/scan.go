@@ -75,6 +75,7 @@ func (s *scan) ends(out []byte) (_ []byte, bad bool) {
 // repaired returns a value in JSON, false if it is none that can be repaired.
 func repaired(v string) (string, bool) {
 	var s scan
+	v = strings.TrimRight(v, space)
 	out, bad := make([]byte, 0, len(v)), false
 	for i := 0; i < len(v) && !bad; i++ {
 		out, bad = s.step(v[i], out)

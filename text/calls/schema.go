@@ -2,7 +2,6 @@ package calls
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 )
 
@@ -32,6 +31,9 @@ type schema struct {
 	asked   bool // kinds is being asked: a schema that refers to itself adds nothing
 	known   bool // kinds is in is
 	is      kinds
+	refs    map[string]*schema // of the root: where pointers lead
+	far     int                // of the root: how many of these lie deep
+	search  int                // of the root: how many members have been looked for; else the last that was looked for in vain
 
 	keys  map[string]json.RawMessage
 	subs  map[string][]*schema // of anyOf and the like
@@ -40,7 +42,7 @@ type schema struct {
 
 // newSchema returns the schema of a tool's parameters.
 func newSchema(raw json.RawMessage) *schema {
-	s := &schema{raw: raw}
+	s := &schema{raw: raw, refs: map[string]*schema{}}
 	s.root = s
 	return s
 }
@@ -79,47 +81,64 @@ func (s *schema) list(name string) []*schema {
 // within returns the schema of a name in a key that holds schemas by name, nil for none.
 func (s *schema) within(key, name string) *schema {
 	raw := s.key(key)
-	at := key + "\x00" + name
-	if sub, ok := s.props[at]; ok || raw == nil {
-		return sub
+	if raw != nil && s.props[key] == nil {
+		s.props[key] = s // it is decoded
+		var all map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &all)
+		for name, raw := range all {
+			s.props[key+"\x00"+name] = &schema{raw: raw, root: s.root}
+		}
 	}
-	var all map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &all)
-	for name, raw := range all {
-		s.props[key+"\x00"+name] = &schema{raw: raw, root: s.root}
-	}
-	if s.props[at] == nil {
-		s.props[at] = nil
-	}
-	return s.props[at]
+	return s.props[key+"\x00"+name]
 }
 
 // target returns the schema to which $ref leads, nil for none. Only a pointer within the tool's own schema is followed.
 func (s *schema) target() *schema {
-	var ref string
-	if json.Unmarshal(s.key("$ref"), &ref) != nil || !strings.HasPrefix(ref, "#") {
+	raw, ref := s.key("$ref"), ""
+	if raw == nil || json.Unmarshal(raw, &ref) != nil || !strings.HasPrefix(ref, "#") {
 		return nil
 	}
-	steps := strings.Split(strings.TrimPrefix(ref[1:], "/"), "/")
-	if ref = ref[1:]; ref == "" {
-		return s.root
+	found, ok := s.root.refs[ref]
+	if !ok {
+		found = s.root.at(strings.TrimPrefix(ref[1:], "/"))
+		s.root.refs[ref] = found
 	}
-	at := s.root
-	for i := 0; i < len(steps) && at != nil; i++ {
-		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(steps[i])
-		switch {
-		case i+1 < len(steps) && slices.Contains([]string{"$defs", "definitions", "properties", "patternProperties"}, name):
-			i++
-			at = at.within(name, strings.NewReplacer("~1", "/", "~0", "~").Replace(steps[i]))
-		default: // another place: a schema by itself, or some that are named
-			sub := &schema{raw: at.key(name), root: s.root}
-			if at = sub; sub.raw == nil {
-				at = nil
-			}
-		}
-	}
-	return at
+	return found
 }
+
+// maxFar bounds how many places deep in a schema are looked for.
+const maxFar = 64
+
+// at returns the schema at a JSON pointer (RFC 6901) without its first slash, nil for none.
+func (s *schema) at(pointer string) *schema {
+	steps := strings.Split(pointer, "/")
+	for i := range steps {
+		steps[i] = unescape.Replace(steps[i])
+	}
+	switch {
+	case pointer == "":
+		return s
+	case len(steps) == 1:
+		return &schema{raw: s.key(steps[0]), root: s}
+	}
+	to := s.within(steps[0], steps[1])
+	if len(steps) == 2 || to == nil {
+		return to
+	}
+	if s.far == maxFar {
+		return nil
+	}
+	s.far++
+	raw := to.raw
+	for _, step := range steps[2:] {
+		var in map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &in)
+		raw = in[step]
+	}
+	return &schema{raw: raw, root: s}
+}
+
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
 
 // kinds returns which kinds of values a schema allows.
 func (s *schema) kinds(depth int) kinds {
@@ -223,13 +242,14 @@ func kindOf(v json.RawMessage) kinds {
 	return numbers
 }
 
-// sub returns the schema of a member: of a property if name is one, else of an item. nil: all is allowed.
+// sub returns the schema of a member: of a property if name is one, else of an item. nil: all is allowed. Each schema is asked once.
 func (s *schema) sub(name string, item bool, depth int) *schema {
-	if s == nil || depth > maxSchema || s.asked {
+	if depth > maxSchema || depth > 0 && s.search == s.root.search {
 		return nil
 	}
-	s.asked = true
-	defer func() { s.asked = false }()
+	if s != s.root {
+		s.search = s.root.search
+	}
 	if item {
 		if all := s.list("items"); len(all) == 1 {
 			return all[0]
@@ -253,8 +273,26 @@ func (s *schema) sub(name string, item bool, depth int) *schema {
 }
 
 // property returns the schema of a property, item that of an array's items; nil where all is allowed.
-func (s *schema) property(name string) *schema { return s.sub(name, false, 0) }
-func (s *schema) item() *schema                { return s.sub("", true, 0) }
+func (s *schema) property(name string) *schema { return s.member(name, false) }
+func (s *schema) item() *schema                { return s.member("", true) }
+
+func (s *schema) member(name string, item bool) *schema {
+	if s == nil {
+		return nil
+	}
+	s.key("") // decodes it
+	at := "\x00" + name
+	if item {
+		at = "\x00\x00"
+	}
+	found, ok := s.props[at]
+	if !ok {
+		s.root.search++
+		found = s.sub(name, item, 0)
+		s.props[at] = found
+	}
+	return found
+}
 
 // value returns as JSON what is written without quotes: as a value of a kind that the schema allows, if it is one, else as a string.
 func (s *schema) value(written string) string {

@@ -98,6 +98,25 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestWideSchemas: a schema whose parts refer to each other in exponentially many ways is asked in no time.
+func TestWideSchemas(t *testing.T) {
+	var b strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&b, `, "d%d": {"anyOf": [{"$ref": "#/x/d%d"}, {"$ref": "#/x/d%d"}, {"$ref": "#/x/d%d"}]}`, i, i+1, i+1, i/2)
+	}
+	tools := tool(`{"$ref": "#/x/d0"}`, `, "x": {"d60": {"type": "boolean"}`+b.String()+`}`)
+	began := time.Now()
+	if got := arguments(llama, tools, "[f(v={'a': {'b': [1, True]}})]"); got != `{"a": {"b": [1, true]}}` {
+		t.Error(got)
+	}
+	if got := arguments(qwenCoder, tools, "<function=f><parameter=v>True</parameter></function>"); got != "true" {
+		t.Error(got)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // TestWords: where strings have quotes, a word is a string only if the schema allows nothing else that it could be.
 func TestWords(t *testing.T) {
 	for _, c := range []struct{ schema, written, want string }{
