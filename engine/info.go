@@ -81,7 +81,6 @@ func Inspect(path string) (*Info, error) {
 		Paths:        f.Paths(),
 		Types:        typesOf(f, c.Matrices),
 		TiedHead:     f.Tensor("output.weight") == nil,
-		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
 		Notes:        vocab.Notes(),
 		Work:         workOf(w, c.Matrices, &cfg),
@@ -108,6 +107,8 @@ func Inspect(path string) (*Info, error) {
 		}
 	}
 	info.Stored = storedAs(f, info.Types)
+	template, wrong := f.StringOr("tokenizer.chat_template", "")
+	info.ChatTemplate = wrong != nil || strings.TrimSpace(template) != ""
 	return info, nil
 }
 

@@ -4,6 +4,7 @@ package chats
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
@@ -148,6 +149,9 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 	source, err := io.ReadAll(io.LimitReader(file, maxTemplate+1))
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
+	}
+	if strings.TrimSpace(string(source)) == "" {
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s is empty: want a Jinja template", path)
 	}
 	t, err := chat.Parse(string(source), special)
 	if err != nil {

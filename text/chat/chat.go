@@ -22,6 +22,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -127,15 +128,15 @@ func Parse(source string, special Special) (*Template, error) {
 	return &Template{source: source, body: body, hides: hides, reads: reads, special: special, limits: defaults}, nil
 }
 
-// FromGGUF returns the template of a model file, nil and no error when it has none. vocab supplies
-// bos_token and eos_token.
+// FromGGUF returns the template of a model file, nil and no error when it has none, or one of white space alone, which shows no message.
+// vocab supplies bos_token and eos_token.
 func FromGGUF(f *gguf.File, vocab *token.Vocab) (*Template, error) {
 	const key = "tokenizer.chat_template"
 	if !f.Has(key) {
 		return nil, nil
 	}
 	source, err := f.String(key)
-	if err != nil {
+	if err != nil || strings.TrimSpace(source) == "" {
 		return nil, err
 	}
 	var special Special

@@ -88,6 +88,19 @@ func TestFromGGUF(t *testing.T) {
 	if want := vocab.Piece(bos) + "x" + vocab.Piece(eos); err != nil || out.Text != want || len(want) < 3 {
 		t.Errorf("%q, %v, want %q", out.Text, err, want)
 	}
+	for _, empty := range []string{"", " \n"} {
+		w.Set("tokenizer.chat_template", empty)
+		b.Reset()
+		if _, err := w.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		if f, err = gguf.Parse(b.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if tmpl, err := FromGGUF(f, vocab); tmpl != nil || err != nil {
+			t.Errorf("a template of %q: %v, %v, want nil, nil", empty, tmpl, err)
+		}
+	}
 	if err := Missing("m.gguf"); !errors.Is(err, tandem.Unsupported) || !strings.Contains(err.Error(), "--chat-template") {
 		t.Errorf("Missing: %v", err)
 	}
