@@ -74,17 +74,17 @@ func Inspect(path string) (*Info, error) {
 		return nil, c.Err
 	}
 	info := &Info{
-		Config:       cfg,
-		Traits:       describe(&cfg, w),
-		FileBytes:    f.Size(),
-		Parts:        f.Parts(),
-		Paths:        f.Paths(),
-		Types:        typesOf(f, c.Matrices),
-		TiedHead:     f.Tensor("output.weight") == nil,
-		Fingerprint:  vocab.Fingerprint(),
-		Notes:        vocab.Notes(),
-		Work:         workOf(w, c.Matrices, &cfg),
-		LeftOut:      f.Towers(),
+		Config:      cfg,
+		Traits:      describe(&cfg, w),
+		FileBytes:   f.Size(),
+		Parts:       f.Parts(),
+		Paths:       f.Paths(),
+		Types:       typesOf(f, c.Matrices),
+		TiedHead:    f.Tensor("output.weight") == nil,
+		Fingerprint: vocab.Fingerprint(),
+		Notes:       vocab.Notes(),
+		Work:        workOf(w, c.Matrices, &cfg),
+		LeftOut:     f.Towers(),
 	}
 	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func Open(file, kwargs, model string, vocab *token.Vocab) (conversation.Chat, *t
 	}
 	if file != "" {
 		t, err := readTemplate(file, special)
-		if err != nil {
+		if err != nil || t == nil {
 			return nil, vocab, err
 		}
 		return newRoom(t, vocab, defaults)
@@ -139,7 +139,7 @@ func Check(file, kwargs string) error {
 	return err
 }
 
-// readTemplate reads the file of --chat-template.
+// readTemplate reads the file of --chat-template; nil for an empty one, such as /dev/null, which takes the model's own away.
 func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 	file, err := files.Open(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
 	}
 	if strings.TrimSpace(string(source)) == "" {
-		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s is empty: want a Jinja template", path)
+		return nil, nil
 	}
 	t, err := chat.Parse(string(source), special)
 	if err != nil {

@@ -68,6 +68,9 @@ func TestChatPrompt(t *testing.T) {
 	if err := Check(os.DevNull, ""); err != nil {
 		t.Errorf("an empty template: %v", err)
 	}
+	if c, _, err := Open(os.DevNull, "", target, vocab); c != nil || err != nil {
+		t.Errorf("an empty template chats: %v, %v", c, err)
+	}
 }
 
 // TestFinished: a chat with its answer ends with the end of the assistant's turn, and its prompt is what is asked for that answer.
