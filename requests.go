@@ -3,6 +3,8 @@ package tandem
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"time"
 )
@@ -110,7 +112,26 @@ type Request struct {
 	// prefixes, and lookup may draft from the earlier ones, so the time that a prompt or an answer takes may reveal what the same tenant
 	// has asked before. Tenants never share.
 	Tenant string
+	// CacheSalt parts a request from the tenant's others: it shares memory of equal prefixes only with those of the same salt, what its drafts
+	// learn from earlier texts with none, and nothing of it is kept on a disk. "" = none. A new salt shows what a first answer takes
+	// (vLLM's cache_salt).
+	CacheSalt string
 }
+
+// saltedPrefix begins the names of tenants that Sharing makes up.
+const saltedPrefix = "salted:"
+
+// Sharing returns the tenant's name under which the request's memory is shared: one of its own if it has a CacheSalt.
+func (r Request) Sharing() string {
+	if r.CacheSalt == "" {
+		return r.Tenant
+	}
+	sum := sha256.Sum256([]byte(r.Tenant + "\x00" + r.CacheSalt))
+	return saltedPrefix + hex.EncodeToString(sum[:16])
+}
+
+// Salted reports whether Sharing has made up a tenant's name: what such a tenant leaves is not worth keeping.
+func Salted(tenant string) bool { return strings.HasPrefix(tenant, saltedPrefix) }
 
 // Bounds of Request.Repeats: the longest piece, in tokens, and the fewest tokens that may end an output.
 const (

@@ -46,6 +46,8 @@ func (r Request) Validate(l Limits) error {
 		return invalid("max_tokens", "max_tokens is %d: want at least 1", r.MaxTokens)
 	case r.Repeats != 0 && r.Repeats < MinRepeats:
 		return invalid("repeats", "repeats is %d: want 0 for no limit, or at least %d", r.Repeats, MinRepeats)
+	case len(r.CacheSalt) > maxTenant:
+		return invalid("cache_salt", "cache_salt has %d bytes: want at most %d", len(r.CacheSalt), maxTenant)
 	case len(r.Tenant) > maxTenant || !utf8.ValidString(r.Tenant):
 		return invalid("tenant", "tenant has %d bytes: want at most %d of valid UTF-8", len(r.Tenant), maxTenant)
 	}

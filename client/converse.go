@@ -52,7 +52,7 @@ func (c *Client) Converse(ctx context.Context, messages []Message, variables str
 func (r Request) chat(messages []Message, variables string) *tandemv1.ChatRequest {
 	g := r.encode()
 	out := &tandemv1.ChatRequest{MaxTokens: g.MaxTokens, Sampling: g.GetSampling(), Speculation: g.GetSpeculation(), IgnoreEos: g.IgnoreEos,
-		FullTrace: g.FullTrace, Stop: g.GetStop(), Report: g.Report}
+		FullTrace: g.FullTrace, Stop: g.GetStop(), Report: g.Report, CacheSalt: g.GetCacheSalt()}
 	for _, m := range messages {
 		out.Messages = append(out.Messages, &tandemv1.ChatMessage{Role: m.Role, Content: m.Content, Thought: m.Thought})
 	}

@@ -21,7 +21,7 @@ func (r Request) check() error {
 }
 
 func (r Request) encode() *tandemv1.GenerateRequest {
-	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop,
+	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop, CacheSalt: r.CacheSalt,
 		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, MinP: r.MinP, Seed: r.Seed,
 			RepeatPenalty: r.RepeatPenalty, RepeatLast: number(r.RepeatLast), FrequencyPenalty: r.FrequencyPenalty,
 			PresencePenalty: r.PresencePenalty, LogitBias: r.LogitBias, AcceptEpsilon: r.AcceptEpsilon, AcceptDelta: r.AcceptDelta}}

@@ -184,5 +184,5 @@ func own(r *tandemv1.ChatRequest) *tandemv1.ChatRequest {
 		ParallelToolCalls: r.ParallelToolCalls, TemplateVariables: r.TemplateVariables, EnableThinking: r.EnableThinking,
 		ReasoningEffort: r.ReasoningEffort, ContinueFinalMessage: r.ContinueFinalMessage, MaxTokens: r.MaxTokens,
 		Sampling: r.GetSampling(), Speculation: r.GetSpeculation(), IgnoreEos: r.IgnoreEos, FullTrace: r.FullTrace, Stop: r.GetStop(),
-		Report: r.Report, Resume: r.GetResume()}
+		Report: r.Report, Resume: r.GetResume(), CacheSalt: r.GetCacheSalt()}
 }

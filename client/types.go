@@ -30,6 +30,8 @@ type Request struct {
 	Report    bool // each Delta tells how its round went
 	Written   bool // control tokens show in the text, by their written form
 
+	CacheSalt string // the request finds nothing of earlier ones but of those with the same salt; "": of all
+
 	NoDraft   bool     // plain decoding: the same text, slower
 	Tree      *Tree    // bounds of the strategy's trees; nil: the strategy's own
 	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's

@@ -26,7 +26,7 @@ var errClaimed = errors.New("another tenant's request waits for its slot")
 func (s *session) opening() tandem.Opening {
 	n := s.text.Len()
 	return tandem.Opening{Session: s.text.Session, Epoch: s.text.Epoch, Tokens: s.text.Tokens[:n:n], Limit: tandem.Position(s.text.Limit),
-		MaxNodes: s.rules.Nodes, Prompt: s.text.Prompt, Tenant: s.req.Tenant, Vocab: s.rules.Vocab, Sampling: s.req.Sampling,
+		MaxNodes: s.rules.Nodes, Prompt: s.text.Prompt, Tenant: s.req.Sharing(), Vocab: s.rules.Vocab, Sampling: s.req.Sampling,
 		Features: !s.req.Bounds.Plain() && s.sources.ReadStates(),
 		Identity: s.target.identity, Fingerprint: s.g.cfg.Fingerprint}
 }

@@ -85,7 +85,7 @@ func TestRecyclingNeverChangesTheText(t *testing.T) {
 }
 
 // TestRecyclingDraftsForItsTenant: a text that comes again takes fewer rounds, by every strategy, for the tenant that had it and for no
-// other; a request without drafts asks for no successors.
+// other, nor for a request of its own that has a salt; a request without drafts asks for no successors.
 func TestRecyclingDraftsForItsTenant(t *testing.T) {
 	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions,
 		tandem.StrategyPlanner} {
@@ -100,9 +100,9 @@ func TestRecyclingDraftsForItsTenant(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.gw = g
-				run := func(tenant string, b tandem.Bounds) tandem.Stats {
+				run := func(tenant, salt string, b tandem.Bounds) tandem.Stats {
 					r := tandem.Request{Prompt: "again", MaxTokens: 60, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1}, Tenant: tenant,
-						Strategy: strategy, Bounds: b}
+						CacheSalt: salt, Strategy: strategy, Bounds: b}
 					s := &sink{}
 					res, err := g.Generate(context.Background(), r, s)
 					if want, _, _ := w.plain(r, tandem.DefaultLimits.Context); err != nil || !slices.Equal(s.tokens, want) {
@@ -111,13 +111,18 @@ func TestRecyclingDraftsForItsTenant(t *testing.T) {
 					return res.Stats
 				}
 				b := tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}
-				run("a", tandem.Bounds{})
+				run("a", "", tandem.Bounds{})
 				if n := c.Counters.Snapshot()["successors.taken"]; n != 0 {
 					t.Errorf("%d nodes' successors for a request without drafts", n)
 				}
-				first := run("a", b)
-				again := run("a", b)
-				other := run("b", b)
+				first := run("a", "", b)
+				again := run("a", "", b)
+				other := run("b", "", b)
+				for range 2 {
+					if salted := run("a", "s", b); salted.Rounds < first.Rounds-5 {
+						t.Errorf("%d rounds with a salt: want about %d", salted.Rounds, first.Rounds)
+					}
+				}
 				if again.Rounds > 45 || other.Rounds < first.Rounds-5 {
 					t.Errorf("%d rounds, %d when the text came again, %d for another tenant", first.Rounds, again.Rounds, other.Rounds)
 				}

@@ -84,7 +84,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 	}
 	s.box.stamps, s.repeats.limit = r.Report, r.Repeats
 	s.writer = newWriter(c.Vocab, r, s.text.Tokens[:len(prompt):len(prompt)])
-	s.drafting = source.Session{Text: &s.text, Opening: s.opening, Nodes: s.rules.Nodes, Sampling: r.Sampling, Tenant: r.Tenant,
+	s.drafting = source.Session{Text: &s.text, Opening: s.opening, Nodes: s.rules.Nodes, Sampling: r.Sampling, Tenant: r.Sharing(),
 		Names:  r.Drafters,
 		Traced: func(ctx context.Context) context.Context { return s.spans.open(ctx, c.Events) }}
 	s.sources = g.sources.NewSet(&s.drafting)
@@ -294,7 +294,7 @@ func (s *session) close() {
 	s.sources.Close()
 	s.strategy.HandOn()
 	if s.g.cfg.Remember != nil && s.target.held {
-		s.g.cfg.Remember(s.req.Tenant, s.text.Tokens)
+		s.g.cfg.Remember(s.drafting.Tenant, s.text.Tokens)
 	}
 }
 

@@ -4,6 +4,7 @@ package talk
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
 	"strings"
 	"time"
@@ -101,7 +102,7 @@ type Comparison struct {
 const Runs = 4
 
 // Compare repeats the latest request with and without speculation, in turn, and compares. It calls step with the number of the run
-// that begins, 1 to Runs. speculate sets the current options of speculation in a request that had none. Errors: Invalid before
+// that begins, 1 to Runs. Each run has a cache salt of its own: it takes what a first answer takes. speculate sets the current options of speculation in a request that had none. Errors: Invalid before
 // anything was asked.
 func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Request) error, step func(run int)) (out Comparison, err error) {
 	if t.Last == nil {
@@ -123,6 +124,7 @@ func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Reque
 		if faster == &out.With {
 			r = with
 		}
+		r.CacheSalt = rand.Text() // else it would draft from the answer of the run before
 		step(i + 1)
 		run, err := Generate(ctx, t.Client, r, func(*client.Delta) error { return nil })
 		if err != nil {

@@ -185,7 +185,12 @@ func TestCompare(t *testing.T) {
 	if err != nil || got != want || !slices.Equal(steps, []int{1, 2, 3, 4}) {
 		t.Errorf("%+v, %v, steps %v: want %+v", got, err, steps, want)
 	}
+	salts := map[string]bool{}
 	for i, r := range gateway.asked {
+		if salts[r.CacheSalt] || (r.CacheSalt == "") != (i == 0) {
+			t.Errorf("run %d has salt %q", i, r.CacheSalt)
+		}
+		salts[r.CacheSalt] = true
 		if plain := i == 2 || i == 3; r.NoDraft != plain {
 			t.Errorf("run %d: plain %v", i, r.NoDraft)
 		}

@@ -283,10 +283,10 @@ func (k *keeper) copyOut(job toKeep, there map[prefixes.Kind][]bool, from int, r
 	return out, next, more
 }
 
-// stored has what is new of the session's text written: at its end all, before only if it is much.
+// stored has what is new of the session's text written: at its end all, before only if it is much. Nothing is of a request with a salt.
 func (s *session) stored(all bool) {
 	k, n := s.v.keeper, s.seq.Len()
-	if k == nil {
+	if k == nil || tandem.Salted(s.tenant) {
 		return
 	}
 	job := toKeep{session: s.ID, tenant: s.tenant, tokens: s.tokens[:n:n]}

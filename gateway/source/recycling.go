@@ -63,6 +63,7 @@ type recycling struct {
 	instant
 	asked     int              // successors that the round's ticket asks for
 	hindsight tandem.Hindsight // on the latest tokens that were committed while it was asked
+	own       *spec.Successors // of a session that shares none with its tenant's others
 }
 
 func newRecycling(c common) *recycling {
@@ -86,6 +87,19 @@ func (d *recycling) absent() string {
 
 func (d *recycling) sampled() bool { return d.session.Sampling.Temperature > 0 }
 
+// table returns what the session drafts from, nil if there is none and it is not to begin. d.recycled.mu must be held.
+func (d *recycling) table(begin bool) *spec.Successors {
+	switch tenant := d.session.Tenant; {
+	case !tandem.Salted(tenant) && begin:
+		return d.recycled.begin(tenant)
+	case !tandem.Salted(tenant):
+		return d.recycled.of(tenant)
+	case d.own == nil && begin:
+		d.own = spec.NewSuccessors()
+	}
+	return d.own
+}
+
 // draw makes a tree for a proposal.
 func (d *recycling) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 	begun := time.Now()
@@ -93,7 +107,7 @@ func (d *recycling) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 	t.LogProbs = []float32{0}
 	x := &d.recycled
 	x.mu.Lock()
-	if table := x.of(d.session.Tenant); table != nil {
+	if table := d.table(false); table != nil {
 		t = table.Tree(d.session.before(d.session.Text.Len()-1), root, x.worth(d.sampled()), p.Bounds, p.Stop)
 	}
 	x.mu.Unlock()
@@ -120,7 +134,7 @@ func (d *recycling) look(n int) {
 	root := len(tokens) - n - 1
 	hits := make([]bool, n)
 	x.mu.Lock()
-	if table := x.of(d.session.Tenant); table != nil {
+	if table := d.table(false); table != nil {
 		hits = x.worth(d.sampled()).Learn(table, d.session.before(root), tokens[root], tokens[root+1:])
 	}
 	x.mu.Unlock()
@@ -155,7 +169,7 @@ func (d *recycling) take(t tandem.Tree, committed int, v *tandem.Verdict) {
 	x := &d.recycled
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	table := x.begin(d.session.Tenant)
+	table := d.table(true)
 	for i, token := range t.Tokens[:t.Guesses()] {
 		before := d.session.before(root)
 		if i > 0 {

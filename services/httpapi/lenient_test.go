@@ -29,7 +29,7 @@ var advisory = []string{
 	`"reasoning_format":"deepseek"`, `"grammar_lazy":false`, `"preserved_tokens":[]`, `"n_indent":0`, `"tfs_z":1`,
 	// vLLM, SGLang
 	`"min_tokens":0`, `"length_penalty":1.0`, `"early_stopping":false`, `"spaces_between_special_tokens":true`, `"prompt_logprobs":0`,
-	`"truncate_prompt_tokens":100`, `"priority":1`, `"request_id":"a"`, `"kv_transfer_params":{"a":[1]}`, `"cache_salt":"x"`,
+	`"truncate_prompt_tokens":100`, `"priority":1`, `"request_id":"a"`, `"kv_transfer_params":{"a":[1]}`,
 	`"guided_decoding_backend":"xgrammar"`, `"guided_whitespace_pattern":" "`, `"mm_processor_kwargs":{}`, `"return_token_ids":true`,
 	`"separate_reasoning":true`, `"stream_reasoning":true`, `"rid":"x"`, `"vllm_xargs":{"a":1}`,
 	// Ollama, LM Studio

@@ -84,7 +84,7 @@ func withPath(err error) error {
 // request decodes r; d fills in what it leaves out. The generator validates the values.
 func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
-		FullTrace: r.GetFullTrace(), Report: r.GetReport(), Written: r.GetWritten()}
+		FullTrace: r.GetFullTrace(), Report: r.GetReport(), Written: r.GetWritten(), CacheSalt: r.GetCacheSalt()}
 	switch p := r.GetPrompt().(type) {
 	case *tandemv1.GenerateRequest_Text:
 		req.Prompt = p.Text

@@ -59,7 +59,9 @@ type ChatRequest struct {
 	Report *bool `protobuf:"varint,15,opt,name=report,proto3,oneof" json:"report,omitempty"`
 	// Resume takes up a stream that broke off, as in GenerateRequest. Its text counts the bytes of texts, thoughts and arguments that came, and
 	// one for each call; its tokens those of outputs. An output whose tokens the client has in part comes without its text.
-	Resume        *Resume `protobuf:"bytes,16,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume *Resume `protobuf:"bytes,16,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Cache_salt is that of GenerateRequest.
+	CacheSalt     string `protobuf:"bytes,17,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -204,6 +206,13 @@ func (x *ChatRequest) GetResume() *Resume {
 		return x.Resume
 	}
 	return nil
+}
+
+func (x *ChatRequest) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
 }
 
 // ChatMessage is one turn of a conversation.
@@ -958,7 +967,7 @@ var File_tandem_v1_chat_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\x88\a\n" +
+	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xa7\a\n" +
 	"\vChatRequest\x122\n" +
 	"\bmessages\x18\x01 \x03(\v2\x16.tandem.v1.ChatMessageR\bmessages\x12)\n" +
 	"\x05tools\x18\x02 \x03(\v2\x13.tandem.v1.ChatToolR\x05tools\x12:\n" +
@@ -980,7 +989,9 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"full_trace\x18\r \x01(\bH\aR\tfullTrace\x88\x01\x01\x12\x12\n" +
 	"\x04stop\x18\x0e \x03(\tR\x04stop\x12\x1b\n" +
 	"\x06report\x18\x0f \x01(\bH\bR\x06report\x88\x01\x01\x12)\n" +
-	"\x06resume\x18\x10 \x01(\v2\x11.tandem.v1.ResumeR\x06resumeB\x16\n" +
+	"\x06resume\x18\x10 \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\x11 \x01(\tR\tcacheSaltB\x16\n" +
 	"\x14_parallel_tool_callsB\x15\n" +
 	"\x13_template_variablesB\x12\n" +
 	"\x10_enable_thinkingB\x13\n" +

@@ -162,7 +162,10 @@ type GenerateRequest struct {
 	// True has control tokens show in the text, by their written form, such as <|im_end|>. They are nothing there otherwise.
 	Written *bool `protobuf:"varint,10,opt,name=written,proto3,oneof" json:"written,omitempty"`
 	// Resume takes up a stream that broke off, at this gateway or at another one of the same model: the rest of the request is as it was.
-	Resume        *Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume *Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Cache_salt parts the request from the caller's others: it finds nothing in memory of theirs but of those with the same salt, nor do its
+	// drafts learn from them. A new one shows what a first answer takes.
+	CacheSalt     string `protobuf:"bytes,12,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +286,13 @@ func (x *GenerateRequest) GetResume() *Resume {
 		return x.Resume
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
 }
 
 type isGenerateRequest_Prompt interface {
@@ -2552,7 +2562,7 @@ var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xf7\x03\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\x96\x04\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -2568,7 +2578,9 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x06report\x18\t \x01(\bH\x04R\x06report\x88\x01\x01\x12\x1d\n" +
 	"\awritten\x18\n" +
 	" \x01(\bH\x05R\awritten\x88\x01\x01\x12)\n" +
-	"\x06resume\x18\v \x01(\v2\x11.tandem.v1.ResumeR\x06resumeB\b\n" +
+	"\x06resume\x18\v \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\f \x01(\tR\tcacheSaltB\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +

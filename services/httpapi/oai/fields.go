@@ -59,6 +59,7 @@ var common = map[string]reader{
 	"accept_delta":   float(func(c *Call) *float64 { return &c.Request.Sampling.Delta }),
 	"ignore_eos":     boolean(func(c *Call) *bool { return &c.Request.IgnoreEOS }),
 	"speculation":    readSpeculation,
+	"cache_salt":     text(func(c *Call) *string { return &c.Request.CacheSalt }), // vLLM's
 }
 
 // chatOnly are the fields of chat bodies alone. Some accept only values that ask for nothing: client libraries send

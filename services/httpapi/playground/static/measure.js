@@ -16,7 +16,8 @@ export async function measure(request, shown, { key, signal, tell }) {
   const runs = [];
   for (const [i, on] of order.entries()) {
     tell(i + 1, order.length, on);
-    const r = on ? request : plain(request);
+    const r = on ? { ...request, body: { ...request.body } } : plain(request);
+    r.body.cache_salt = `${Date.now()} ${Math.random()}`; // else it would draft from the answer of the run before
     const run = new Run(r);
     await generate(r.path, r.body, { key, signal, take: (chunk) => run.take(chunk) });
     runs.push({ on, run });
