@@ -112,9 +112,9 @@ type Request struct {
 	// prefixes, and lookup may draft from the earlier ones, so the time that a prompt or an answer takes may reveal what the same tenant
 	// has asked before. Tenants never share.
 	Tenant string
-	// CacheSalt parts a request from the tenant's others: it shares memory of equal prefixes only with those of the same salt, what its drafts
-	// learn from earlier texts with none, and nothing of it is kept on a disk. "" = none. A new salt shows what a first answer takes
-	// (vLLM's cache_salt).
+	// CacheSalt parts a request from the tenant's others: it shares memory of equal prefixes only with those of the same salt, what its
+	// drafts learn from earlier texts with none, and nothing of it is kept on a disk. "" = none. A new salt shows what a first answer
+	// takes (vLLM's cache_salt).
 	CacheSalt string
 }
 

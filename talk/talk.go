@@ -102,8 +102,8 @@ type Comparison struct {
 const Runs = 4
 
 // Compare repeats the latest request with and without speculation, in turn, and compares. It calls step with the number of the run
-// that begins, 1 to Runs. Each run has a cache salt of its own: it takes what a first answer takes. speculate sets the current options of speculation in a request that had none. Errors: Invalid before
-// anything was asked.
+// that begins, 1 to Runs. Each run has a cache salt of its own: it takes what a first answer takes. speculate sets the current options of
+// speculation in a request that had none. Errors: Invalid before anything was asked.
 func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Request) error, step func(run int)) (out Comparison, err error) {
 	if t.Last == nil {
 		return out, tandem.Errorf("", tandem.Invalid, "nothing was asked yet")
