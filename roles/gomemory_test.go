@@ -31,9 +31,13 @@ func TestGoBound(t *testing.T) {
 	if BoundGo(0); debug.SetMemoryLimit(-1) != want {
 		t.Errorf("the bound is %d, want %d", debug.SetMemoryLimit(-1), want)
 	}
+	if BoundGateway(); debug.SetMemoryLimit(-1) != gatewayGo {
+		t.Errorf("a gateway's bound is %d, want %d", debug.SetMemoryLimit(-1), gatewayGo)
+	}
 	t.Setenv("GOMEMLIMIT", "1GiB")
 	debug.SetMemoryLimit(12345 << 20)
-	if BoundGo(0); debug.SetMemoryLimit(-1) != 12345<<20 {
+	BoundGo(0)
+	if BoundGateway(); debug.SetMemoryLimit(-1) != 12345<<20 {
 		t.Error("GOMEMLIMIT is overruled")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/public"
@@ -55,6 +56,7 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		folder = "" // a user without a folder keeps nothing
 	}
+	roles.BoundGateway()
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Target: path,
 		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifiers: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,

@@ -48,3 +48,31 @@ func TestFieldsOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestTooMuchInOneBody: every API says what a body holds too much of.
+func TestTooMuchInOneBody(t *testing.T) {
+	s, _ := embedding(t, nil)
+	full := func(before, each, after string) string {
+		return before + strings.Repeat(each+",", 70_000) + each + after
+	}
+	said := `"messages":[{"role":"user","content":"a"}]`
+	const nested = "the body has more than 65536 objects and arrays in arrays: "
+	for _, tc := range []struct{ path, body, want string }{
+		{"/v1/messages", full(`{"max_tokens":1,"messages":[`, `{}`, `]}`), nested + "messages[65536] is one too many"},
+		{"/v1/messages", full(`{"max_tokens":1,"messages":[{"role":"user","content":[`, `{}`, `]}]}`),
+			nested + "messages[0].content[65535] is one too many"},
+		{"/v1/responses", full(`{"input":[`, `[]`, `]}`), nested + "input[65536]"},
+		{"/v1/chat/completions", full(`{`+said+`,"tools":[`, `{}`, `]}`), nested + "tools[65535]"},
+		{"/v1/chat/completions", full(`{`+said+`,"metadata":{"a":[`, `{}`, `]}}`), nested + "metadata.a[65535]"},
+		{"/api/chat", full(`{`+said+`,"format":[`, `{}`, `]}`), nested + "format[65535]"},
+		{"/completion", full(`{"logit_bias":[`, `[]`, `]}`), nested + "logit_bias[65536]"},
+		{"/completion", `{"prompt":[` + strings.Repeat("1,", 1<<20) + `1]}`, "more than 1048576 values: prompt[1048575]"},
+		{"/v1/chat/completions", full(`{"messages":[`, `{"role":"user","content":"a"}`, `]}`), "messages has more than 16384 elements"},
+		{"/v1/embeddings", full(`{"input":[`, `[1]`, `]}`), "input has more than 2048 texts"},
+	} {
+		answer, all := s.ask(t, "POST", tc.path, tc.body)
+		if answer.StatusCode != http.StatusBadRequest || !strings.Contains(all, tc.want) {
+			t.Errorf("%s: %s: %.300s, want %s", tc.path, answer.Status, all, tc.want)
+		}
+	}
+}

@@ -64,11 +64,12 @@ func newSource(body io.Reader, l Limits) *source {
 
 // outcome reads the rest of the body and returns what is wrong with it as a whole, else err, which is what was found in it.
 func (s *source) outcome(err error) error {
+	own := err != nil && (s.err == nil || s.at < len(s.buf)) // it was not found because the body ends here
 	for s.err == nil {
 		s.buf, s.at = s.buf[:0], 0
 		s.fill()
 	}
-	if errors.Is(s.err, io.EOF) || s.in.g.full && err != nil {
+	if errors.Is(s.err, io.EOF) || s.in.g.full && own {
 		return err
 	}
 	return s.err

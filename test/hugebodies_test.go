@@ -1,0 +1,140 @@
+package test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/testkit"
+)
+
+// TestHugeBodies sends bodies of 8 MB, each full of one thing, to every route that reads one: none takes the gateway 256 MiB or two seconds
+// of processor time, and another tenant's first token does not come much later.
+func TestHugeBodies(t *testing.T) {
+	mayBeSlow(t)
+	h := newHuge(t)
+	calm := h.probe(t, 20)
+	done, stopped := make(chan struct{}), make(chan []time.Duration)
+	go func() {
+		var all []time.Duration
+		for {
+			select {
+			case <-done:
+				stopped <- all
+				return
+			default:
+				all = append(all, h.probe(t, 1)...)
+			}
+		}
+	}()
+	n := 0
+	for b := range testkit.HugeBodies() {
+		h.send(t, b, 8_000_000)
+		n++
+	}
+	close(done)
+	busy := <-stopped
+	slices.Sort(calm)
+	slices.Sort(busy)
+	t.Logf("%d bodies; another's first token after %v at the median, %v without them; the most memory %d MiB, the most time %v", n,
+		busy[len(busy)/2], calm[len(calm)/2], h.most.Load()>>20, time.Duration(h.longest.Load()))
+	if was, is := calm[len(calm)/2], busy[len(busy)/2]; is > was*3/2+20*time.Millisecond {
+		t.Errorf("another tenant's first token came after %v at the median, %v without the bodies", is, was)
+	}
+}
+
+// TestSomeHugeBodies does the same with some of the bodies, others in each run.
+func TestSomeHugeBodies(t *testing.T) {
+	h := newHuge(t)
+	all := slices.Collect(testkit.HugeBodies())
+	begun := time.Now()
+	n := 0
+	for i := int(begun.UnixNano() % 97); i < len(all) && time.Since(begun) < 5*time.Second; i += 97 {
+		h.send(t, all[i], 8_000_000)
+		n++
+	}
+	t.Logf("%d of %d bodies; the most memory %d MiB, the most time %v", n, len(all), h.most.Load()>>20, time.Duration(h.longest.Load()))
+}
+
+// huge is a gateway that gets large bodies.
+type huge struct {
+	*webGroup
+	gateway       int // its process
+	other         string
+	most, longest atomic.Int64
+}
+
+func newHuge(t testing.TB) *huge {
+	t.Helper()
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("key-alice-0123456789\nkey-bob-0123456789abc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := upWeb(t, template, "--api-keys", keys)
+	g.key = "key-alice-0123456789"
+	return &huge{webGroup: g, gateway: g.w.role("gateway")[0], other: "key-bob-0123456789abc"}
+}
+
+// send sends a body and looks at what it takes.
+func (h *huge) send(t testing.TB, b testkit.HugeBody, size int) {
+	t.Helper()
+	body := b.Make(size)
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", h.gateway), []byte("5"), 0o200) // the peak begins anew
+	before := processorTime(t, h.gateway)
+	status, answer := h.ask(t, "POST", b.Path, body)
+	took := processorTime(t, h.gateway) - before
+	high, _ := peak(t, h.gateway)
+	h.most.Store(max(h.most.Load(), high))
+	h.longest.Store(max(h.longest.Load(), int64(took)))
+	report := t.Logf
+	if high > 256<<20 || took > 2*time.Second || status >= 500 {
+		report = t.Errorf
+	}
+	if high > 192<<20 || took > time.Second || status >= 500 {
+		report("%s %s (%d bytes): status %d %.120s, %d MiB, %v", b.Path, b.Name, len(body), status, answer, high>>20, took)
+	}
+}
+
+// processorTime returns the processor time that a process has taken.
+func processorTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// probe returns after how long another tenant's first token came, so many times.
+func (h *huge) probe(t testing.TB, n int) (all []time.Duration) {
+	for range n {
+		r, _ := http.NewRequest("POST", h.url+"/v1/completions", strings.NewReader(`{"prompt":"Once","max_tokens":2,"stream":true}`))
+		r.Header.Set("Authorization", "Bearer "+h.other)
+		begun := time.Now()
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return all
+		}
+		_, err = a.Body.Read(make([]byte, 1))
+		all = append(all, time.Since(begun))
+		if err != nil || a.StatusCode != http.StatusOK {
+			t.Errorf("another tenant: %s, %v", a.Status, err)
+		}
+		_, _ = io.Copy(io.Discard, a.Body)
+		a.Body.Close()
+	}
+	return all
+}
