@@ -7,6 +7,7 @@ package discovery
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,8 +49,9 @@ type Announcer struct {
 	registry registry
 	key      string // in the registry
 
-	mu   sync.Mutex
-	what wire.Announcement
+	mu    sync.Mutex
+	what  wire.Announcement
+	asked []uint64 // by tables, the latest last, behind a 0; replaced, never changed
 
 	poke chan struct{} // an announcement is due
 	due  chan struct{} // the key must be put at once
@@ -75,7 +77,7 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 		what.Verifier = &here
 	}
 	kind := kindOf(what)
-	a := &Announcer{cfg: cfg, subject: cfg.Pool.Subject(kind.subject), key: kind.key(kind.id(what)), what: what,
+	a := &Announcer{asked: []uint64{0}, cfg: cfg, subject: cfg.Pool.Subject(kind.subject), key: kind.key(kind.id(what)), what: what,
 		poke: make(chan struct{}, 1), due: make(chan struct{}, 1), stop: make(chan struct{})}
 	if cfg.Sign != nil {
 		a.sign = func(message []byte) string { return cfg.Sign(what.Addr, message) }
@@ -88,7 +90,7 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 		return nil, err
 	}
 	a.registry = registry{cfg.Pool, a.conn, cfg.Lease}
-	if _, err := a.conn.Subscribe(cfg.Pool.Subject(kind.ask()), func(*nats.Msg) { a.now() }); err != nil {
+	if _, err := a.conn.Subscribe(cfg.Pool.Subject(kind.ask()), a.answer); err != nil {
 		a.conn.Close()
 		return nil, err
 	}
@@ -102,6 +104,24 @@ func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 func (a *Announcer) connected() {
 	a.now()
 	signal(a.due)
+}
+
+// answer takes a table's question, and answers it at once.
+func (a *Announcer) answer(m *nats.Msg) {
+	if len(m.Data) == 8 { // a table of an earlier release asks with nothing
+		number := binary.LittleEndian.Uint64(m.Data)
+		a.mu.Lock()
+		known := slices.Contains(a.asked, number)
+		if number != 0 {
+			others := slices.DeleteFunc(slices.Clone(a.asked[1:]), func(n uint64) bool { return n == number })
+			a.asked = append(append([]uint64{0}, others[max(0, len(others)+2-wire.MostAsked):]...), number)
+		}
+		a.mu.Unlock()
+		if !known {
+			signal(a.due)
+		}
+	}
+	a.now()
 }
 
 // now makes the next announcement due at once.
@@ -141,7 +161,7 @@ func (a *Announcer) next() ([]byte, error) {
 	what := a.What()
 	a.mu.Lock()
 	a.what.Sequence++
-	what.Sequence, what.Draining = a.what.Sequence, a.what.Draining
+	what.Sequence, what.Draining, what.Asked = a.what.Sequence, a.what.Draining, a.asked
 	a.mu.Unlock()
 	return what.Marshal(a.sign)
 }

@@ -101,8 +101,8 @@ func (e *entry) record(now time.Time, a wire.Announcement) {
 	e.told = now
 }
 
-// withdraw records that a process has taken its key out of the registry: it does not wait for its lease. A successor at its address does, of
-// which the key is by now. instance 0: whoever is there.
+// withdraw records that a process has taken its key out of the registry: it does not wait for its lease. A successor at its address does,
+// of which the key is by now. instance 0: whoever is there.
 func (m *membership) withdraw(key string, instance uint64) {
 	for id, e := range m.entries {
 		if m.kind.key(id) == key && (instance == 0 || instance == e.Instance) {

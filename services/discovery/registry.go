@@ -27,9 +27,9 @@ const (
 )
 
 // registry is a bucket of JetStream's key-value store with a key for each process, whose value is its announcement. A key that is not
-// renewed ends with its lease. Processes send their keys, without an answer, whether there is a registry or not; gateways read it. It is there
-// if the pool's server has JetStream, which is asked again and again, because a server may be restarted with or without; announcements go on
-// in either case. It needs no disk: processes renew what is lost.
+// renewed ends with its lease. Processes send their keys, without an answer, whether there is a registry or not; gateways read it. It is
+// there if the pool's server has JetStream, which is asked again and again, because a server may be restarted with or without;
+// announcements go on in either case. It needs no disk: processes renew what is lost.
 type registry struct {
 	pool  pool.Config
 	conn  *pool.Conn

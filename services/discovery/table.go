@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -67,6 +68,10 @@ type Config struct {
 
 // Table keeps the processes of one kind that are there. Which are, its membership decides.
 //
+// A proved announcement counts only if it has the table's number, with which the table asks all processes, so that one which was recorded is
+// not believed later. The number is random, and another one at the table's start and whenever a process is gone: a time would need clocks
+// that agree.
+//
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
 type Table struct {
@@ -84,6 +89,8 @@ type Table struct {
 	leased   atomic.Bool // there is one, and it is watched
 
 	membership membership         // the owner's, as all below
+	number     uint64             // with which it asks
+	asked      time.Time          // last
 	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
@@ -121,7 +128,7 @@ func NewTable(cfg Config) (*Table, error) {
 	}
 	t := &Table{cfg: cfg, heard: make(chan heard, inbox), poke: make(chan struct{}, 1), came: make(chan struct{}, 1),
 		told: make(chan told), membership: newMembership(cfg.Kind, cfg.Beat, cfg.Lease), complaints: map[[2]string]bool{},
-		refused: map[string]bool{}}
+		refused: map[string]bool{}, number: NewInstance()}
 	t.now.Store(new([]Process))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
@@ -222,8 +229,27 @@ func (t *Table) run(ctx context.Context) {
 func (t *Table) listen() {
 	t.membership.leased = t.leased.Load()
 	if t.membership.server(time.Now(), t.conn.Connected()) {
-		_ = t.conn.Publish(t.cfg.Pool.Subject(t.cfg.Kind.ask()), nil)
+		t.askAll()
 	}
+}
+
+// askAll asks all processes to announce themselves with the table's number.
+func (t *Table) askAll() {
+	t.asked = time.Now()
+	_ = t.conn.Publish(t.cfg.Pool.Subject(t.cfg.Kind.ask()), binary.LittleEndian.AppendUint64(nil, t.number))
+}
+
+// fresh reports whether an announcement, if it is proved, was made since the table has asked with its number. If not, it asks again, now
+// and then. A process of an earlier release does not tell, and is believed.
+func (t *Table) fresh(a wire.Announcement) bool {
+	if a.Proof == "" || len(a.Asked) == 0 || slices.Contains(a.Asked, t.number) {
+		return true
+	}
+	t.cfg.Counters.Add("announcements.unasked", 1)
+	if time.Since(t.asked) > askPause {
+		t.askAll()
+	}
+	return false
 }
 
 // enter records what a process told when it was asked.
@@ -253,6 +279,9 @@ func (t *Table) take(ctx context.Context, h heard) {
 	}
 	if err := cmp.Or(check(a.Addr, &a), unproved); err != nil {
 		t.refuse(a.Addr, err)
+		return
+	}
+	if !t.fresh(a) {
 		return
 	}
 	delete(t.refused, a.Addr)
@@ -319,6 +348,9 @@ func (t *Table) sweep() (gone []*entry) {
 	}
 	for range gone {
 		t.cfg.Counters.Add("announcements.gone", 1)
+	}
+	if len(gone) > 0 { // what they have announced is not believed again: the next announcement has the table ask anew
+		t.number = NewInstance()
 	}
 	return gone
 }

@@ -12,6 +12,9 @@ const (
 	maxAnnouncement     = 16 << 10 // bytes
 	maxName             = 200      // bytes of a drafter's name
 	maxDrafters         = 16       // of one process
+
+	// MostAsked bounds Announcement.Asked.
+	MostAsked = 64
 )
 
 // Announcement is what a process repeatedly tells about itself. It has drafters, a verifier or a gateway.
@@ -23,17 +26,18 @@ type Announcement struct {
 	Drafters []AnnouncedDrafter
 	Verifier *AnnouncedVerifier
 	Gateway  *AnnouncedGateway
-	Segment  uint64 // id of its shared memory, 0 for none
-	Protocol int    // that it speaks, filled in by Marshal; 0 is older than protocol 1
-	Proof    string // of the sender's secret, filled in by Marshal; "" for none
-	Signed   []byte // what Proof proves: filled in by UnmarshalAnnouncement
+	Segment  uint64   // id of its shared memory, 0 for none
+	Protocol int      // that it speaks, filled in by Marshal; 0 is older than protocol 1
+	Asked    []uint64 // with which numbers others have asked for it lately, at most MostAsked, behind a 0; nil: it does not tell
+	Proof    string   // of the sender's secret, filled in by Marshal; "" for none
+	Signed   []byte   // what Proof proves: filled in by UnmarshalAnnouncement
 }
 
 // Marshal encodes a. sign returns the proof of a message; nil: it has none. A result too large to travel is Invalid.
 func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) {
 	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
 		State: FromDraining(a.Draining), Segment: a.Segment, Protocol: tandem.Protocol, Drafters: fromDrafters(a.Drafters),
-		Verifier: FromVerifier(a.Verifier), Gateway: fromGateway(a.Gateway)}
+		Verifier: FromVerifier(a.Verifier), Gateway: fromGateway(a.Gateway), Asked: a.Asked}
 	b, err := signed(m)
 	if err == nil && sign != nil {
 		m.Proof = sign(b)
@@ -80,7 +84,8 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has state %d: want 1 or 2", m.GetState())
 	}
 	a := Announcement{Instance: m.GetInstance(), Sequence: m.GetSequence(), Addr: m.GetAddress(),
-		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol()), Proof: m.GetProof()}
+		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol()), Proof: m.GetProof(),
+		Asked: m.GetAsked()}
 	var err error
 	if a.Signed, err = signed(&m); err != nil {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "not an announcement: %w", err)

@@ -1900,7 +1900,10 @@ type Announcement struct {
 	// Verifier that the process is. Announced on a subject of its own, so that older processes do not see it.
 	Verifier *AnnouncedVerifier `protobuf:"bytes,10,opt,name=verifier,proto3" json:"verifier,omitempty"`
 	// Gateway that the process is, likewise.
-	Gateway       *AnnouncedGateway `protobuf:"bytes,11,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Gateway *AnnouncedGateway `protobuf:"bytes,11,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Asked are the latest numbers with which processes have asked for announcements, after a 0: so who asked knows that this one was not
+	// recorded before. Empty: the process does not answer so.
+	Asked         []uint64 `protobuf:"fixed64,12,rep,packed,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2008,6 +2011,13 @@ func (x *Announcement) GetVerifier() *AnnouncedVerifier {
 func (x *Announcement) GetGateway() *AnnouncedGateway {
 	if x != nil {
 		return x.Gateway
+	}
+	return nil
+}
+
+func (x *Announcement) GetAsked() []uint64 {
+	if x != nil {
+		return x.Asked
 	}
 	return nil
 }
@@ -2618,7 +2628,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
 	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\x12\x18\n" +
 	"\aexperts\x18\x04 \x01(\x05R\aexperts\x12\x1b\n" +
-	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xbc\x03\n" +
+	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xd2\x03\n" +
 	"\fAnnouncement\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
@@ -2631,7 +2641,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x05proof\x18\t \x01(\tR\x05proof\x12A\n" +
 	"\bverifier\x18\n" +
 	" \x01(\v2%.tandem.internal.v1.AnnouncedVerifierR\bverifier\x12>\n" +
-	"\agateway\x18\v \x01(\v2$.tandem.internal.v1.AnnouncedGatewayR\agateway\"\xd1\x03\n" +
+	"\agateway\x18\v \x01(\v2$.tandem.internal.v1.AnnouncedGatewayR\agateway\x12\x14\n" +
+	"\x05asked\x18\f \x03(\x06R\x05asked\"\xd1\x03\n" +
 	"\x11AnnouncedVerifier\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
