@@ -90,13 +90,22 @@ func keepPoolFile(path string, access pool.Access, written bool) (stop func()) {
 // startPool starts the gateway's own NATS server.
 func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 	server := pool.ServerConfig{Store: c.PoolStore}
+	start := func() (*pool.Server, error) {
+		s, err := server.Start()
+		if tandem.KindOf(err) == tandem.Exhausted {
+			r.Log.Warn("the pool has no registry, and processes find each other by announcements alone", "error", err)
+			server.Store = ""
+			s, err = server.Start()
+		}
+		return s, err
+	}
 	if c.PoolFile != "" { // whoever removes that folder after a kill removes the server's too
 		if _, err := os.Lstat(filepath.Dir(c.PoolFile)); err == nil {
 			server.Folder = filepath.Dir(c.PoolFile)
 		}
 	}
 	if c.PoolListen == "" {
-		return server.Start()
+		return start()
 	}
 	if err := rpc.Guard(c.PoolListen, r.Certificate, c.Insecure); err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--pool-listen: %w", err)
@@ -106,7 +115,7 @@ func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 		return nil, err
 	}
 	server.Listen, server.TLS, server.Secret = c.PoolListen, r.Certificate.For(c.PoolListen), secret
-	return server.Start()
+	return start()
 }
 
 // poolSecret returns the secret that opens this gateway's pool to processes without its file; nil for none.

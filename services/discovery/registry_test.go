@@ -313,7 +313,8 @@ func TestGarbageInTheRegistry(t *testing.T) {
 	}
 }
 
-// TestStores: a server whose folder cannot be written does not start, and says what would be right; one in memory leaves nothing.
+// TestStores: a server whose folder cannot be written, or can be by others, does not start, and says what would be right; one in memory has
+// nothing on the disk while it runs, so that a process which is killed leaves nothing, and its registry works all the same.
 func TestStores(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -323,13 +324,24 @@ func TestStores(t *testing.T) {
 	if !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), "want a folder") {
 		t.Errorf("a file as the store: %v", err)
 	}
-	t.Setenv("TMPDIR", t.TempDir())
-	s, err := pool.ServerConfig{Store: pool.InMemory}.Start()
-	if err != nil {
+	open := filepath.Join(t.TempDir(), "open")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
-	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("left %v, %v", left, err)
+	for _, dir := range []string{open, filepath.Join(open, "below")} {
+		if _, err := (pool.ServerConfig{Store: dir}).Start(); !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), "0777") {
+			t.Errorf("%s as the store: %v: want it refused", dir, err)
+		}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	m := startMovable(t, pool.InMemory)
+	startMember(t, m.cfg, "unix://"+filepath.Join(t.TempDir(), "a"))
+	kv := m.bucket()
+	testkit.Eventually(t, "it is in the registry", func() bool { return keys(kv) == 1 })
+	for range 2 { // before it has ended, and after
+		if left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "tandem-*")); err != nil || len(left) > 0 {
+			t.Errorf("on the disk are %v, %v", left, err)
+		}
+		m.server.Close()
 	}
 }

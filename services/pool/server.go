@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,9 @@ const (
 type Server struct {
 	nats   *server.Server
 	access Access
+	done   chan struct{} // is closed at the end
+	once   sync.Once
+	work   sync.WaitGroup
 }
 
 // Access says how to reach a NATS server.
@@ -125,7 +129,7 @@ func (c ServerConfig) store(o *server.Options) (undo func(), err error) {
 		return undo, nil
 	case InMemory:
 		if o.StoreDir, err = os.MkdirTemp(c.Folder, "tandem-pool-"); err != nil {
-			return undo, tandem.Errorf(op, tandem.Invalid, "nats server's store: %w", err)
+			return undo, tandem.Errorf(op, tandem.Exhausted, "nats server's store: %w", err)
 		}
 		undo = func() { os.RemoveAll(o.StoreDir) }
 	default:
@@ -205,13 +209,14 @@ func (d *door) Check(c server.ClientAuthentication) bool {
 
 func startServer(o *server.Options, d *door) (*Server, error) {
 	o.ServerName, o.NoLog, o.NoSigs = "tandem", true, true
+	o.MaxConn, o.MaxPending, o.MaxClosedClients = rpc.Room(mostConnections, 4), mostPending, 1
 	ns, err := server.NewServer(o)
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
 	log := new(complaint)
 	ns.SetLoggerV2(log, false, false, false)
-	s := &Server{nats: ns}
+	s := &Server{nats: ns, done: make(chan struct{})}
 	ns.Start()
 	if why := log.fatal.Load(); why != nil || !ns.ReadyForConnections(startTime) {
 		s.Close()
@@ -220,6 +225,7 @@ func startServer(o *server.Options, d *door) (*Server, error) {
 		}
 		return nil, tandem.Errorf(op, tandem.Unavailable, "nats server did not start: %s", *why)
 	}
+	s.work.Go(func() { s.dismissSilent(o.MaxConn) })
 	s.access = Access{URL: ns.ClientURL(), Token: d.token}
 	return s, nil
 }
@@ -247,6 +253,8 @@ func (s *Server) Traffic() Traffic {
 
 // Close stops the server and waits until it has.
 func (s *Server) Close() {
+	s.once.Do(func() { close(s.done) })
+	s.work.Wait()
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
 }

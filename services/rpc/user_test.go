@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,5 +79,27 @@ func TestSocketOfAnotherUser(t *testing.T) {
 			t.Errorf("%s: another user was sent %d bytes", name, n)
 		}
 		_ = c.Close()
+	}
+}
+
+// TestSocketsInOpenFolders: nothing listens on a socket that another user could replace, directly or by a folder above.
+func TestSocketsInOpenFolders(t *testing.T) {
+	open := filepath.Join(t.TempDir(), "open")
+	below := filepath.Join(open, "below")
+	if err := errors.Join(os.MkdirAll(below, 0o700), os.Chmod(open, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{open, below} {
+		l, err := Listen("unix://" + filepath.Join(dir, "s"))
+		if err == nil {
+			_ = l.Close()
+		}
+		if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "0777") {
+			t.Errorf("%s: %v: want it refused", dir, err)
+		}
+	}
+	t.Setenv("XDG_RUNTIME_DIR", open)
+	if dir, err := Folder(); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("%s, %v: want it refused", dir, err)
 	}
 }
