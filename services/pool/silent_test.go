@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-llm/tandem/testkit"
 )
 
-// TestSilentConnectionsAtThePool: a process without a token that opens connections without end and says nothing gets a bounded number of them,
-// and keeps nobody out: who is connected goes on, and who comes is let in.
+// TestSilentConnectionsAtThePool: a process without a token that opens connections without end and says nothing gets a bounded number of
+// them, and keeps nobody out: who is connected goes on, and who comes is let in.
 func TestSilentConnectionsAtThePool(t *testing.T) {
 	if rpc.Files() < 6*mostConnections {
 		t.Skipf("this process may have %d files open: want %d", rpc.Files(), 6*mostConnections)
