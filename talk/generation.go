@@ -49,7 +49,7 @@ func Line(s oai.Stats, n int) string {
 	if s.Drafted == 0 {
 		return out + ", no drafts"
 	}
-	return out + fmt.Sprintf(", accepted %d: %.0f %% of the levels drafted, %.0f %% of the nodes", s.Accepted, 100*s.DepthAcceptance,
+	return out + fmt.Sprintf(", accepted %d: %.0f %% of levels, %.0f %% of nodes", s.Accepted, 100*s.DepthAcceptance,
 		100*s.NodeAcceptance)
 }
 

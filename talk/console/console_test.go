@@ -136,13 +136,14 @@ func TestNothingWasAnswered(t *testing.T) {
 
 // TestCut: an answer that its limit ended says so, and what helps.
 func TestCut(t *testing.T) {
+	const full = "cut at 20: the context of 100 tokens is full; /clear begins anew, /set max_tokens bounds answers"
 	for _, tc := range []struct {
 		tokens, asked, limit, prompt int
 		reason, want                 string
 	}{
 		{20, 20, 20, 5, "length", "cut at 20: /set max_tokens"},
-		{20, settings.NoLimit, 20, 80, "length", "cut at 20: the context of 100 tokens is full; /clear begins a new conversation"},
-		{20, 50, 20, 80, "length", "cut at 20: the context of 100 tokens is full; /clear begins a new conversation"},
+		{20, settings.NoLimit, 20, 80, "length", full},
+		{20, 50, 20, 80, "length", full},
 		{20, 50, 20, 5, "length", "cut at 20: the gateway's --max-output-tokens"},
 		{20, 20, 20, 5, "stop", ""},
 		{12, 20, 20, 5, "length", ""}, // for another reason than a limit

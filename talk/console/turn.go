@@ -72,7 +72,7 @@ func (t *Conversation) cut(a *talk.Answer) string {
 	case n >= a.Request.MaxTokens:
 		return fmt.Sprintf("cut at %d: /set max_tokens", n)
 	case a.Finished.PromptTokens+n >= t.Context && t.Context > 0:
-		return fmt.Sprintf("cut at %d: the context of %d tokens is full; /clear begins a new conversation", n, t.Context)
+		return fmt.Sprintf("cut at %d: the context of %d tokens is full; /clear begins anew, /set max_tokens bounds answers", n, t.Context)
 	}
 	return fmt.Sprintf("cut at %d: the gateway's --max-output-tokens", n)
 }

@@ -285,7 +285,6 @@ type Activity struct {
 	verifier map[string]int64
 	drafts   int64 // trees
 	nodes    int64 // of them, roots not counted
-	depth    int64 // tickets in the pool now
 }
 
 // ActivityOf returns it as of a description.
@@ -294,7 +293,7 @@ func ActivityOf(d *tandemv1.DescribeResponse, at time.Time) Activity {
 	for _, p := range d.GetProcesses() {
 		switch n := p.GetCounters(); p.GetRole() {
 		case "verifier":
-			out.verifier, out.depth = n, n["pool.depth"]
+			out.verifier = n
 		case "drafter":
 			out.drafts += n["drafts"]
 			out.nodes += n["drafts.nodes"]
@@ -303,7 +302,8 @@ func ActivityOf(d *tandemv1.DescribeResponse, at time.Time) Activity {
 	return out
 }
 
-// Print writes one line of rates since before. A process that was restarted in between counts from 0.
+// Print writes one line of rates since before; Status.Print tells what is in the pool. A process that was restarted in between counts
+// from 0.
 func (a Activity) Print(w io.Writer, before Activity) error {
 	seconds := a.at.Sub(before.at).Seconds()
 	since := func(name string) int64 {
@@ -317,10 +317,9 @@ func (a Activity) Print(w io.Writer, before Activity) error {
 	if passes > 0 {
 		perPass = float64(since("passes.rows")) / float64(passes)
 	}
-	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.1f verdicts/s  verifier busy %.0f %%  %.1f drafts/s of %.0f nodes/s  "+
-		"pool %d\n",
+	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.0f verdicts/s  busy %.0f %%  %.0f drafts/s of %.0f nodes/s\n",
 		a.at.Format(time.TimeOnly), float64(passes)/seconds, perPass, float64(verdicts)/seconds,
 		float64(since("passes.busy_us"))/seconds/1e4,
-		max(float64(a.drafts-before.drafts), 0)/seconds, max(float64(a.nodes-before.nodes), 0)/seconds, a.depth)
+		max(float64(a.drafts-before.drafts), 0)/seconds, max(float64(a.nodes-before.nodes), 0)/seconds)
 	return err
 }

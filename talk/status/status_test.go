@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
@@ -127,5 +128,19 @@ func TestPrintFitsABox(t *testing.T) {
 	s.Verbose, s.Fleet[1].State = false, "draining"
 	if out := print(); !strings.Contains(out, "draining") {
 		t.Errorf("ps of a verifier that drains prints\n%s", out)
+	}
+}
+
+// TestActivityFitsALine: top's line of a busy machine fits 100 columns.
+func TestActivityFitsALine(t *testing.T) {
+	at := func(n int64, second int) Activity {
+		return ActivityOf(&tandemv1.DescribeResponse{Processes: []*tandemv1.Process{
+			{Role: "verifier", Counters: map[string]int64{"passes": n, "passes.rows": 10 * n, "verdicts": n, "passes.busy_us": 1e6}},
+			{Role: "drafter", Counters: map[string]int64{"drafts": n, "drafts.nodes": 9 * n}}}}, time.Unix(int64(second), 0))
+	}
+	var out strings.Builder
+	if err := at(999, 1).Print(&out, at(0, 0)); err != nil || len(out.String()) > 101 ||
+		!strings.Contains(out.String(), "999.0 passes/s of 10.0 rows  999 verdicts/s  busy 0 %  999 drafts/s of 8991 nodes/s\n") {
+		t.Errorf("%v: %q", err, out.String())
 	}
 }
