@@ -16,7 +16,7 @@ func Unreachable(addr, message string) string {
 	const files = "--tls-cert, --tls-key and --tls-ca"
 	switch {
 	case has("connection refused", "connect: no such file or directory"):
-		return "nothing listens at " + addr
+		return "nothing listens at " + addr + ": start `tandem up`"
 	case has("connect: permission denied"):
 		return "this user may not use the socket " + addr
 	case has("no such host", "server misbehaving", "produced zero addresses"):
@@ -30,7 +30,7 @@ func Unreachable(addr, message string) string {
 		return addr + " refuses the certificate: " + behind(message, "remote error: tls: ")
 	case has("failed to verify certificate: "):
 		return "the certificate of " + addr + " is not trusted: " + behind(message, "failed to verify certificate: ")
-	case has("error reading server preface", "error reading from server", "connection reset by peer"):
+	case has("error reading server preface", "error reading from server", "connection reset by peer", "broken pipe"):
 		return addr + " ends connections: want the address of a gateway, and " + files + " if it uses TLS"
 	case has("i/o timeout", "deadline exceeded while waiting for connections", "deadline exceeded"):
 		return addr + " does not answer"
@@ -54,9 +54,6 @@ func (c *Client) told(err error) error {
 		return err
 	}
 	if why := Unreachable(c.addr, e.Message); why != "" {
-		if strings.HasPrefix(why, "nothing listens") {
-			why += ": start `tandem up`"
-		}
 		return &Error{Kind: e.Kind, Message: why}
 	}
 	return err

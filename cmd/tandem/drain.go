@@ -60,8 +60,7 @@ func (c *drainCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Unsupported, "%s is no verifier or drafter: want the address of one, as `tandem ps` lists them",
 			c.Address)
 	case err != nil && client.Unreachable(c.Address, err.Error()) != "":
-		return tandem.Errorf("", tandem.Unavailable, "%s: want the address of a verifier or drafter that runs",
-			client.Unreachable(c.Address, err.Error()))
+		return tandem.Errorf("", tandem.Unavailable, "%s", client.Unreachable(c.Address, err.Error()))
 	case err != nil:
 		return tandem.Errorf("", tandem.KindOf(err), "%s could not be asked: %w", c.Address, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/agents"
+	"github.com/tandem-llm/tandem/client"
 )
 
 // served is a gateway's HTTP server, as a program uses it.
@@ -50,6 +51,9 @@ func (s served) describe(ctx context.Context) (d description, err error) {
 		err = json.Unmarshal(body, &d)
 	}
 	if err != nil {
+		if why := client.Unreachable(s.url, err.Error()); why != "" {
+			return d, tandem.Errorf("", tandem.Unavailable, "%s", why)
+		}
 		return d, tandem.Errorf("", tandem.Unavailable, "the server %s does not answer as tandem does: %w", s.url, err)
 	}
 	return d, nil
@@ -88,8 +92,8 @@ func (s served) ask(ctx context.Context, method, path string, body []byte) ([]by
 	}
 	r.Header.Set("Authorization", "Bearer "+s.key)
 	r.Header.Set("Content-Type", "application/json")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(r)
+	asks := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := asks.Do(r)
 	if err != nil {
 		return nil, err
 	}

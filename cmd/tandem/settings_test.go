@@ -57,7 +57,9 @@ func vary(v reflect.Value) {
 		case *[]int:
 			*to = []int{-1, 4}
 		case *int:
-			*to = i + 2
+			if *to = i + 2; f.Name == "RepeatLimit" {
+				*to = 1000
+			}
 		case *float64:
 			*to = 0.123456789012345678
 		case **float64:

@@ -42,14 +42,10 @@ func askGRPC(ctx context.Context, addr string, credentials *rpc.Credentials) err
 
 // unreachable returns err in plain words if there is no connection to addr.
 func unreachable(addr string, err error) error {
-	switch why := client.Unreachable(addr, err.Error()); {
-	case why == "":
-		return err
-	case strings.HasPrefix(why, "nothing listens"):
-		return tandem.Errorf("health", tandem.Unavailable, "%s: start `tandem up`", why)
-	default:
+	if why := client.Unreachable(addr, err.Error()); why != "" {
 		return tandem.Errorf("health", tandem.Unavailable, "%s", why)
 	}
+	return err
 }
 
 // askHTTP asks /readyz, or the path that addr has.
