@@ -47,6 +47,8 @@ type Format struct {
 	quote   string   // of syntax braces: around strings
 	bare    bool     // an answer that begins with an object which names a tool is a call
 	python  bool     // an answer that begins with [name( is calls
+	lead    bool     // an answer that begins with the line of a tool's name and an object is a call
+	all     string   // begins an answer that is a text
 	channel bool
 
 	controls bool // markers of thoughts are control tokens
@@ -84,6 +86,16 @@ var (
 		openers: []opener{{mark: "<｜tool▁call▁begin｜>", close: "<｜tool▁call▁end｜>", syntax: named}},
 		dropped: []string{"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"}}
 
+	kimi = &Format{Name: "kimi-k2", Markers: true, think: thinkTags, split: "<|tool_call_argument_begin|>",
+		openers: []opener{{mark: "<|tool_call_begin|>", close: "<|tool_call_end|>", syntax: named}},
+		dropped: []string{"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"}}
+
+	glm4 = &Format{Name: "glm4", think: thinkTags, bare: true, lead: true, openers: []opener{hermes}}
+
+	functionary = &Format{Name: "functionary", lead: true, all: "all\n", openers: []opener{{mark: ">>>", syntax: named, soft: true}}}
+
+	pythonic = &Format{Name: "pythonic", think: thinkTags, bare: true, python: true, openers: []opener{hermes}}
+
 	granite = &Format{Name: "granite", Markers: true, think: thinkTags, bare: true,
 		openers: []opener{{mark: "<|tool_call|>", close: "<|/tool_call|>"}, hermes}}
 
@@ -114,11 +126,15 @@ func Find(template string) *Format {
 	}{
 		{[]string{"<|channel|>", "<|message|>"}, harmony},
 		{[]string{"<｜tool▁call▁begin｜>"}, deepseek},
+		{[]string{"<|tool_call_argument_begin|>"}, kimi},
 		{[]string{"[TOOL_CALLS]"}, mistral},
 		{[]string{"<start_function_call>"}, functionGemma},
 		{[]string{"<|tool_call>", "<tool_call|>"}, gemma4},
 		{[]string{"<function=", "<parameter="}, qwenCoder},
 		{[]string{"<arg_key>"}, glm},
+		{[]string{"[gMASK]"}, glm4},
+		{[]string{">>>all"}, functionary},
+		{[]string{"[func_name1("}, pythonic},
 		{[]string{"<|tool_call|>"}, granite},
 		{[]string{"<tool_call>"}, Hermes},
 		{[]string{"<|python_tag|>"}, llama},
@@ -161,7 +177,7 @@ func (f *Format) with(further []opener) *Format {
 
 // Reads reports whether outputs need a Reader: with tools, or where the template shows thoughts.
 func (f *Format) Reads(template string, tools bool) bool {
-	return tools || f.channel || f.think[0] != "" && strings.Contains(template, strings.TrimSpace(f.think[0]))
+	return tools || f.channel || f.all != "" || f.think[0] != "" && strings.Contains(template, strings.TrimSpace(f.think[0]))
 }
 
 // Written reports whether a Reader must be given control tokens by their written form.

@@ -15,7 +15,8 @@ const typed = `[{"function": {"name": "f", "parameters": {"type": "object", "pro
 	"$defs": {"C": {"oneOf": [{"$ref": "#/$defs/C"}, {"type": "object", "properties": {"a": {"enum": ["1", "x"]}}}]}}}}},
 	{"function": {"name": "list", "parameters": {}}}]`
 
-var formats = []*Format{Hermes, qwenCoder, glm, llama, mistral, deepseek, granite, functionGemma, gemma4, harmony}
+var formats = []*Format{Hermes, qwenCoder, glm, llama, mistral, deepseek, granite, functionGemma, gemma4, harmony, kimi,
+	glm4, functionary, pythonic}
 
 // markers are those of a format, which outputs may hold anywhere.
 func markers(f *Format) []string {
@@ -88,6 +89,9 @@ func check(f *Format, o Options, output string, cut bool, r *rand.Rand) string {
 		case Text:
 			told.WriteString(p.Text)
 		}
+	}
+	if text, ok := strings.CutPrefix(strings.TrimLeft(output, space), f.all); ok && f.all != "" {
+		output = text
 	}
 	switch {
 	case calls > 0 || f.channel:

@@ -218,6 +218,13 @@ func (r *Reader) first() bool {
 		r.drop(r.pos + len(open))
 		r.think()
 		return true
+	case !r.ended && r.begins(rest):
+		return false
+	case r.f.all != "" && strings.HasPrefix(rest, r.f.all):
+		r.drop(r.pos + len(r.f.all))
+	case offered && r.f.lead && r.names(rest):
+		r.take(opener{syntax: named, soft: true}, nil)
+		return true
 	case offered && r.f.bare && strings.HasPrefix(rest, "{"):
 		r.take(opener{soft: true}, nil)
 		return true
@@ -239,6 +246,21 @@ func (r *Reader) first() bool {
 	}
 	r.pos, r.state = 0, (*Reader).text
 	return true
+}
+
+// begins reports whether an answer so far may be the beginning of what leads one.
+func (r *Reader) begins(rest string) bool {
+	open := r.f.all != "" && strings.HasPrefix(r.f.all, rest) && rest != r.f.all
+	for _, t := range r.tools {
+		open = open || r.f.lead && strings.HasPrefix(t.Name+"\n{", strings.TrimRight(rest, " \r")) && len(rest) < len(t.Name)+2
+	}
+	return open
+}
+
+// names reports whether an answer begins with the line of a tool's name and an object.
+func (r *Reader) names(rest string) bool {
+	name, object, _ := strings.Cut(rest, "\n")
+	return strings.HasPrefix(object, "{") && r.tools.find(strings.TrimSpace(name)) != nil
 }
 
 // mark is one that text may hold.

@@ -32,7 +32,13 @@ func (r *Reader) inNamed() bool {
 
 // named returns the name of a tool in what stands before the arguments.
 func (r *Reader) named(head string) string {
-	name, rest, _ := strings.Cut(head, r.f.split)
+	name, rest := head, ""
+	if r.f.split != "" {
+		name, rest, _ = strings.Cut(head, r.f.split)
+	}
+	if r.f.split == kimi.split { // functions.NAME:NUMBER
+		name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(name), functions), ":")
+	}
 	if r.f.split == deepseek.split && strings.TrimSpace(name) == "function" { // function, marker, name, a fence
 		name, _, _ = strings.Cut(strings.TrimSpace(rest), "\n")
 	}
