@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/conversation"
@@ -318,53 +317,4 @@ func TestStoppedCall(t *testing.T) {
 			}
 		}
 	}
-}
-
-// FuzzWritten: whatever a model writes, in pieces of any size, is the same whole and streamed in every API, and all calls are objects.
-func FuzzWritten(f *testing.F) {
-	var text string
-	var size int
-	var finish tandem.FinishReason
-	g := written(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
-		return writes(text, size, finish)(ctx, r, sink)
-	})
-	marks := []string{"<tool_call>", "<function= <parameter=", "<|channel|> <|message|>", "<|start_header_id|>"}
-	var sites []*site
-	for _, m := range marks {
-		sites = append(sites, serve(f, g, func(cfg *Config) { large(cfg); cfg.Chat = shows{marks: m} }))
-	}
-	for i := range marks {
-		f.Add(twoCalls, uint8(3), uint8(i), false)
-		f.Add("<think>a <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\d\",}}", uint8(2), uint8(i), true)
-		f.Add("<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{}", uint8(1),
-			uint8(i), false)
-	}
-	f.Fuzz(func(t *testing.T, says string, n, which uint8, cut bool) {
-		if len(says) > 1<<10 || !utf8.ValidString(says) {
-			return
-		}
-		text, size, finish = says, int(n)+1, tandem.FinishStop
-		if cut {
-			finish = tandem.FinishLength
-		}
-		s := sites[int(which)%len(sites)]
-		const openai = `,"tools":[{"type":"function","function":{"name":"f","parameters":` + schemaOfF + `}}]`
-		for api, both := range map[string][2]reply{
-			"chat":   {s.asked(t, openai, false), s.asked(t, openai, true)},
-			"ollama": {s.askedOllama(t, openai, false), s.askedOllama(t, openai, true)},
-			"responses": {s.askedResponses(t, `,"tools":[{"type":"function","name":"f"}]`, false),
-				s.askedResponses(t, `,"tools":[{"type":"function","name":"f"}]`, true)},
-			"messages": {s.askedMessages(t, `,"tools":[{"name":"f","input_schema":{}}]`, false),
-				s.askedMessages(t, `,"tools":[{"name":"f","input_schema":{}}]`, true)},
-		} {
-			if fmt.Sprintf("%q", both[0]) != fmt.Sprintf("%q", both[1]) {
-				t.Errorf("%s: %q is whole %q, streamed %q", api, says, both[0], both[1])
-			}
-			for _, c := range both[0].calls {
-				if _, arguments, _ := strings.Cut(c, " "); !strings.HasPrefix(arguments, "{") {
-					t.Errorf("%s: %q gives the call %s", api, says, c)
-				}
-			}
-		}
-	})
 }
