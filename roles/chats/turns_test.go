@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/text/chat"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // alternate refuses turns that do not alternate, as the templates of Gemma and Llama 2 do; %s is a condition of messages that count.
@@ -153,5 +156,46 @@ func TestTurnsGoOn(t *testing.T) {
 		Continue: true})
 	if want := "<user>a<assistant>b\n\nc "; err != nil || p.Text != want {
 		t.Errorf("%v, got %q, want %q", err, p.Text, want)
+	}
+}
+
+// TestRealTurns: the templates of real models get the conversations of the goldens as they are: their prompts are what Jinja2 makes of them.
+func TestRealTurns(t *testing.T) {
+	for name, file := range testkit.RealGoldens {
+		t.Run(name, func(t *testing.T) {
+			path := testkit.RealModel(t, file)
+			var want struct {
+				Chats []struct {
+					Messages []conversation.Message
+					Tools    json.RawMessage
+					Prompt   bool `json:"add_generation_prompt"`
+					Text     string
+				}
+			}
+			testkit.RealGolden(t, "../..", name, &want)
+			vocab, err := token.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, _, err := Open("", "", path, vocab)
+			if err != nil || c == nil {
+				t.Skipf("%s has no template: %v", file, err)
+			}
+			for i, chat := range want.Chats {
+				if !chat.Prompt || string(chat.Tools) != "null" && !c.Reads("tools") {
+					continue
+				}
+				if string(chat.Tools) == "null" {
+					chat.Tools = nil
+				}
+				got, err := c.Prompt(t.Context(), conversation.Conversation{Messages: chat.Messages, Tools: chat.Tools})
+				if err != nil || got.Text != chat.Text {
+					t.Errorf("conversation %d: %v\n%q\nJinja2 renders\n%q", i, err, got.Text, chat.Text)
+				}
+			}
+			begun := time.Now()
+			needs := tried(t.Context(), c.(room).template)
+			t.Logf("%s: %+v, in %v", name, needs, time.Since(begun))
+		})
 	}
 }
