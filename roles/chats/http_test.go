@@ -156,7 +156,8 @@ func TestToldForm(t *testing.T) {
 // TestResultsOfCalls: a result is shown as that of the call of its id, or without one of the first of its name that has none, in each API.
 func TestResultsOfCalls(t *testing.T) {
 	s := serve(t, "{% for m in messages %}<{{ m.role }}>{% for c in m.tool_calls %}"+
-		"[{{ c.function.name }} {{ c.function.arguments|tojson }}]{% endfor %}{{ m.name }}{{ ':' if m.name }}{{ m.content }}{% endfor %}{{ tools }}", "hi")
+		"[{{ c.function.name }} {{ c.function.arguments|tojson }}]"+
+		"{% endfor %}{{ m.name }}{{ ':' if m.name }}{{ m.content }}{% endfor %}{{ tools }}", "hi")
 	const want = `<assistant>[f {"a": 1}][g {}][f {"a": 2}]<tool>f:one<tool>g:two<tool>f:three`
 	for _, c := range []struct{ path, body string }{
 		{"/v1/chat/completions", `{"max_tokens":5,"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[` +

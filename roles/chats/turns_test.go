@@ -159,7 +159,7 @@ func TestTurnsGoOn(t *testing.T) {
 	}
 }
 
-// TestRealTurns: the templates of real models get the conversations of the goldens as they are: their prompts are what Jinja2 makes of them.
+// TestRealTurns: the templates of real models get the conversations of the goldens as they are, so their prompts are what Jinja2 makes.
 func TestRealTurns(t *testing.T) {
 	for name, file := range testkit.RealGoldens {
 		t.Run(name, func(t *testing.T) {
