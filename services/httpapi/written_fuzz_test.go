@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// FuzzWritten: whatever a model writes, in whatever form and pieces, every API answers it the same, whole and streamed: the same thoughts,
+// FuzzEveryAPI: whatever a model writes, in whatever form and pieces, every API answers it the same, whole and streamed: the same thoughts,
 // texts and calls in all of them, and the same end in both.
-func FuzzWritten(f *testing.F) {
+func FuzzEveryAPI(f *testing.F) {
 	marks := []string{"", "<function= <parameter=", "<|start_header_id|>", "<|channel|> <|message|>", "[TOOL_CALLS]", "<arg_key>",
 		"<｜tool▁calls▁begin｜>", "<start_function_call>"}
 	for i, text := range []string{twoCalls, "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>x",
