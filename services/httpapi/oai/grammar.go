@@ -92,7 +92,9 @@ func (g *grammar) end() error {
 		return bad("", "the body is empty: want a JSON object")
 	case g.more > 0:
 		return bad("", "the body is not valid UTF-8 at byte %d", g.rune0)
-	case g.step == wantNothing || len(g.open) == 0 && (g.step == inZero || g.step == inInteger || g.step == inFraction || g.step == inPower):
+	case g.step == wantNothing:
+		return nil
+	case len(g.open) == 0 && (g.step == inZero || g.step == inInteger || g.step == inFraction || g.step == inPower):
 		return nil
 	}
 	return bad("", "the body is not JSON: it ends at byte %d, inside of a value", g.at)
@@ -402,7 +404,10 @@ func (c *checked) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
 	n, c.err = c.g.check(p[:n])
 	switch {
-	case c.err != nil:
+	case c.err != nil: // a client that is still sending would see a broken connection, and no answer
+		if err == nil {
+			_, _ = io.Copy(io.Discard, c.from)
+		}
 	case errors.Is(err, io.EOF):
 		if c.err = c.g.end(); c.err == nil {
 			c.err = io.EOF
