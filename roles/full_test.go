@@ -43,8 +43,8 @@ func small(t *testing.T) (dir string, fill func()) {
 	}
 }
 
-// TestPoolFileOnAFullDisk: the file of a pool is written in place of an earlier one, whatever the lengths of both, when the disk is full; where
-// there is none, the error says that the disk is, and that may be tried again.
+// TestPoolFileOnAFullDisk: the file of a pool is written in place of an earlier one, whatever the lengths of both, when the disk is full;
+// where there is none, the error says that the disk is, and that may be tried again.
 func TestPoolFileOnAFullDisk(t *testing.T) {
 	dir, fill := small(t)
 	path := filepath.Join(dir, "pool")

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-llm/tandem/testkit"
 )
 
-// TestRecordedAnnouncements: what a process has announced with the secret's proof is not believed again once it is gone, neither by the table
-// that knew it nor by one that starts later, however often it is sent; a living process is believed by both at once.
+// TestRecordedAnnouncements: what a process has announced with the secret's proof is not believed again once it is gone, neither by the
+// table that knew it nor by one that starts later, however often it is sent; a living process is believed by both at once.
 func TestRecordedAnnouncements(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t)
@@ -125,7 +125,8 @@ func TestManyAsk(t *testing.T) {
 		for _, n := range []uint64{i + 1, i/2 + 1} {
 			a.answer(&nats.Msg{Data: []byte{byte(n), byte(n >> 8), 0, 0, 0, 0, 0, 0}})
 			sorted := slices.Sorted(slices.Values(a.asked))
-			if len(a.asked) > wire.MostAsked || a.asked[0] != 0 || a.asked[len(a.asked)-1] != n || len(slices.Compact(sorted)) != len(a.asked) {
+			if last := len(a.asked) - 1; last >= wire.MostAsked || a.asked[0] != 0 || a.asked[last] != n ||
+				len(slices.Compact(sorted)) != len(a.asked) {
 				t.Fatalf("after %d: %v", n, a.asked)
 			}
 		}
