@@ -71,7 +71,7 @@ class Run:
         self.losses, self.curve, self.best, self.order = [], [], None, (-1, [])
         self.path = a.out + ".ckpt"
         if os.path.exists(self.path) and not a.fresh:
-            c = torch.load(self.path, map_location=a.device)
+            c = torch.load(self.path, map_location=a.device, weights_only=True)  # values alone: a pickle could run anything
             if c["settings"] != settings:
                 raise Refused(f"{self.path} is of a run with other settings: want the same ones to continue it, or --fresh to begin anew")
             module.load_state_dict(c["module"])
