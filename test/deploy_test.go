@@ -120,6 +120,9 @@ func TestComposeFile(t *testing.T) {
 			}
 		}
 		w.checkFlags(t, role, s.Command)
+		if role == "drafter" && strings.Contains(strings.Join(s.Command, " "), "--threads") {
+			t.Errorf("%s: %v: want the program to choose the drafter's threads", name, s.Command)
+		}
 		w.checkFlags(t, "health", s.Healthcheck.Test[3:])
 		for on, d := range s.DependsOn {
 			if d.Condition != "service_healthy" {
