@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/tandem-llm/tandem/kernels"
+	_ "github.com/tandem-llm/tandem/kernels/cpu/compiler"
 )
 
 // Cache is a KV cache in host memory: pages, one after the other. A page holds PageRows positions: for each layer that
