@@ -123,7 +123,8 @@ var rooms = map[string][]string{
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"states": {".", "cache", "engine", "text"},
 	"talk":   {".", "client", "services"},
-	"talk/status": {".", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
+	// client: one set of words for why there is no connection
+	"talk/status": {".", "client", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
 		"google.golang.org/grpc"},
 	"talk/console": {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
 

@@ -89,6 +89,9 @@ func TestPlaygroundRows(t *testing.T) {
 	p.run("x")
 	p.do(chromedp.Click("#measure"))
 	p.settled()
+	if !read[bool](p, `document.querySelector("#measured .scroll").scrollWidth <= document.querySelector("#measured .scroll").clientWidth`) {
+		t.Error("the table of runs is wider than the telephone")
+	}
 	for _, rows := range []string{"#runs tbody td:first-child", "#choices .name", "#legend li"} {
 		texts := read[[]string](p, fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent)`, rows))
 		seen := map[string]bool{}

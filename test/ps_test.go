@@ -41,7 +41,7 @@ func TestPs(t *testing.T) {
 		t.Errorf("ps printed %q", e.stdout)
 	}
 	if e := w.ok("top", "--addr", addr, "--every", "100ms", "--count",
-		"2"); len(regexp.MustCompile(`(?m)passes/s.*verifier busy +[0-9]+ %.*pool 0$`).FindAllString(e.stdout, -1)) != 2 {
+		"2"); len(regexp.MustCompile(`(?m)passes/s.* busy +[0-9]+ %.* nodes/s$`).FindAllString(e.stdout, -1)) != 2 {
 		t.Errorf("top printed %q", e.stdout)
 	}
 	refused(t, w.run("top", "--addr", addr, "--every", "1ms"), "want at least 100ms")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles/gateway"
@@ -147,11 +148,23 @@ func (r Status) Print(to io.Writer) error {
 	}
 	for _, line := range lines {
 		if line != "" {
-			_, more := fmt.Fprintln(to, line)
+			_, more := fmt.Fprintln(to, wrapped(line))
 			err = errors.Join(err, more)
 		}
 	}
 	return errors.Join(err, r.printFleet(to))
+}
+
+// wrapped breaks a line behind commas, so that it fits 100 columns.
+func wrapped(line string) string {
+	out, column := "", 0
+	for i, part := range strings.SplitAfter(line, ", ") {
+		if i > 0 && column+utf8.RuneCountInString(part) > 100 {
+			out, column = strings.TrimSuffix(out, " ")+"\n  ", 2
+		}
+		out, column = out+part, column+utf8.RuneCountInString(part)
+	}
+	return out
 }
 
 // awayLine says how far away the drafters are that rounds have asked, which the planner adds to what their drafts cost; "" for nothing.

@@ -93,7 +93,8 @@ func TestFleet(t *testing.T) {
 func TestPrintFitsABox(t *testing.T) {
 	const id = "c538fa5bfdb124b20a3255850b948d30-78da3287-4153ded1-f16-a3"
 	s := Status{Processes: []Process{{Role: "gateway", Up: true, PID: 4194304, Model: "qwen2.5-coder-1.5b-instruct-q4_k_m",
-		Counters: map[string]int64{"restarts": 0}},
+		Counters: map[string]int64{"restarts": 0, "drafters.away_us.gopher-draft-go-f16": 2700,
+			"drafters.away_us.gopher-draft-prose-f16": 3200, "drafters.away_us.gopher-draft-py-f16": 2700, "drafters.away_us.lookup": 1}},
 		{Role: "verifier", Up: true, PID: 4194303, Device: "cuda:0", Threads: 64, ISA: "avx512", Model: "gopher-19m", Identity: id,
 			Counters: map[string]int64{"kv.pages": 123456, "restarts": 12}},
 		{Role: "drafter", Up: true, PID: 4194302, Device: "cpu", Threads: 64, ISA: "avx512",
@@ -117,7 +118,7 @@ func TestPrintFitsABox(t *testing.T) {
 			t.Errorf("spaces at the end of %q", line)
 		}
 	}
-	if strings.Contains(out, id) || strings.Contains(out, "FLEET") || strings.Count(out, "\n") != 7 ||
+	if strings.Contains(out, id) || strings.Contains(out, "FLEET") || strings.Count(out, "\n") != 9 ||
 		!strings.Contains(out, "  gopher-draft-go\n") || !strings.Contains(out, "   gopher-draft-prose\n") {
 		t.Errorf("ps prints\n%s", out)
 	}
