@@ -289,7 +289,8 @@ func TestClear(t *testing.T) {
 		t.Fatal(err)
 	}
 	removed, err := Clear(c.Dir, folder(s.secret, "a"), "../x")
-	if err != nil || len(removed) != 1 || removed[0].Tenant != folder(s.secret, "a") || removed[0].Files != 1 || s.Tenant("a").Has(n, Page) ||
+	if err != nil || len(removed) != 1 || removed[0].Tenant != folder(s.secret, "a") || removed[0].Files != 1 ||
+		s.Tenant("a").Has(n, Page) ||
 		!s.Tenant("b").Has(n, Page) {
 		t.Errorf("%+v, %v", removed, err)
 	}

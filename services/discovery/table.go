@@ -69,8 +69,8 @@ type Config struct {
 // Table keeps the processes of one kind that are there. Which are, its membership decides.
 //
 // A proved announcement counts only if it has the table's number, with which the table asks all processes, so that one which was recorded
-// is not believed later. The number is random, and another one at the table's start and whenever a process is gone: a time would need clocks
-// that agree.
+// is not believed later. The number is random, and another one at the table's start and whenever a process is gone: a time would need
+// clocks that agree.
 //
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
