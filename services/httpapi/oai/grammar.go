@@ -1,6 +1,7 @@
 package oai
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
@@ -66,14 +67,12 @@ type grammar struct {
 func (g *grammar) check(p []byte) (int, error) {
 	for i := 0; i < len(p); i++ {
 		if g.step == inString && g.more == 0 && g.half == 0 { // most bytes are these
-			from := i
-			for i < len(p) && p[i] >= ' ' && p[i] < utf8.RuneSelf && p[i] != '"' && p[i] != '\\' {
-				i++
-			}
+			n := inside(p[i:])
 			if g.key {
-				g.path = append(g.path, p[from:i]...)
+				g.spell(p[i : i+n])
 			}
-			if g.at += int64(i - from); i == len(p) {
+			i += n
+			if g.at += int64(n); i == len(p) {
 				break
 			}
 		}
@@ -83,6 +82,86 @@ func (g *grammar) check(p []byte) (int, error) {
 		g.at++
 	}
 	return len(p), nil
+}
+
+// inside returns how many bytes at the beginning of p are whole characters of a string and escapes that are right by themselves. Where it
+// stops, the grammar goes on byte by byte: it also knows what is wrong.
+func inside(p []byte) int {
+	for i := 0; ; {
+		for i < len(p) && p[i] >= ' ' && p[i] < utf8.RuneSelf && p[i] != '"' && p[i] != '\\' {
+			i++
+		}
+		switch {
+		case i == len(p):
+			return i
+		case p[i] >= utf8.RuneSelf:
+			_, n := utf8.DecodeRune(p[i:])
+			if n == 1 {
+				return i // wrong, or the rest is still to come
+			}
+			i += n
+		default:
+			n := escapes(p[i:])
+			if n == 0 {
+				return i
+			}
+			i += n
+		}
+	}
+}
+
+// escapes returns how many bytes an escape at the beginning of p has, 0 for none, a wrong one, one that is cut or one of two halves.
+func escapes(p []byte) int {
+	if len(p) < 2 || p[0] != '\\' {
+		return 0
+	}
+	if p[1] != 'u' {
+		if strings.IndexByte("\"\\/bfnrt", p[1]) >= 0 {
+			return 2
+		}
+		return 0
+	}
+	code, ok := hexCode(p)
+	if !ok || utf16.IsSurrogate(code) {
+		return 0
+	}
+	return 6
+}
+
+// hexCode reads \uXXXX at the beginning of p.
+func hexCode(p []byte) (code rune, ok bool) {
+	if len(p) < 6 {
+		return 0, false
+	}
+	for _, c := range p[2:6] {
+		d, ok := hexDigit(c)
+		if !ok {
+			return 0, false
+		}
+		code = code<<4 | d
+	}
+	return code, true
+}
+
+// spell adds what inside has passed to the name of a field.
+func (g *grammar) spell(p []byte) {
+	for {
+		at := bytes.IndexByte(p, '\\')
+		if at < 0 {
+			g.path = append(g.path, p...)
+			return
+		}
+		g.path = append(g.path, p[:at]...)
+		p = p[at:]
+		if n := escapes(p); n == 2 {
+			g.path = append(g.path, unescaped(p[1]))
+			p = p[n:]
+		} else {
+			code, _ := hexCode(p)
+			g.path = utf8.AppendRune(g.path, code)
+			p = p[n:]
+		}
+	}
 }
 
 // end checks that nothing is missing.

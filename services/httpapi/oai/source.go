@@ -142,16 +142,21 @@ func (s *source) raw(most int) []byte {
 		case inString && c == '\\':
 			s.have(2)
 			n = min(2, len(s.buf)-s.at)
+		case inString && c != '"':
+			n = unescapedRun(s.buf[s.at:])
 		case c == '"':
 			inString = !inString
-		case inString:
 		case c == '{' || c == '[':
 			depth++
 		case c == '}' || c == ']':
 			depth--
 		}
-		if cut = cut || len(s.kept)+n > most; !cut {
-			s.kept = append(s.kept, s.buf[s.at:s.at+n]...)
+		if !cut {
+			keep := min(n, max(0, most-len(s.kept)))
+			if cut = keep < n; cut && c == '\\' {
+				keep = 0
+			}
+			s.kept = append(s.kept, s.buf[s.at:s.at+keep]...)
 		}
 		s.at += n
 		if depth == 0 && !inString && (c == '"' || c == '}' || c == ']') {
@@ -162,6 +167,16 @@ func (s *source) raw(most int) []byte {
 		s.kept = append(s.kept[:whole(s.kept)], "…"...)
 	}
 	return s.kept
+}
+
+// unescapedRun returns how many bytes of a string come before an escape or its end.
+func unescapedRun(p []byte) int {
+	for i, c := range p {
+		if c == '"' || c == '\\' {
+			return i
+		}
+	}
+	return len(p)
 }
 
 // whole returns how many bytes of b are complete characters.
@@ -239,9 +254,9 @@ func (s *source) textTo(b *strings.Builder, most int) (n int) {
 	s.peek()
 	for s.at++; s.have(1); {
 		rest := s.buf[s.at:]
-		end := bytes.IndexAny(rest, `"\`)
+		end := unescapedRun(rest)
 		switch {
-		case end < 0:
+		case end == len(rest):
 			put(rest)
 			s.at = len(s.buf)
 		case rest[end] == '"':
@@ -282,10 +297,7 @@ func (s *source) code() (r rune) {
 		s.at = len(s.buf)
 		return utf8.RuneError
 	}
-	for _, c := range s.buf[s.at+2 : s.at+6] {
-		d, _ := hexDigit(c)
-		r = r<<4 | d
-	}
+	r, _ = hexCode(s.buf[s.at:])
 	s.at += 6
 	return r
 }
