@@ -75,9 +75,9 @@ func HugeBodies() iter.Seq[HugeBody] {
 			root := parse(api.body)
 			var lists []*node
 			for at, n := range root.all("") {
-				for name, fill := range n.fills() {
-					one := map[*node]filler{n: fill}
-					if !yield(HugeBody{api.path, at + ": " + name, func(size int) string { return root.with(one, size) }}) {
+				for _, f := range n.fills() {
+					one := map[*node]filler{n: f.fill}
+					if !yield(HugeBody{api.path, at + ": " + f.name, func(size int) string { return root.with(one, size) }}) {
 						return
 					}
 				}
@@ -153,28 +153,33 @@ func (n *node) holds(other *node) bool {
 	return n == other || slices.ContainsFunc(n.inner, func(x *node) bool { return x.holds(other) })
 }
 
+// way is one to fill a value.
+type way struct {
+	name string
+	fill filler
+}
+
 // fills returns the ways to fill a value.
-func (n *node) fills() map[string]filler {
-	out := map[string]filler{}
+func (n *node) fills() (out []way) {
 	switch n.kind {
 	case '[':
 		for _, e := range smallest {
-			out[fmt.Sprintf("full of %.20s", e)] = repeated("[", []string{e}, ",", "]", false)
+			out = append(out, way{fmt.Sprintf("full of %.20s", e), repeated("[", []string{e}, ",", "]", false)})
 		}
 		if len(n.inner) > 0 {
-			out["full of its own"] = own(n, false)
+			out = append(out, way{"full of its own", own(n, false)})
 		}
 	case '{':
 		for _, v := range []string{"0", "{}", `""`, "[0]"} {
-			out["many fields of "+v] = repeated(n.body()+`,`, []string{`"k§":` + v}, ",", "}", false)
+			out = append(out, way{"many fields of " + v, repeated(n.body()+`,`, []string{`"k§":` + v}, ",", "}", false)})
 		}
-		out["one field again and again"] = repeated(n.body()+`,`, []string{`"k":0`}, ",", "}", false)
+		out = append(out, way{"one field again and again", repeated(n.body()+`,`, []string{`"k":0`}, ",", "}", false)})
 	case '"':
 		for _, piece := range written {
-			out["a text of "+piece] = repeated(`"`, []string{piece}, "", `"`, false)
+			out = append(out, way{"a text of " + piece, repeated(`"`, []string{piece}, "", `"`, false)})
 		}
 	default:
-		out["a long number"] = repeated("1", []string{"0"}, "", "", false)
+		out = append(out, way{"a long number", repeated("1", []string{"0"}, "", "", false)})
 	}
 	return out
 }
@@ -200,6 +205,12 @@ func repeated(head string, each []string, between, tail string, down bool) fille
 	return func(to *strings.Builder, size int) {
 		to.WriteString(head)
 		end := to.Len() + size - len(head) - len(tail)
+		if one := each[0]; len(each) == 1 && !strings.Contains(one, "§") {
+			to.WriteString(one)
+			to.WriteString(strings.Repeat(between+one, max(0, (end-to.Len())/len(between+one))))
+			to.WriteString(tail)
+			return
+		}
 		for i := 0; ; i++ {
 			next := each[i%len(each)]
 			if strings.Contains(next, "§") {
@@ -224,6 +235,7 @@ func repeated(head string, each []string, between, tail string, down bool) fille
 // with writes a value in which some are filled with so many bytes each.
 func (n *node) with(fills map[*node]filler, size int) string {
 	var b strings.Builder
+	b.Grow(size + len(n.raw))
 	n.write(&b, fills, size-len(n.raw))
 	return strings.ReplaceAll(b.String(), "§", "0")
 }

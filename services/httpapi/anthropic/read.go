@@ -244,8 +244,7 @@ func blocksOf(at string, raw json.RawMessage) ([]block, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
+	if text, ok := oai.Text(raw); ok {
 		return []block{{Type: "text", Text: text}}, nil
 	}
 	var out []block

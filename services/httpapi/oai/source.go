@@ -142,8 +142,9 @@ func (s *source) raw(most int) []byte {
 		case inString && c == '\\':
 			s.have(2)
 			n = min(2, len(s.buf)-s.at)
+			fallthrough
 		case inString && c != '"':
-			n = unescapedRun(s.buf[s.at:])
+			n = max(n, stringRun(s.buf[s.at:]))
 		case c == '"':
 			inString = !inString
 		case c == '{' || c == '[':
@@ -152,11 +153,9 @@ func (s *source) raw(most int) []byte {
 			depth--
 		}
 		if !cut {
-			keep := min(n, max(0, most-len(s.kept)))
-			if cut = keep < n; cut && c == '\\' {
-				keep = 0
-			}
+			keep := min(n, most-len(s.kept))
 			s.kept = append(s.kept, s.buf[s.at:s.at+keep]...)
+			cut = keep < n
 		}
 		s.at += n
 		if depth == 0 && !inString && (c == '"' || c == '}' || c == ']') {
@@ -177,6 +176,17 @@ func unescapedRun(p []byte) int {
 		}
 	}
 	return len(p)
+}
+
+// stringRun returns how many bytes of a string come before its end or an escape that is cut.
+func stringRun(p []byte) int {
+	for i := 0; ; {
+		i += unescapedRun(p[i:])
+		if i+1 >= len(p) || p[i] == '"' {
+			return min(i, len(p))
+		}
+		i += 2
+	}
 }
 
 // whole returns how many bytes of b are complete characters.

@@ -22,6 +22,12 @@ func Asks(raw json.RawMessage) bool {
 	return !slices.Contains([]string{"", "null", `""`, "[]", "{}", "false"}, string(bytes.TrimSpace(raw)))
 }
 
+// Text returns a value that is a string. What is none is not decoded, however large it is.
+func Text(raw json.RawMessage) (text string, ok bool) {
+	ok = bytes.HasPrefix(raw, []byte{'"'}) && json.Unmarshal(raw, &text) == nil
+	return text, ok
+}
+
 // Sent is a message of a body of a chat.
 type Sent struct {
 	Role      string                  `json:"role"`

@@ -124,11 +124,13 @@ func Read(body []byte, strict bool, ignored func(name string)) (*Plan, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	var all map[string]json.RawMessage
-	_ = json.Unmarshal(body, &all)
+	var sent struct{ Tools json.RawMessage }
+	if r.Tools != nil {
+		_ = json.Unmarshal(body, &sent)
+	}
 	p := &Plan{Tools: map[string]Offered{}, told: map[[2]string]string{}}
 	p.Echo = Echo{Instructions: r.Instructions, MaxTokens: r.MaxTokens, Parallel: true, ToolChoice: r.ToolChoice,
-		Tools: all["tools"], Temperature: r.Temperature, TopP: r.TopP}
+		Tools: sent.Tools, Temperature: r.Temperature, TopP: r.TopP}
 	out := map[string]any{"stream": r.Stream}
 	if r.Model != "" {
 		out["model"] = r.Model
@@ -298,8 +300,7 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 	if instructions != "" {
 		turns.Add(oai.Sent{Role: "system", Content: instructions})
 	}
-	var plain string
-	if json.Unmarshal(r.Input, &plain) == nil {
+	if plain, ok := oai.Text(r.Input); ok || string(r.Input) == "null" {
 		turns.Add(oai.Sent{Role: "user", Content: plain})
 		return turns.All(), nil
 	}
@@ -459,8 +460,7 @@ func texts(at string, raw json.RawMessage, instead func(part) string) (string, e
 	if !oai.Asks(raw) {
 		return "", nil
 	}
-	var plain string
-	if json.Unmarshal(raw, &plain) == nil {
+	if plain, ok := oai.Text(raw); ok {
 		return plain, nil
 	}
 	var parts []part
