@@ -20,9 +20,11 @@ type HugeBody struct {
 // apis are bodies of all routes that read one, with every list and text that they know; § stands for a number that differs.
 var apis = []struct{ path, body string }{
 	{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a§"}],"name":"n§"},{"role":"assistant",` +
-		`"content":"b§","reasoning_content":"t§","tool_calls":[{"id":"c§","type":"function","function":{"name":"f§","arguments":"{}"}}]},` +
+		`"content":"b§","reasoning_content":"t§","tool_calls":[{"id":"c§","type":"function","function":{"name":"f§","arguments":"{}"}},` +
+		`{"id":"k§","type":"custom","custom":{"name":"g§","input":"x"}}]},` +
 		`{"role":"tool","tool_call_id":"c§","content":"r§"}],"tools":[{"type":"function","function":{"name":"f§","description":"d",` +
-		`"parameters":{"type":"object","properties":{"a":{"enum":["x"]}},"required":["a"]}}}],"tool_choice":{"type":"allowed_tools",` +
+		`"parameters":{"type":"object","properties":{"a":{"enum":["x"]}},"required":["a"]}}},{"type":"custom","custom":{"name":"g§",` +
+		`"format":{"type":"grammar","grammar":{"definition":"x"}}}}],"tool_choice":{"type":"allowed_tools",` +
 		`"mode":"auto","tools":[{"type":"function","name":"f§"}]},"stop":["s§"],"logit_bias":{"1":1},"chat_template_kwargs":{"k":["v"]},` +
 		`"metadata":{"m":"n"},"response_format":{"type":"text"},"modalities":["text"],"speculation":{"drafters":["d§"]},"max_tokens":1}`},
 	{"/v1/completions", `{"prompt":["a§"],"suffix":"z","stop":["s§"],"logit_bias":{"1":1},"max_tokens":1,"metadata":{"m":["n"]}}`},

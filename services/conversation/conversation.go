@@ -16,6 +16,7 @@ import (
 type Conversation struct {
 	Messages  []Message
 	Tools     json.RawMessage // a JSON array, empty for none
+	Custom    map[string]bool // those of them that take a text, by their names: see CustomTool
 	Must      bool            // the model is to call one of the tools
 	Single    bool            // and not several
 	Continue  bool            // the last message is the beginning of the answer
@@ -112,6 +113,7 @@ type Output struct {
 	Reader   func() *calls.Reader // of one answer; nil: it is text as it comes
 	Written  bool                 // the reader needs control tokens by their written form
 	ShortIDs bool                 // ids of calls are nine letters and digits
+	Custom   map[string]bool      // as Conversation has it; Chat leaves it to Room
 }
 
 // wrong returns an error that blames a field of a request.

@@ -95,8 +95,15 @@ type Function struct {
 type ToolCall struct {
 	Index    *int         `json:"index,omitempty"` // of a piece
 	ID       string       `json:"id,omitempty"`
-	Type     string       `json:"type,omitempty"`
-	Function FunctionCall `json:"function"`
+	Type     string       `json:"type,omitempty"` // "function", or in an answer "custom"
+	Function FunctionCall `json:"function,omitzero"`
+	Custom   *CustomCall  `json:"custom,omitempty"` // in an answer, of a tool that takes a text
+}
+
+// CustomCall is what is called of a tool that takes a text.
+type CustomCall struct {
+	Name  string `json:"name,omitempty"`
+	Input string `json:"input"`
 }
 
 // FunctionCall is what is called.

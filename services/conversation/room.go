@@ -43,6 +43,7 @@ func (r Room) Render(ctx context.Context, of Conversation) (Prompt, error) {
 	}
 	of.Messages = paired(of.Messages)
 	p, err := r.Chat.Prompt(ctx, of)
+	p.Output.Custom = of.Custom
 	switch kind := tandem.KindOf(err); {
 	case err == nil || ctx.Err() != nil:
 		return p, err

@@ -14,15 +14,17 @@ import (
 type Turn struct {
 	reader   *calls.Reader // nil: it is text as it comes
 	shortIDs bool
-	name     string // of which ids of calls are made; "": they are random
-	made     int    // ids of it
-	within   bool   // the last piece was of a thought
-	thought  int    // tokens of thoughts
+	texts    map[string]bool
+	custom   map[int]bool // calls of tools that take a text
+	name     string       // of which ids of calls are made; "": they are random
+	made     int          // ids of it
+	within   bool         // the last piece was of a thought
+	thought  int          // tokens of thoughts
 }
 
 // Turn returns the turn of one answer.
 func (o Output) Turn() *Turn {
-	t := &Turn{shortIDs: o.ShortIDs}
+	t := &Turn{shortIDs: o.ShortIDs, texts: o.Custom, custom: map[int]bool{}}
 	if o.Reader != nil {
 		t.reader = o.Reader()
 	}
@@ -39,8 +41,24 @@ func (t *Turn) Read(text string, tokens int) []calls.Piece {
 		pieces = []calls.Piece{{Kind: calls.Text, Text: text}}
 	}
 	t.count(pieces, tokens)
+	return t.inputs(pieces)
+}
+
+// inputs puts the texts in the place of the arguments of calls whose tools take one.
+func (t *Turn) inputs(pieces []calls.Piece) []calls.Piece {
+	for i := range pieces {
+		switch p := &pieces[i]; {
+		case p.Kind == calls.Begin && t.texts[p.Text]:
+			t.custom[p.Call] = true
+		case p.Kind == calls.Arguments && t.custom[p.Call]:
+			p.Text = customInput(p.Text)
+		}
+	}
 	return pieces
 }
+
+// Custom reports whether a call that was read is one of a tool that takes a text.
+func (t *Turn) Custom(call int) bool { return t.custom[call] }
 
 // count counts the tokens of thoughts: of output that ends one, by their part of its bytes.
 func (t *Turn) count(pieces []calls.Piece, tokens int) {
@@ -64,7 +82,7 @@ func (t *Turn) End(how tandem.Result) []calls.Piece {
 	if t.reader == nil {
 		return nil
 	}
-	return t.reader.End(how.Finish != tandem.FinishStop || how.Stopped != "")
+	return t.inputs(t.reader.End(how.Finish != tandem.FinishStop || how.Stopped != ""))
 }
 
 // Thoughts returns how many tokens of the output were thoughts.

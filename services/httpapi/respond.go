@@ -50,6 +50,7 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	}
 	x := choices[0]
 	defer c.count(choices)
+	output.Custom = plan.Custom()
 	r := &responding{turn: output.Turn(), tools: plan.Tools, weight: &weight{all: s.answers}, name: name,
 		response: responses.NewResponse("resp_"+name, cmp.Or(o.Model, s.cfg.Model.Name), m.created, plan.Echo)}
 	r.turn.Name(name)
@@ -221,7 +222,7 @@ func (r *responding) add(pieces []calls.Piece) error {
 		case p.Kind == calls.Thought:
 			e.Type, e.Content = "response.reasoning_text.delta", zero
 		case r.custom():
-			continue // its text is known when the arguments are complete
+			e.Type = "response.custom_tool_call_input.delta"
 		default:
 			e.Type = "response.function_call_arguments.delta"
 		}
@@ -286,11 +287,7 @@ func (r *responding) shut(status string) error {
 	e := responses.Event{ItemID: item.ID, Output: at}
 	switch {
 	case r.kind == calls.Arguments && r.custom():
-		*item.Input = responses.CustomInput(text)
-		if err := r.send(responses.Event{Type: "response.custom_tool_call_input.delta", ItemID: item.ID, Output: at,
-			Delta: *item.Input}); err != nil {
-			return err
-		}
+		*item.Input = text
 		e.Type, e.Input = "response.custom_tool_call_input.done", item.Input
 	case r.kind == calls.Arguments:
 		*item.Arguments = text

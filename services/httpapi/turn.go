@@ -23,15 +23,31 @@ func (t turn) turns(pieces []calls.Piece) (out []oai.Turn) {
 			out = append(out, oai.Turn{Content: p.Text})
 		case calls.Thought:
 			out = append(out, oai.Turn{Reasoning: p.Text})
-		case calls.Begin:
-			out = append(out, oai.Turn{ToolCalls: []conversation.ToolCall{{Index: &p.Call, ID: t.ID(), Type: "function",
-				Function: conversation.FunctionCall{Name: p.Text}}}})
-		case calls.Arguments:
-			out = append(out, oai.Turn{ToolCalls: []conversation.ToolCall{{Index: &p.Call,
-				Function: conversation.FunctionCall{Arguments: p.Text}}}})
+		case calls.Begin, calls.Arguments:
+			out = append(out, oai.Turn{ToolCalls: []conversation.ToolCall{t.call(p)}})
 		}
 	}
 	return out
+}
+
+// call returns a piece of a call.
+func (t turn) call(p calls.Piece) conversation.ToolCall {
+	c := conversation.ToolCall{Index: &p.Call}
+	begins, custom := p.Kind == calls.Begin, t.Custom(p.Call)
+	switch {
+	case begins && custom:
+		c.Type, c.Custom = "custom", &conversation.CustomCall{Name: p.Text}
+	case begins:
+		c.Type, c.Function.Name = "function", p.Text
+	case custom:
+		c.Custom = &conversation.CustomCall{Input: p.Text}
+	default:
+		c.Function.Arguments = p.Text
+	}
+	if begins {
+		c.ID = t.ID()
+	}
+	return c
 }
 
 // wholeTurn puts a turn together that is answered as a whole.
@@ -39,7 +55,7 @@ type wholeTurn struct {
 	turn
 	content, thought strings.Builder
 	calls            []conversation.ToolCall
-	arguments        strings.Builder // of the last call
+	arguments        strings.Builder // of the last call, or its text
 }
 
 // add takes deltas.
@@ -55,15 +71,19 @@ func (m *wholeTurn) add(deltas []oai.Turn) {
 				c.Index = nil
 				m.calls = append(m.calls, c)
 			}
-			m.arguments.WriteString(c.Function.Arguments)
+			if m.arguments.WriteString(c.Function.Arguments); c.Custom != nil {
+				m.arguments.WriteString(c.Custom.Input)
+			}
 		}
 	}
 }
 
 // called completes the last call.
 func (m *wholeTurn) called() {
-	if n := len(m.calls); n > 0 {
-		m.calls[n-1].Function.Arguments = m.arguments.String()
+	if n := len(m.calls) - 1; n >= 0 && m.calls[n].Custom != nil {
+		m.calls[n].Custom.Input = m.arguments.String()
+	} else if n >= 0 {
+		m.calls[n].Function.Arguments = m.arguments.String()
 	}
 	m.arguments.Reset()
 }

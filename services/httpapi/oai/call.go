@@ -45,6 +45,7 @@ type Call struct {
 	speculation tandemv1.Speculation // as gRPC has it
 	variables   variables            // of a chat's template
 	tools       json.RawMessage      // a JSON array of functions that the model may call
+	custom      map[string]bool      // those of them that take a text
 	choice      conversation.ToolChoice
 	parallel    bool // several calls in one answer
 	says        bool // parallel_tool_calls was given
@@ -57,8 +58,8 @@ func (c *Call) FillIn() bool { return c.Suffix != "" || c.Gap }
 
 // Conversation returns what a chat's prompt is made of.
 func (c *Call) Conversation() conversation.Conversation {
-	return conversation.Conversation{Messages: c.Messages, Variables: c.variables.Variables(), Tools: c.tools, Single: !c.parallel,
-		Must: c.choice.Must}.Ended()
+	return conversation.Conversation{Messages: c.Messages, Variables: c.variables.Variables(), Tools: c.tools, Custom: c.custom,
+		Single: !c.parallel, Must: c.choice.Must}.Ended()
 }
 
 // Prompt is a text, or tokens taken as they are.

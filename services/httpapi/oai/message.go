@@ -145,9 +145,28 @@ func readToolCalls(name string, s *source, to *json.RawMessage, left int) error 
 		return tooLarge("messages", name, len(raw), left)
 	}
 	if compact(raw) != "[]" {
-		*to = slices.Clone(raw)
+		*to = asFunctions(slices.Clone(raw))
 	}
 	return nil
+}
+
+// asFunctions returns calls with those of tools that take a text as calls of functions.
+func asFunctions(array json.RawMessage) json.RawMessage {
+	var all []json.RawMessage
+	if !bytes.Contains(array, []byte(`"custom"`)) || json.Unmarshal(array, &all) != nil {
+		return array
+	}
+	for i, raw := range all {
+		var c struct {
+			ID, Type string
+			Custom   struct{ Name, Input string }
+		}
+		if json.Unmarshal(raw, &c) == nil && c.Type == "custom" && c.Custom.Name != "" {
+			all[i], _ = conversation.Marshal(SentCall(c.ID, c.Custom.Name, conversation.CustomArguments(c.Custom.Input)))
+		}
+	}
+	array, _ = conversation.Marshal(all)
+	return array
 }
 
 // readContent reads a text or an array of parts, which are joined by line breaks; at most left bytes.

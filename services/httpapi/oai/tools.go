@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/services/conversation"
 )
 
-// readToolChoice reads "none", "auto", "required", {"type": "function", "function": {"name": …}}, the same as the Responses API writes it,
-// and OpenAI's allowed_tools. "any" and {"type": "tool", "name": …} are Anthropic's.
+// readToolChoice reads "none", "auto", "required", {"type": "function", "function": {"name": …}}, likewise of "custom", the same as the
+// Responses API writes it, and OpenAI's allowed_tools. "any" and {"type": "tool", "name": …} are Anthropic's.
 func readToolChoice(c *Call, name string, s *source) error {
 	if s.kind() == "a string" {
 		mode := ""
@@ -24,12 +24,9 @@ func readToolChoice(c *Call, name string, s *source) error {
 	}
 	raw := s.raw(maxSmall)
 	var o struct {
-		Type     string `json:"type"`
-		Name     string `json:"name"`
-		Mode     string `json:"mode"`
-		Function struct {
-			Name string `json:"name"`
-		} `json:"function"`
+		namedTool
+		Type    string      `json:"type"`
+		Mode    string      `json:"mode"`
 		Tools   []namedTool `json:"tools"`
 		Allowed struct {
 			Mode  string      `json:"mode"`
@@ -45,22 +42,35 @@ func readToolChoice(c *Call, name string, s *source) error {
 	switch {
 	case o.Type == "allowed_tools":
 		for _, t := range slices.Concat(o.Tools, o.Allowed.Tools) {
-			c.choice.Only = append(c.choice.Only, or(t.Function.Name, t.Name))
+			c.choice.Only = append(c.choice.Only, t.name())
 		}
 		return c.choice.Mode(name+".mode", or(or(o.Mode, o.Allowed.Mode), "auto"))
-	case or(o.Function.Name, o.Name) != "":
-		c.choice.Only, c.choice.Must = []string{or(o.Function.Name, o.Name)}, true
+	case o.name() != "":
+		c.choice.Only, c.choice.Must = []string{o.name()}, true
 		return nil
 	}
 	return c.choice.Mode(name+".type", o.Type)
 }
 
-// namedTool is a tool in a list of allowed ones.
+// named is a tool's name.
+type named struct {
+	Name string `json:"name"`
+}
+
+// namedTool is a tool in a choice, as chats and the Responses API name it.
 type namedTool struct {
-	Name     string `json:"name"`
-	Function struct {
-		Name string `json:"name"`
-	} `json:"function"`
+	named
+	Function named `json:"function"`
+	Custom   named `json:"custom"`
+}
+
+func (t *namedTool) name() string { return or(or(t.Function.Name, t.Custom.Name), t.Name) }
+
+// customTool is a tool that takes a text.
+type customTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Format      json.RawMessage `json:"format"`
 }
 
 // sentTool is a tool as chats and the Responses API send it.
@@ -68,18 +78,21 @@ type sentTool struct {
 	Type string
 	conversation.Function
 	Nested conversation.Function `json:"function"`
+	Custom customTool            `json:"custom"`
+	Format json.RawMessage       `json:"format"`
 }
 
-// functions returns the tools that a model can be told of, in the form of chats, and the kinds of the others. A tool of another kind than a
-// function, such as a search that the server is to carry out, is left out. Odd schemas are left as they are.
-func functions(array json.RawMessage) (out json.RawMessage, others []string, err error) {
+// functions returns the tools that a model can be told of, in the form of chats, those of them that take a text, and the kinds of the
+// others. A tool of another kind, such as a search that the server is to carry out, is left out. Odd schemas are left as they are.
+func functions(array json.RawMessage) (out json.RawMessage, custom map[string]bool, others []string, err error) {
 	if err := check("tools", array, reflect.TypeFor[[]sentTool]()); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	var all []json.RawMessage
 	if err := json.Unmarshal(array, &all); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	custom = map[string]bool{}
 	var kept []json.RawMessage
 	for i, raw := range all {
 		var t struct {
@@ -88,36 +101,59 @@ func functions(array json.RawMessage) (out json.RawMessage, others []string, err
 			Name     string          `json:"name"`
 		}
 		if json.Unmarshal(raw, &t) != nil {
-			return nil, nil, bad(element("tools", i), "%s is %s: want an object", element("tools", i), show(raw))
+			return nil, nil, nil, bad(element("tools", i), "%s is %s: want an object", element("tools", i), show(raw))
 		}
-		var f struct {
-			Name string `json:"name"`
-		}
+		var f named
 		switch {
+		case t.Type == "custom":
+			if raw, f.Name, err = asFunction(element("tools", i), raw); err != nil {
+				return nil, nil, nil, err
+			}
+			custom[f.Name] = true
 		case t.Type != "" && t.Type != "function":
 			others = append(others, t.Type)
 			continue
 		case len(t.Function) > 0:
 			if json.Unmarshal(t.Function, &f) != nil || f.Name == "" {
 				field := join(element("tools", i), "function.name")
-				return nil, nil, bad(field, "%s is missing: want the tool's name", field)
+				return nil, nil, nil, bad(field, "%s is missing: want the tool's name", field)
 			}
 		case t.Name != "": // the form of the Responses API
 			raw, err = wrapped(raw)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
 		default:
 			field := join(element("tools", i), "function")
-			return nil, nil, bad(field, "%s is missing: want {\"type\": \"function\", \"function\": {\"name\": …}}", field)
+			return nil, nil, nil, bad(field, "%s is missing: want {\"type\": \"function\", \"function\": {\"name\": …}}", field)
 		}
 		kept = append(kept, raw)
 	}
 	if len(kept) == 0 {
-		return nil, others, nil
+		return nil, nil, others, nil
 	}
 	out, err = conversation.Marshal(kept)
-	return out, others, err
+	return out, custom, others, err
+}
+
+// asFunction returns a tool that takes a text as a function, and its name.
+func asFunction(at string, raw json.RawMessage) (f json.RawMessage, name string, err error) {
+	var t struct {
+		customTool             // the form of the Responses API
+		Custom     *customTool `json:"custom"`
+	}
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return nil, "", bad(at, "%s is %s: want {\"type\": \"custom\", \"custom\": {\"name\": …}}", at, show(raw))
+	}
+	of := t.customTool
+	if t.Custom != nil {
+		of = *t.Custom
+	}
+	if of.Name == "" {
+		return nil, "", bad(join(at, "custom.name"), "%s is missing: want the tool's name", join(at, "custom.name"))
+	}
+	f, err = conversation.Marshal(conversation.CustomTool(of.Name, of.Description, of.Format))
+	return f, of.Name, err
 }
 
 // wrapped puts a function that is written flat into the form of chats.
@@ -132,17 +168,17 @@ func wrapped(flat json.RawMessage) (json.RawMessage, error) {
 // offer checks the tools and the choice among them, once the whole body is read, and leaves those that the model may call.
 func (c *Call) offer(l Limits) error {
 	if len(c.tools) > 0 {
-		kept, others, err := functions(c.tools)
+		kept, custom, others, err := functions(c.tools)
 		if err != nil {
 			return err
 		}
 		for _, kind := range others {
 			if l.Strict {
-				return unsupported("tools", "a tool is of type %.50q: only \"function\" is supported", kind)
+				return unsupported("tools", "a tool is of type %.50q: only \"function\" and \"custom\" are supported", kind)
 			}
 			l.ignore("tools[].type=" + kind)
 		}
-		c.tools = kept
+		c.tools, c.custom = kept, custom
 	}
 	if len(c.tools) == 0 && c.says && !c.parallel {
 		l.ignore("parallel_tool_calls")

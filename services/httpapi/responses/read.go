@@ -96,6 +96,15 @@ type Plan struct {
 	told map[[2]string]string // by which name the model knows a tool, by the client's namespace and name
 }
 
+// Custom returns the tools that take a text, by the names that the model knows.
+func (p *Plan) Custom() map[string]bool {
+	all := map[string]bool{}
+	for name, t := range p.Tools {
+		all[name] = t.Custom
+	}
+	return all
+}
+
 // Echo is what an answer repeats of its request.
 type Echo struct {
 	Reasoning struct {
@@ -192,17 +201,18 @@ func (r *request) check() error {
 func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 	var all []conversation.Tool
 	add := func(t tool, namespace string) {
-		f := conversation.Function{Name: t.Name, Description: t.Description, Parameters: t.Parameters}
+		name := t.Name
+		if _, taken := p.Tools[name]; taken && namespace != "" {
+			name = namespace + "__" + name
+		}
+		f := conversation.Tool{Type: "function", Function: conversation.Function{Name: name, Description: t.Description,
+			Parameters: t.Parameters}}
 		if t.Type == "custom" {
-			f.Description = strings.TrimSpace(f.Description + "\n\n" + t.grammar())
-			f.Parameters = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
+			f = conversation.CustomTool(name, t.Description, t.Format)
 		}
-		if _, taken := p.Tools[f.Name]; taken && namespace != "" {
-			f.Name = namespace + "__" + f.Name
-		}
-		p.Tools[f.Name] = Offered{t.Name, namespace, t.Type == "custom"}
-		p.told[[2]string{namespace, t.Name}] = f.Name
-		all = append(all, conversation.Tool{Type: "function", Function: f})
+		p.Tools[name] = Offered{t.Name, namespace, t.Type == "custom"}
+		p.told[[2]string{namespace, t.Name}] = name
+		all = append(all, f)
 	}
 	for _, t := range r.Tools {
 		switch {
@@ -223,15 +233,6 @@ func (p *Plan) offer(r *request, out map[string]any, ignored func(string)) {
 	if len(all) > 0 {
 		out["tools"] = all
 	}
-}
-
-// grammar tells the model how the text of a custom tool is written, "" if it may be any; nothing forces it.
-func (t tool) grammar() string {
-	var f struct{ Type, Syntax, Definition string }
-	if json.Unmarshal(t.Format, &f) != nil || f.Type != "grammar" || f.Definition == "" {
-		return ""
-	}
-	return "The argument input is a text that follows this grammar (" + f.Syntax + "):\n" + f.Definition
 }
 
 // offered returns the name by which the model knows a tool of the client's.
@@ -364,7 +365,7 @@ func (h *history) add(at string, it item, raw json.RawMessage) error {
 	case "function_call", "custom_tool_call":
 		name, arguments := h.plan.offered(it.Namespace, it.Name), json.RawMessage(it.Arguments)
 		if it.Type == "custom_tool_call" {
-			arguments, _ = conversation.Marshal(map[string]string{"input": it.Input})
+			arguments = conversation.CustomArguments(it.Input)
 		}
 		t := h.assistant()
 		t.ToolCalls = append(t.ToolCalls, oai.SentCall(it.CallID, name, arguments))

@@ -134,14 +134,3 @@ type Event struct {
 	Input     *string   `json:"input,omitempty"`
 	Logprobs  []any     `json:"logprobs,omitzero"`
 }
-
-// CustomInput returns the text that a call of a custom tool passes: the argument "input", or else the arguments as they are.
-func CustomInput(arguments string) string {
-	var a struct {
-		Input *string `json:"input"`
-	}
-	if json.Unmarshal([]byte(arguments), &a) == nil && a.Input != nil {
-		return *a.Input
-	}
-	return arguments
-}
