@@ -12,6 +12,7 @@ type Gateway struct {
 	Addresses
 	Process
 	Logging
+	CacheDir
 	GatewayOptions
 	Speculation
 	Web

@@ -68,10 +68,15 @@ type Budget struct {
 	MemoryBudget *Size `help:"Memory for everything (default: what is free). Weights, KV cache, buffers, the processes. A target that does not fit is streamed from a packed copy in the cache folder, with as many layers in memory as fit. The default is what is free, or what the control group allows, less a margin." placeholder:"SIZE" group:"Memory"`
 }
 
-// CacheFolder says where tandem keeps what it makes.
+// CacheDir says where tandem keeps what it makes.
+type CacheDir struct {
+	Cache string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" more:"" group:"Memory"`
+}
+
+// CacheFolder says that, and how much it keeps.
 type CacheFolder struct {
-	Cache      string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" more:"" group:"Memory"`
-	CacheLimit Size   `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" more:"" group:"Memory"`
+	CacheDir
+	CacheLimit Size `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" more:"" group:"Memory"`
 }
 
 // PrefixStore says what is kept of long beginnings of texts on the disk.

@@ -129,11 +129,12 @@ func TestTermExitCodes(t *testing.T) {
 	}
 }
 
-// TestPorts compares the ports on which the processes of `up` listen with those that it printed.
+// TestPorts compares the ports on which the processes of `up` listen with those that it printed, of which the system has chosen one. A base
+// model's user is told to take a chat model, and what the gateway keeps is in the folder that up was given.
 func TestPorts(t *testing.T) {
 	w := newWorld(t)
-	given := []string{freePort(t), freePort(t)}
-	cmd := w.command(t.Context(), "up", "--listen", given[0], "--http", given[1], "--target", targetModel, "--draft", draftModel)
+	given, kept := freePort(t), filepath.Join(t.TempDir(), "kept")
+	cmd := w.command(t.Context(), "up", "--listen", given, "--port", "0", "--target", targetModel, "--draft", draftModel, "--cache", kept)
 	stderr := new(lockedBuffer)
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()
@@ -148,14 +149,35 @@ func TestPorts(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	var printed []string
+	said := map[string]string{}
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		printed = append(printed, regexp.MustCompile(`[\w.:\[\]]+:\d+`).FindAllString(lines.Text(), -1)...)
 		if strings.HasPrefix(lines.Text(), "stop with") {
 			break
 		}
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		said[name] = strings.TrimSpace(value)
 	}
-	if !slices.Contains(printed, given[0]) || !slices.Contains(printed, given[1]) {
-		t.Fatalf("up printed the addresses %v, not those that it was given, %v: %s", printed, given, stderr)
+	web := said["http"]
+	if !slices.Contains(printed, given) || !strings.HasPrefix(web, "http://127.0.0.1:") {
+		t.Fatalf("up printed %v, with the addresses %v, not %s and a URL of 127.0.0.1: %s", said, printed, given, stderr)
+	}
+	if answer, err := http.Get(web + "/api/tags"); err != nil {
+		t.Errorf("the URL that up printed: %v", err)
+	} else if answer.Body.Close(); answer.StatusCode != http.StatusOK {
+		t.Errorf("%s/api/tags: %s", web, answer.Status)
+	}
+	if chat := said["chat"]; !strings.HasPrefix(chat, "no, it continues texts: ") ||
+		!strings.Contains(chat, "--target FILE of a chat model, such as ") {
+		t.Errorf("up says of a base model: %q: want the name of a chat model", chat)
+	}
+	for wait := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(kept, "digests.json")); err == nil {
+			break
+		} else if time.Since(wait) > 20*time.Second {
+			t.Errorf("the digest of the target's file: %v", err)
+			break
+		}
 	}
 	open := w.listening(t)
 	slices.Sort(printed)

@@ -20,16 +20,19 @@ type cacheFlags struct{ settings.CacheFolder }
 
 // open returns the cache.
 func (c cacheFlags) open() (*cache.Cache, error) {
-	dir, err := c.Cache, error(nil)
-	if dir == "" {
-		dir, err = cache.Dir()
-	} else {
-		dir, err = filepath.Abs(dir)
-	}
+	dir, err := cacheDir(c.CacheDir)
 	if err != nil {
 		return nil, err
 	}
 	return cache.New(dir, int64(c.CacheLimit)), nil
+}
+
+// cacheDir returns the path of the cache's folder.
+func cacheDir(c settings.CacheDir) (string, error) {
+	if c.Cache == "" {
+		return cache.Dir()
+	}
+	return filepath.Abs(c.Cache)
 }
 
 type cacheCmd struct {

@@ -20,7 +20,7 @@ import (
 // by such a name, by its key or by a file of keys; or all.
 func TestCacheOfTenants(t *testing.T) {
 	const mine, theirs, others = "my-key-0123456789", "their-key-0123456789", "the-others-key-0123456789"
-	folder := settings.CacheFolder{Cache: t.TempDir(), CacheLimit: 1 << 30}
+	folder := settings.CacheFolder{CacheDir: settings.CacheDir{Cache: t.TempDir()}, CacheLimit: 1 << 30}
 	files, err := prefixes.Open(prefixes.Config{Dir: filepath.Join(folder.Cache, "prefixes"), Limit: 1 << 30, Model: "m", Page: 64,
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/gateway"
@@ -52,7 +51,7 @@ func (c *gatewayCmd) Run(a *app) error {
 			return err
 		}
 	}
-	folder, err := cache.Dir()
+	folder, err := cacheDir(c.CacheDir)
 	if err != nil {
 		folder = "" // a user without a folder keeps nothing
 	}

@@ -48,8 +48,8 @@ func TestNamesOutOfFiles(t *testing.T) {
 	for name, run := range map[string]func(*app) error{
 		"model info":           (&modelInfoCmd{File: path, KV: settings.KV{KVType: "f16"}}).Run,
 		"model info of a name": (&modelInfoCmd{File: none, KV: settings.KV{KVType: "f16"}}).Run,
-		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{settings.CacheFolder{Cache: kept, CacheLimit: 1 << 30}}}).Run,
-		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{settings.CacheFolder{Cache: kept, CacheLimit: 1 << 30}}}).Run,
+		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{settings.CacheFolder{CacheDir: settings.CacheDir{Cache: kept}, CacheLimit: 1 << 30}}}).Run,
+		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{settings.CacheFolder{CacheDir: settings.CacheDir{Cache: kept}, CacheLimit: 1 << 30}}}).Run,
 		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
 		"ps": func(a *app) error {
 			return status.Status{Processes: []status.Process{{Role: "drafter", Up: true, Model: evil, Identity: evil}}}.Print(a.stdout)

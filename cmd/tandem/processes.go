@@ -171,7 +171,7 @@ func (l launch) children(dir *supervise.RunDir, addr string) (c children, err er
 
 	g := &c.gateway
 	*g = settings.Gateway{Target: l.target, Process: l.Process, Logging: logging, GatewayOptions: l.GatewayOptions,
-		Speculation: l.Speculation, Web: l.Web, Drawing: l.Drawing, Answers: l.Answers,
+		Speculation: l.Speculation, Web: l.Web, Drawing: l.Drawing, Answers: l.Answers, CacheDir: l.CacheDir,
 		Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}
 	g.Ctx, g.Sessions, g.HTTP = l.context(), l.sessions, or(l.HTTP, gateway.NoHTTP)
 	g.APIKey, g.APIKeys = keys, ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
@@ -149,6 +150,29 @@ func TestNames(t *testing.T) {
 		if known[s.Name] == nil {
 			t.Errorf("no command has the setting %s", s.Name)
 		}
+	}
+}
+
+// TestCacheFolderIsHeard: gateway and verifier get the cache's folder that their group was given.
+func TestCacheFolderIsHeard(t *testing.T) {
+	dir, err := supervise.NewRunDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	target, err := find.Target("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := launch{Group: settings.Default[settings.Group](), target: target}
+	l.Cache = "/kept"
+	c, err := l.children(dir, "unix:///x")
+	if err != nil || c.gateway.Cache != l.Cache || c.verifier.Cache != l.Cache {
+		t.Errorf("gateway %q, verifier %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, l.Cache, err)
+	}
+	ctx, _ := parsed(t, map[string]string{"TANDEM_CACHE": "/of/env"}, "gateway")
+	if got := ctx.Selected().Target.Addr().Interface().(*gatewayCmd).Cache; got != "/of/env" {
+		t.Errorf("a gateway alone takes the folder %q: want that of TANDEM_CACHE", got)
 	}
 }
 

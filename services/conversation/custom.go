@@ -19,8 +19,8 @@ func CustomTool(name, description string, format json.RawMessage) Tool {
 			f.grammar = f.Nested
 		}
 		if f.Definition != "" {
-			description = strings.TrimSpace(description + "\n\nThe argument input is a text that follows this grammar (" + f.Syntax + "):\n" +
-				f.Definition)
+			description = strings.TrimSpace(description + "\n\nThe argument input is a text that follows this grammar (" + f.Syntax +
+				"):\n" + f.Definition)
 		}
 	}
 	return Tool{Type: "function", Function: Function{Name: name, Description: description,

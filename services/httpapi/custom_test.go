@@ -146,7 +146,8 @@ func TestCustomToolsOffered(t *testing.T) {
 		`{"type":"custom"}`: "tools[0].custom.name", `{"type":"custom","custom":{}}`: "tools[0].custom.name",
 		`{"type":"custom","custom":{"name":5}}`: "tools[0]", `{"type":"custom","custom":[]}`: "tools[0]",
 	} {
-		if p := s.refused(t, "POST", "/v1/chat/completions", fmt.Sprintf(body, tool, "")); p.status != http.StatusBadRequest || p.Param != param {
+		p := s.refused(t, "POST", "/v1/chat/completions", fmt.Sprintf(body, tool, ""))
+		if p.status != http.StatusBadRequest || p.Param != param {
 			t.Errorf("%s: %+v, want 400 of %s", tool, p, param)
 		}
 	}
