@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/states"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -33,7 +32,7 @@ func TestModelStates(t *testing.T) {
 	command := func(out string) *modelStatesCmd {
 		c := &modelStatesCmd{Model: "../../models/gopher-19m-q8_0.gguf", Out: filepath.Join(dir, out), Prompts: []string{prompts}, Top: 4,
 			Ctx: 64, Sessions: 2, AnswerTokens: 6, TopP: 1, KVType: "f16", ChatTemplate: template}
-		c.Device, c.Threads, c.JSON, c.CacheFolder = "cpu", 1, true, settings.CacheFolder{CacheDir: settings.CacheDir{Cache: dir}, CacheLimit: 1 << 30}
+		c.Device, c.Threads, c.JSON, c.Cache, c.CacheLimit = "cpu", 1, true, dir, 1<<30
 		return c
 	}
 	run := func(c *modelStatesCmd) (r states.Result, err error) {

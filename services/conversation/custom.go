@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// CustomTool returns a tool that takes a text as a function of one string, input. format is OpenAI's, of chats or of the Responses API: what
-// it says of a grammar becomes a text of the description, since nothing forces the grammar yet.
+// CustomTool returns a tool that takes a text as a function of one string, input. format is OpenAI's, of chats or of the Responses API. A
+// grammar in it becomes a text of the description, since nothing forces it yet.
 func CustomTool(name, description string, format json.RawMessage) Tool {
 	type grammar struct{ Syntax, Definition string }
 	var f struct {

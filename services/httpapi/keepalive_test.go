@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -146,6 +147,64 @@ func kept(t *testing.T, path, all string) (data []string) {
 		}
 	}
 	return data
+}
+
+// TestHeldCall: while a call that has begun is not complete, and so nothing of it is told, each API's stream is kept alive; then the call
+// comes whole.
+func TestHeldCall(t *testing.T) {
+	t.Parallel()
+	const (
+		ask   = `{"messages":[{"role":"user","content":"a"}],"max_tokens":300,"stream":true,"tools":[`
+		f     = `{"type":"function","function":{"name":"f"}}]}`
+		begun = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x"
+	)
+	for path, tc := range map[string]struct{ body, alive, call string }{
+		"/v1/chat/completions": {ask + f, "\n: ping\n: ping\n: ping\n", `"arguments":"{\"a\": \"x`},
+		"/v1/responses": {`{"input":"a","max_output_tokens":300,"stream":true,"tools":[{"type":"function","name":"f"}]}`,
+			`"type":"response.in_progress"`, `"delta":"{\"a\": \"x`},
+		"/v1/messages": {ask + `{"name":"f","input_schema":{"type":"object"}}]}`, `"type":"ping"`, `"partial_json":"{\"a\": \"x`},
+		"/api/chat":    {`{"messages":[{"role":"user","content":"a"}],"tools":[` + f, "\n   ", `"arguments":{"a":"x`},
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			got, text := new(growing), ""
+			s := serve(t, written(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+				piece := func(text string) error {
+					return sink.Delta(tandem.Delta{Text: text, Tokens: []tandem.Token{'x'}, Origins: []tandem.Origin{0}})
+				}
+				err := errors.Join(tandem.Admitted(ctx), sink.Started(tandem.Started{Request: r}), piece(begun))
+				for want := 4; err == nil && strings.Count(text, tc.alive) < want && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					err = piece("x") // the model writes all the while
+					if _, text, _ = strings.Cut(got.String(), "I look."); !strings.Contains(tc.alive, `"`) {
+						want = 1
+					}
+				}
+				err = errors.Join(err, piece("\"}}\n</tool_call>"))
+				return tandem.Result{Identity: "fp_1", Finish: tandem.FinishStop, OutputTokens: 3}, err
+			}), func(c *Config) {
+				large(c)
+				c.Ping = 5 * time.Millisecond
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			r, _ := http.NewRequestWithContext(ctx, "POST", s.url+path, strings.NewReader(tc.body))
+			answer, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			if _, err := io.Copy(got, answer.Body); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(text, "xx") || !strings.Contains(text, tc.alive) {
+				t.Errorf("while the call is held the stream says %q: want %q", text, tc.alive)
+			}
+			_, rest, _ := strings.Cut(got.String(), "I look.")
+			if strings.Count(rest, tc.call) != 1 {
+				t.Errorf("then %s: want one call with %s", rest, tc.call)
+			}
+		})
+	}
 }
 
 // TestAtOnce: in the Responses and the Messages API the first event comes when the request is admitted, without any wait; what is refused
