@@ -169,7 +169,7 @@ func (l *launched) saw(path string) (s agentSeen) {
 // untouched checks that the user's folder is as it was, and that nothing but what is remembered is left in the cache's.
 func (l *launched) untouched() {
 	l.t.Helper()
-	for dir, want := range map[string][]string{l.home: {".claude.json"}, l.cache: {"launch.json"}} {
+	for dir, want := range map[string][]string{l.home: {".claude.json"}, l.cache: {"digests.json", "launch.json"}} {
 		entries, err := os.ReadDir(dir)
 		var names []string
 		for _, e := range entries {
@@ -401,7 +401,7 @@ func TestLaunchRefused(t *testing.T) {
 		{[]string{"--target", shippedTarget}, 1, "claude needs a model that chats, and " + shippedTarget + " does not"},
 		{nil, 2, "no model named, and none is remembered: want --target FILE"},
 		{[]string{"--draft", "lookup"}, 2, "drafts are named and no target"},
-		{[]string{"--url", "http://127.0.0.1:1"}, 1, "the server http://127.0.0.1:1 does not answer as tandem does"},
+		{[]string{"--url", "http://127.0.0.1:1"}, 1, "nothing listens at http://127.0.0.1:1: start `tandem up`"},
 		{[]string{"--url", "127.0.0.1:1"}, 2, "--url 127.0.0.1:1: want http://HOST:PORT"},
 		{append(l.models(), "--url", "http://127.0.0.1:1"), 2, "--url with --target or --draft: want one of them"},
 		{append(l.models(), "--http", "off"), 2, "--http off: a program needs a host and a port"},

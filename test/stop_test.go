@@ -241,7 +241,7 @@ func procAddress(t testing.TB, s string) string {
 func TestHealth(t *testing.T) {
 	w := newWorld(t)
 	sock := "unix://" + filepath.Join(w.tmp, "g.sock")
-	if e := w.run("health", "--addr", sock); e.code != 1 || !strings.HasPrefix(e.stderr, "tandem: health: "+sock) ||
+	if e := w.run("health", "--addr", sock); e.code != 1 || !strings.HasPrefix(e.stderr, "tandem: health: nothing listens at "+sock) ||
 		strings.Count(e.stderr, "\n") != 1 {
 		t.Errorf("nobody there: exit code %d, %q: want 1 and one line that names the address", e.code, e.stderr)
 	}
