@@ -62,6 +62,9 @@ func (g *grammar) count(c byte) error {
 	case g.counts.Nested > maxNested:
 		g.full = true
 		return bad(g.first(), "the body has more than %d objects and arrays in arrays: %.100s is one too many", maxNested, g.where())
+	case !inArray && top.n > maxNested:
+		g.full = true
+		return bad(g.first(), "an object of the body has more than %d fields: %.100s is one too many", maxNested, g.where())
 	case g.counts.Values > maxValues:
 		g.full = true
 		return bad(g.first(), "the body has more than %d values: %.100s is one too many", maxValues, g.where())

@@ -289,3 +289,15 @@ func TestBodyMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestFieldsOfOneObject: an object of more fields than a map of them may have is refused before it is decoded.
+func TestFieldsOfOneObject(t *testing.T) {
+	var b strings.Builder
+	for i := range maxNested + 1 {
+		fmt.Fprintf(&b, `,"k%d":0`, i)
+	}
+	_, _, err := ReadWhole(strings.NewReader(`{"options":{` + b.String()[1:] + `}}`))
+	if err == nil || !strings.Contains(err.Error(), "options.k65536 is one too many") {
+		t.Fatal(err)
+	}
+}
