@@ -39,7 +39,7 @@ var (
 const slowTests = "^Test(Box|FleetInContainers|LastCommit|OtherReleases|MixedFleet|MixedFleetARM|Install|ARM|CUDA|CUDAOnARM|" +
 	"Training|Jaeger|Playground.*|Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|" +
 	"ForgedStatesAndGuesses|AnotherVerifier|Rotation|RealConversation|RealCompletion|Crowd|SlowClients|StalledClients|StalledStream|" +
-	"SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory|HugeBodies)$"
+	"SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory|HugeBodies|HugeMessages)$"
 
 // mayBeSlow skips a slow test unless it is asked for.
 func mayBeSlow(t *testing.T) {
