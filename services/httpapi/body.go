@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -120,6 +121,23 @@ func (b *body) wait() error {
 		_ = b.rc.SetReadDeadline(b.due)
 	}
 	return nil
+}
+
+// translated reads what a body was translated into, until the client has gone.
+type translated struct {
+	ctx context.Context
+	of  *bytes.Reader
+}
+
+func (c *call) translated(chat []byte) *translated {
+	return &translated{c.Context(), bytes.NewReader(chat)}
+}
+
+func (t *translated) Read(p []byte) (int, error) {
+	if t.ctx.Err() != nil {
+		return 0, tandem.Errorf(op, tandem.Canceled, "the client left while its body was read")
+	}
+	return t.of.Read(p)
 }
 
 // hold takes memory for what becomes of a body that is here, so that it holds so many bytes in all.

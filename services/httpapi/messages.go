@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"io"
@@ -73,18 +72,18 @@ func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, public.De
 		if err != nil {
 			return nil, err
 		}
-		chat, err := anthropic.Chat(raw, anthropic.Options{KeepAttribution: s.cfg.KeepAttribution, Ignored: c.ignored.add,
+		chat, err := anthropic.Chat(c.Context(), raw, anthropic.Options{KeepAttribution: s.cfg.KeepAttribution, Ignored: c.ignored.add,
 			CountOnly: countOnly, Strict: s.cfg.Strict})
 		if err != nil {
 			return nil, err
 		}
 		l.Strict, l.Names = false, anthropic.Names // what was translated has been checked
-		return oai.ReadChat(bytes.NewReader(chat), d, l)
+		return oai.ReadChat(c.translated(chat), d, l)
 	}
 }
 
-// translated is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
-const translated = 4
+// translatedSize is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
+const translatedSize = 4
 
 // smallTranslated is the memory that the translation of a small body may take without being counted, as it is itself.
 const smallTranslated = 8 * smallBody
@@ -93,7 +92,7 @@ const smallTranslated = 8 * smallBody
 func readWhole(from io.Reader) ([]byte, error) {
 	raw, memory, err := oai.ReadWhole(from)
 	if b, ok := from.(*body); ok && err == nil {
-		if need := int64(translated*len(raw) + memory); b.took > 0 || need > smallTranslated {
+		if need := int64(translatedSize*len(raw) + memory); b.took > 0 || need > smallTranslated {
 			err = b.hold(need)
 		}
 	}

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"slices"
@@ -115,9 +114,9 @@ func (s *Server) ollama(w http.ResponseWriter, c *call,
 		case plan.Load:
 			return &oai.Call{}, nil
 		case plan.Raw:
-			return oai.ReadCompletion(bytes.NewReader(plan.Body), d, l)
+			return oai.ReadCompletion(c.translated(plan.Body), d, l)
 		}
-		return oai.ReadChat(bytes.NewReader(plan.Body), d, l)
+		return oai.ReadChat(c.translated(plan.Body), d, l)
 	})
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"io"
 	"net/http"
@@ -23,13 +22,13 @@ func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	o, prompts, output, err := s.readChat(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
-			plan, err = responses.Read(raw, s.cfg.Strict, c.ignored.add)
+			plan, err = responses.Read(c.Context(), raw, s.cfg.Strict, c.ignored.add)
 		}
 		if err != nil {
 			return nil, err
 		}
 		l.Strict, l.Names = false, responses.Names // what was translated has been checked
-		return oai.ReadChat(bytes.NewReader(plan.Chat), d, l)
+		return oai.ReadChat(c.translated(plan.Chat), d, l)
 	})
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ func FuzzChat(f *testing.F) {
 	f.Add([]byte(`{"max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"t"},` +
 		`{"type":"tool_use","id":"1","name":"f","input":{}}]}],"tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool","name":"f"}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		chat, err := Chat(body, Options{CountOnly: len(body)%2 == 0})
+		chat, err := Chat(t.Context(), body, Options{CountOnly: len(body)%2 == 0})
 		if err == nil {
 			if !json.Valid(chat) {
 				t.Fatalf("%s becomes %s", body, chat)

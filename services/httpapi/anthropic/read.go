@@ -4,6 +4,7 @@
 package anthropic
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -91,8 +92,8 @@ type block struct {
 }
 
 // Chat returns a body of /v1/messages as a body of /v1/chat/completions. Errors: Invalid and Unsupported, with the field; *oai.Error for a
-// thread.
-func Chat(body []byte, o Options) (json.RawMessage, error) {
+// thread; that of ctx, which is looked at before each message.
+func Chat(ctx context.Context, body []byte, o Options) (json.RawMessage, error) {
 	var r request
 	if err := oai.Unmarshal(body, &r); err != nil {
 		return nil, err
@@ -126,7 +127,7 @@ func Chat(body []byte, o Options) (json.RawMessage, error) {
 	for name, raw := range rest {
 		out[name] = raw
 	}
-	messages, err := r.messages(o)
+	messages, err := r.messages(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +169,7 @@ func (r *request) fields() map[string]any {
 }
 
 // messages returns the conversation, the system text first.
-func (r *request) messages(o Options) ([]oai.Sent, error) {
+func (r *request) messages(ctx context.Context, o Options) ([]oai.Sent, error) {
 	var out oai.Turns
 	system, err := systemText(r.System, o)
 	if err != nil {
@@ -184,6 +185,9 @@ func (r *request) messages(o Options) ([]oai.Sent, error) {
 	}
 	for i, m := range r.Messages {
 		at := fmt.Sprintf("messages[%d]", i)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		blocks, err := blocksOf(at+".content", m.Content)
 		if err != nil {
 			return nil, err

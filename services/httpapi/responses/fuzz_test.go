@@ -16,7 +16,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},` +
 		`{"type":"function_call","call_id":"1","name":"f","arguments":"{"},{"type":"function_call_output","call_id":"1","output":"r"}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		plan, err := Read(body, false, func(string) {})
+		plan, err := Read(t.Context(), body, false, func(string) {})
 		var chat []byte
 		if err == nil {
 			chat = plan.Chat

@@ -5,6 +5,7 @@ package responses
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -124,8 +125,9 @@ type Echo struct {
 	TopP         *float64        `json:"top_p"`
 }
 
-// Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field.
-func Read(body []byte, strict bool, ignored func(name string)) (*Plan, error) {
+// Read translates a body. ignored is called with what has no effect. Errors: Invalid and Unsupported, with the field; that
+// of ctx, which is looked at before each item.
+func Read(ctx context.Context, body []byte, strict bool, ignored func(name string)) (*Plan, error) {
 	var r request
 	if err := oai.Unmarshal(body, &r); err != nil {
 		return nil, err
@@ -173,7 +175,7 @@ func Read(body []byte, strict bool, ignored func(name string)) (*Plan, error) {
 	if err := p.choose(&r, out); err != nil {
 		return nil, err
 	}
-	messages, err := p.messages(&r, ignored)
+	messages, err := p.messages(ctx, &r, ignored)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +286,7 @@ func (p *Plan) choose(r *request, out map[string]any) error {
 }
 
 // messages returns the conversation. What stands for the system at its beginning is one message; later, the user says it.
-func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
+func (p *Plan) messages(ctx context.Context, r *request, ignored func(string)) ([]oai.Sent, error) {
 	var turns oai.Turns
 	instructions, err := text("instructions", r.Instructions)
 	if err != nil {
@@ -314,6 +316,9 @@ func (p *Plan) messages(r *request, ignored func(string)) ([]oai.Sent, error) {
 	h := history{plan: p, turns: &turns, ignored: ignored}
 	for i, raw := range items {
 		at := fmt.Sprintf("input[%d]", i)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		var it item
 		err := oai.UnmarshalPart(at, raw, &it, "an object")
 		if err != nil && (it.Type == "" || slices.Contains(itemTypes, it.Type)) {
