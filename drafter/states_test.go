@@ -43,6 +43,13 @@ type prophet struct {
 	known map[string][]uint16 // by text up to the position
 }
 
+// tell says what the text of a session is. Drafts ahead may ask for another session's features meanwhile.
+func (o *prophet) tell(id tandem.SessionID, text []tandem.Token) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.texts[id] = text
+}
+
 func (o *prophet) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -154,7 +161,7 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 // begin opens a session with the first n tokens of text.
 func (f *statesRig) begin(id tandem.SessionID, tenant string, text []tandem.Token, n int) {
 	f.t.Helper()
-	f.oracle.texts[id] = text
+	f.oracle.tell(id, text)
 	_, err := f.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text[:n], Limit: 64, MaxNodes: 64})
 	if err != nil {
 		f.t.Fatal(err)
@@ -199,7 +206,7 @@ func TestStatesTreesAreTheDrafts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newStatesRig(t, name, Config{Chunk: 5})
 			text := randomText(rand.New(rand.NewPCG(1, 2)), 20)
-			f.oracle.texts[1] = text
+			f.oracle.tell(1, text)
 			opened, err := f.Open(t.Context(), tandem.Opening{Session: 1, Epoch: 1, Tokens: text, Limit: 64, MaxNodes: 64})
 			if err != nil || opened.Hindsight.Tokens != len(text)-2 { // of all tokens that a row has guessed
 				t.Fatalf("opened %+v, %v", opened, err)
