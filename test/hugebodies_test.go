@@ -19,7 +19,8 @@ import (
 )
 
 // TestHugeBodies sends bodies of 8 MB, each full of one thing, to every route that reads one: none takes the gateway 256 MiB or two seconds
-// of processor time, and another tenant's first token does not come much later.
+// of processor time, and another tenant's first token does not come much later. In a minute come some of them, other ones each time; in
+// the long form all.
 func TestHugeBodies(t *testing.T) {
 	mayBeSlow(t)
 	h := newHuge(t)
@@ -37,11 +38,11 @@ func TestHugeBodies(t *testing.T) {
 			}
 		}
 	}()
-	n := 0
-	for b := range testkit.HugeBodies() {
-		h.send(t, b, 8_000_000)
-		n++
+	most := time.Minute
+	if *long {
+		most = 24 * time.Hour
 	}
+	n := h.sendFor(t, rand.NewPCG(rand.Uint64(), 0), most)
 	close(done)
 	busy := <-stopped
 	slices.Sort(calm)
@@ -56,13 +57,19 @@ func TestHugeBodies(t *testing.T) {
 // TestSomeHugeBodies does the same with some of the bodies, spread over all APIs, always the same as far as it comes in five seconds.
 func TestSomeHugeBodies(t *testing.T) {
 	h := newHuge(t)
+	n := h.sendFor(t, rand.NewPCG(43, 0), 5*time.Second)
+	t.Logf("%d bodies; the most memory %d MiB, the most time %v", n, h.most.Load()>>20, time.Duration(h.longest.Load()))
+}
+
+// sendFor sends bodies in the order of a generator until all are sent or a time is over, and returns how many.
+func (h *huge) sendFor(t testing.TB, order rand.Source, most time.Duration) (n int) {
+	t.Helper()
 	all := slices.Collect(testkit.HugeBodies())
-	rand.New(rand.NewPCG(43, 0)).Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
-	begun, n := time.Now(), 0
-	for ; n < len(all) && time.Since(begun) < 5*time.Second; n++ {
+	rand.New(order).Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	for begun := time.Now(); n < len(all) && time.Since(begun) < most; n++ {
 		h.send(t, all[n], 8_000_000)
 	}
-	t.Logf("%d of %d bodies; the most memory %d MiB, the most time %v", n, len(all), h.most.Load()>>20, time.Duration(h.longest.Load()))
+	return n
 }
 
 // huge is a gateway that gets large bodies.
