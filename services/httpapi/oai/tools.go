@@ -92,7 +92,6 @@ func functions(array json.RawMessage) (out json.RawMessage, custom map[string]bo
 	if err := json.Unmarshal(array, &all); err != nil {
 		return nil, nil, nil, err
 	}
-	custom = map[string]bool{}
 	var kept []json.RawMessage
 	for i, raw := range all {
 		var t struct {
@@ -108,6 +107,9 @@ func functions(array json.RawMessage) (out json.RawMessage, custom map[string]bo
 		case t.Type == "custom":
 			if raw, f.Name, err = asFunction(element("tools", i), raw); err != nil {
 				return nil, nil, nil, err
+			}
+			if custom == nil {
+				custom = map[string]bool{}
 			}
 			custom[f.Name] = true
 		case t.Type != "" && t.Type != "function":
