@@ -75,7 +75,7 @@ func TestPlaygroundReal(t *testing.T) {
 		strategy = "planner"
 	}
 	p.set("prompt", prompt, "strategy", strategy, "vote", "tree", "max_nodes", "16", "max_depth", "7", "max_branches", "10", "max_tokens",
-		"96")
+		"96", "temperature", "0")
 	p.do(chromedp.Click("#run"))
 	p.settled()
 	plain := w.generate("--addr", grpc, "--no-draft", "--max-tokens", "96", "--seed", "1", "--prompt", prompt)
