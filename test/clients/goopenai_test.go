@@ -70,7 +70,7 @@ func TestGoOpenAI(t *testing.T) {
 				"a13", "a14", ""},
 			User: "me", Store: true, Metadata: map[string]string{"a": "b"}, ServiceTier: "priority", Verbosity: "low",
 			SafetyIdentifier:  "x",
-			ParallelToolCalls: true, Prediction: &openai.Prediction{Content: "x", Type: "content"}})
+			ParallelToolCalls: false, Prediction: &openai.Prediction{Content: "x", Type: "content"}})
 		if err != nil || a.Model != model {
 			t.Fatalf("%+v, %v", a, err)
 		}
