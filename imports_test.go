@@ -72,42 +72,53 @@ var rooms = map[string][]string{
 	"mempool":        {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
-	// text/calls: answers hold calls and thoughts, which that leaf finds in what a model writes
-	"services": {".", "proto", "services/rpc", "services/shm", "services/trees", traceparent, "text/calls",
+	// between processes of tandem
+	"services/peers": {".", "proto", "services/peers/rpc", "services/peers/shm", "services/peers/trees", traceparent,
 		"google.golang.org/grpc", "google.golang.org/protobuf"},
+	// for clients. text/calls: answers hold calls and thoughts, which that leaf finds in what a model writes
+	"services/public": {".", "proto", "services/peers/logs", "services/peers/rpc", "services/peers/wire", traceparent, "text/calls",
+		"google.golang.org/grpc",
+		"google.golang.org/protobuf"},
 	// the one place that knows how errors travel in a status
-	"services/rpc": {".", "proto", traceparent, "google.golang.org/grpc", "google.golang.org/protobuf", statusDetails},
+	"services/peers/rpc": {".", "proto", traceparent, "google.golang.org/grpc", "google.golang.org/protobuf", statusDetails},
 	// bytes between processes of one host, and the trees among them: no wire but its encoding of a tree
-	"services/shm":   {".", "golang.org/x/sys"},
-	"services/trees": {".", "services/shm", "services/wire"},
-	"services/pool":  {".", "services", "services/rpc", "services/shm", "services/trees", "github.com/nats-io"},
-	"services/discovery": {".", "proto", "services", "services/pool", "services/rpc", "services/shm", "google.golang.org/grpc",
+	"services/peers/shm":   {".", "golang.org/x/sys"},
+	"services/peers/trees": {".", "services/peers/shm", "services/peers/wire"},
+	"services/peers/pool": {".", "services/peers", "services/peers/rpc", "services/peers/shm", "services/peers/trees",
+		"github.com/nats-io"},
+	"services/peers/discovery": {".", "proto", "services/peers", "services/peers/pool", "services/peers/rpc", "services/peers/shm",
+		"google.golang.org/grpc",
 		"google.golang.org/protobuf", "github.com/nats-io"},
 	// what is measured and how it is shown is telemetry's alone
-	"services/telemetry": {".", "services", traceparent, "google.golang.org/grpc", "go.opentelemetry.io", "github.com/prometheus"},
-	traceparent:          {"go.opentelemetry.io/otel"},
-	"services/awake":     {"."},
-	"services/supervise": {".", "golang.org/x/sys"}, // how long a pass may take is one rule for it and the gateway
-	"client":             {"proto", "google.golang.org/grpc", statusDetails},
+	// services/public: the description of all processes, as clients get it, is what the metrics show
+	"services/peers/telemetry": {".", "services/peers", "services/public", traceparent, "google.golang.org/grpc", "go.opentelemetry.io",
+		"github.com/prometheus"},
+	traceparent:                {"go.opentelemetry.io/otel"},
+	"services/peers/awake":     {"."},
+	"services/peers/supervise": {".", "golang.org/x/sys"}, // how long a pass may take is one rule for it and the gateway
+	"client":                   {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of
-	"roles": {".", "engine", "kernels", "modelfile", "schedule", "services", "services/rpc", "services/pool", "services/shm",
-		"services/supervise", "services/telemetry"},
-	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services", "services/discovery", "services/pool", "services/rpc",
-		"services/shm", "services/trees"}, // shm: the verifier's, with features
-	"roles/verifier": {".", "cache/prefixes", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services",
-		"services/discovery", "services/pool", "services/rpc", "services/shm"}, // kernels: how a pass is divided
-	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services", "services/discovery",
-		"services/pool",
-		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
-	"roles/chats": {".", "roles", "modelfile", "text", "text/calls", "text/chat", "services"},
+	"roles": {".", "engine", "kernels", "modelfile", "schedule", "services/peers", "services/peers/rpc", "services/peers/pool",
+		"services/peers/shm",
+		"services/peers/supervise", "services/peers/telemetry"},
+	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services/peers", "services/peers/discovery",
+		"services/peers/pool", "services/peers/rpc",
+		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
+	"roles/verifier": {".", "cache/prefixes", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services/peers",
+		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
+	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services/peers", "services/peers/awake",
+		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/telemetry",
+		"services/peers/trees", "services/public", "google.golang.org/grpc"},
+	"roles/chats": {".", "roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
 	"roles/pair":  {".", "roles", "drafter", "engine", "kernels", "modelfile", "text"},
-	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
+	"roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
-	"roles/hops": {".", "roles", "services", "services/awake", "services/discovery", "services/pool", "services/rpc", "services/shm",
-		"services/trees"},
+	"roles/hops": {".", "roles", "services/peers", "services/peers/awake", "services/peers/discovery", "services/peers/pool",
+		"services/peers/rpc", "services/peers/shm",
+		"services/peers/trees"},
 	"roles/rolestest": {".", "roles", "roles/gateway", "roles/drafter", "roles/verifier", "engine", "modelfile", "kernels/cpu",
-		"services", "client",
+		"services/peers", "services/public", "client",
 		"proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
@@ -122,11 +133,12 @@ var rooms = map[string][]string{
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"states": {".", "cache", "engine", "text"},
-	"talk":   {".", "client", "services"},
+	"talk":   {".", "client", "services/peers", "services/public"},
 	// client: one set of words for why there is no connection
-	"talk/status": {".", "client", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
+	"talk/status": {".", "client", "proto", "roles/gateway", "roles/verifier", "services/peers", "services/peers/rpc",
+		"services/peers/telemetry", "terminal",
 		"google.golang.org/grpc"},
-	"talk/console": {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
+	"talk/console": {".", "bench/figures", "client", "services/peers", "settings", "talk", "terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common
 	"settings": {"."},
@@ -134,8 +146,9 @@ var rooms = map[string][]string{
 	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
 	// many boxes on one machine, disturbed on purpose: it starts programs, and knows of tandem what clients and operators know.
-	// certificates are made by services/rpc's package for tests; the NATS cluster lets in who has a group's secret
-	"campaign": {"campaign/history", "client", "proto", "services/rpc", "google.golang.org/grpc", "github.com/nats-io", "golang.org/x/sys"},
+	// certificates are made by services/peers/rpc's package for tests; the NATS cluster lets in who has a group's secret
+	"campaign": {"campaign/history", "client", "proto", "services/peers/rpc", "google.golang.org/grpc", "github.com/nats-io",
+		"golang.org/x/sys"},
 	// judges what was recorded; pure
 	"campaign/history": {},
 
@@ -177,7 +190,7 @@ var rooms = map[string][]string{
 var everywhere = []string{"files", "half"}
 
 const (
-	traceparent   = "services/telemetry/traceparent"
+	traceparent   = "services/peers/telemetry/traceparent"
 	statusDetails = "google.golang.org/genproto/googleapis/rpc/errdetails" // of gRPC's statuses
 )
 
@@ -196,14 +209,15 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
-	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
+	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
+	"client":         {"google.golang.org/protobuf"},
 	"roles/verifier": {"kernels/split"},
 	"placement":      {"kernels/cuda"},
 	"states":         {"kernels", "kernels/cpu", "kernels/stream"}, // a model that many runs share; a streamed one
 	"bench/guesses":  {"kernels", "kernels/split"},                 // a target on two groups of cores
 	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
-		"services/discovery", "services/pool", "services/rpc", // what a verifier announces, and the call that drains it
+		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", // what a verifier announces, and the call that drains it
 		"kernels", "kernels/stream", // a target whose weights are streamed
 		"modelfile/trim"},
 	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
@@ -320,31 +334,31 @@ func TestImportRules(t *testing.T) {
 		{"gateway/round", module + "/text/token", false},
 		{"gateway/source", module + "/gateway", false},
 		{"drafter", module + "/verifier", false},
-		{"gateway", module + "/services/pool", false},
+		{"gateway", module + "/services/peers/pool", false},
 		{"gateway", "google.golang.org/grpc", false},
 		{"gateway", module + "/text/token", true},
 		{"gateway", module + "/engine", false},
 		{"gateway", module + "/engine/kv", false},
 		{"drafter", module + "/text/token", true},
-		{"services", module + "/gateway", false},
-		{"services", module + "/engine", false},
-		{"services", "google.golang.org/grpc/codes", true},
-		{"services", "go.opentelemetry.io/otel/trace", false},
-		{"services", module + "/services/telemetry", false},
-		{"services", module + "/" + traceparent, true},
-		{"services", "github.com/nats-io/nats.go", false},
-		{"services/pool", "github.com/nats-io/nats.go", true},
-		{"services/pool", module + "/services/wire", true},
-		{"services/rpc", module + "/services/wire", false},
-		{"services/telemetry", "go.opentelemetry.io/otel/trace", true},
+		{"services/peers", module + "/gateway", false},
+		{"services/peers", module + "/engine", false},
+		{"services/peers", "google.golang.org/grpc/codes", true},
+		{"services/peers", "go.opentelemetry.io/otel/trace", false},
+		{"services/peers", module + "/services/peers/telemetry", false},
+		{"services/peers", module + "/" + traceparent, true},
+		{"services/peers", "github.com/nats-io/nats.go", false},
+		{"services/peers/pool", "github.com/nats-io/nats.go", true},
+		{"services/peers/pool", module + "/services/peers/wire", true},
+		{"services/peers/rpc", module + "/services/peers/wire", false},
+		{"services/peers/telemetry", "go.opentelemetry.io/otel/trace", true},
 		{"client", module, false},
-		{"client", module + "/services/rpc", false},
+		{"client", module + "/services/peers/rpc", false},
 		{"client", "google.golang.org/protobuf/proto", false},
 		{"bench/system", module + "/client", false},
 		{"bench", module + "/cmd/tandem", false},
 		{"cmd/tandem-lab", module + "/cmd/tandem", false},
 		{"cmd/tandem-lab", module + "/kernels/cuda/gpu", true},
-		{"services/supervise", "google.golang.org/grpc", false},
+		{"services/peers/supervise", "google.golang.org/grpc", false},
 		{"cmd/tandem", "github.com/alecthomas/kong", true},
 	} {
 		if got := mayImport(tc.room, tc.imported, rooms[tc.room]); got != tc.want {

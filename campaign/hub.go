@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/campaign/history"
-	"github.com/tandem-llm/tandem/services/rpc/certtest"
+	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
 )
 
 // hub holds the boxes, seen from outside.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // Node is one NATS server of a cluster. Every group of tandem's processes has an account of its own, which its secret opens, so that the

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // GatewayAddr is the default address of a gateway. The other processes have sockets: see DefaultSocket.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 )
 
 // small mounts a file system of 64 KiB that nobody else sees, and returns its folder and a function that fills it.

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 )
 
 const (

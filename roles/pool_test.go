@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 )
 
 func TestPoolFile(t *testing.T) {

@@ -21,9 +21,9 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/schedule/owner"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/supervise"
-	"github.com/tandem-llm/tandem/services/telemetry"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
+	"github.com/tandem-llm/tandem/services/peers/telemetry"
 )
 
 // Config configures a process of any kind. Impossible values are Invalid; errors of this package and of those

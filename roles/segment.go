@@ -4,8 +4,8 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
 )
 
 // Besides returns the socket, beside a process's own, on which its shared memory is handed out; "" for a process on TCP, whose

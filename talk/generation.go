@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // Generation is an answer as --json prints it.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // stranger returns a connection that shows nothing of tandem's but those metadata, with every call.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

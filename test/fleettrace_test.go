@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/draining"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
+	"github.com/tandem-llm/tandem/services/peers/draining"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
 )
 
 // TestFleetTrace: a request whose session moves to another verifier, because its own is drained, is one trace, with spans of its gateway,

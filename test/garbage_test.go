@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
 // TestGarbageInThePool publishes what no drafter would, while a request runs whose session it is aimed

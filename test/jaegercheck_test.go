@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/telemetry/timeline"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/timeline"
 )
 
 // tags fails the test where a span does not have these tags.

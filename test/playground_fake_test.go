@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/services/httpapi/playground"
+	"github.com/tandem-llm/tandem/services/public/httpapi/playground"
 )
 
-// script is what a fake gateway streams: rounds of tokens, in the form that services/httpapi gives reports.
+// script is what a fake gateway streams: rounds of tokens, in the form that services/public/httpapi gives reports.
 type script struct {
 	model    string
 	drafters []string

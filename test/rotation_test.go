@@ -13,7 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/files"
-	"github.com/tandem-llm/tandem/services/rpc/certtest"
+	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

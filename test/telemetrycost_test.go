@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
 )
 
 // BenchmarkTelemetry measures what telemetry costs. The same request runs by turns on processes without traces ("off"), on
@@ -18,7 +18,7 @@ import (
 // have every round recorded ("full"). It reports tokens per second over those of "off", 1 = no cost: of the fastest tenth of
 // the requests of each, which a busy machine disturbs least, and of the same turn the median with the quartiles that say how
 // far the machine let it be known. Counting for metrics cannot be switched off: what that costs by itself is BenchmarkWatchedDelta of
-// services/telemetry, per round.
+// services/peers/telemetry, per round.
 //
 //	go test ./test -run '^$' -bench Telemetry -benchtime 60x
 func BenchmarkTelemetry(b *testing.B) {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/rpc/certtest"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
 )
 
 // boxes are two boxes on one, as docs/guides/two-boxes.md has them: its commands run with other addresses.

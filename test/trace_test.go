@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
 )
 
 // TestTraces runs requests with a collector in this process: one trace for each, from all three

@@ -13,10 +13,10 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/route"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/route"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

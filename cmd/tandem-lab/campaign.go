@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/campaign"
 	"github.com/tandem-llm/tandem/campaign/history"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // campaignCmd is all of campaigns.

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/roles/hops"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )

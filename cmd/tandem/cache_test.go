@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache/prefixes"
-	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/settings"
 )
 

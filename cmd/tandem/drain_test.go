@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/draining"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/draining"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // TestDrainCommand: drain reaches the process and says what it does now, also as JSON; an address that is none, or where nobody is, is an

@@ -5,8 +5,8 @@ import (
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/settings"
 )
 

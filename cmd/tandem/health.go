@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"
 )

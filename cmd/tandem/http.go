@@ -19,8 +19,8 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/settings/config"
 )

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/roles/group"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/settings"
 )
 

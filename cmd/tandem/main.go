@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/settings/config"
 	"github.com/tandem-llm/tandem/talk/console"

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles/chats"
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/states"
 	"github.com/tandem-llm/tandem/terminal"

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // natsConfigCmd is for fleets whose NATS server is not a gateway's.

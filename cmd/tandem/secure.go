@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/settings"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles/group"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/settings/config"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/calls"
 	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

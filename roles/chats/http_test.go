@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

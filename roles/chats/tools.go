@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // inWords returns a conversation for a template that shows no calls: they and their results are texts, in the form that most models have

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

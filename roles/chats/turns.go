@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/chat"
 )
 

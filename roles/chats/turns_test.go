@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"

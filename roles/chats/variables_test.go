@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
 )
 
 // states connects drafts that read the target's hidden states with the verifiers, which have them.

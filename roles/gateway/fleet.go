@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/wire"
 )
 
 // membership are the verifiers that the gateway works with, and the gateways that share its pool. It knows none before join. Safe for

@@ -7,9 +7,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/enlist"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/drafting"
-	"github.com/tandem-llm/tandem/services/route"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/drafting"
+	"github.com/tandem-llm/tandem/services/peers/route"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

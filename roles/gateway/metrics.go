@@ -8,10 +8,10 @@ import (
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/drafting"
-	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/peers/drafting"
+	"github.com/tandem-llm/tandem/services/peers/telemetry"
 	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/services/telemetry"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
 )
 
 // newMetrics returns the metrics of a gateway and the processes behind it.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // openPool returns the access to the pool, and runs a server for it if none is named.

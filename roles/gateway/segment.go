@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/trees"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/trees"
 )
 
 // segmentSocket returns the socket on which a gateway hands out its shared memory. It is in the folder of the verifier's socket,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/services/budget"
+	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

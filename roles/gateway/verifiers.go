@@ -13,12 +13,12 @@ import (
 	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/gateway/fleet"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/route"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
 	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/services/route"
-	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
 )
 
 // balanceEvery is how often sessions are moved that should be elsewhere.

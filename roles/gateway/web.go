@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/conversation"
-	"github.com/tandem-llm/tandem/services/httpapi"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/budget"
-	"github.com/tandem-llm/tandem/services/conversation"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/budget"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // textsWait is how long a conversation waits for memory in which it becomes tokens.

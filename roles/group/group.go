@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 )
 
 // Config says which processes to start.

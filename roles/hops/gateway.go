@@ -9,14 +9,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/awake"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/drafting"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/route"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/peers/awake"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/drafting"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/route"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
 )
 
 const (

@@ -6,14 +6,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/drafting"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/trees"
-	"github.com/tandem-llm/tandem/services/verifying"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/drafting"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/trees"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
 // probeBytes is the size of the memory that a verifier reads: more than fits into the caches of most processors.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/public/access"
 )
 
 // most is how many rounds asked may take if its text came before: 7, or more where lookup opens it late. Lookup without earlier texts

@@ -9,10 +9,10 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/draining"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/draining"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 const fleetTarget = "../../models/gopher-19m-q8_0.gguf"

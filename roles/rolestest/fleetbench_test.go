@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 )
 
 // slowCPU is a processor whose passes take as long as those of a larger model: 40 ms, and 1 ms a row.

@@ -5,10 +5,10 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/draining"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/draining"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

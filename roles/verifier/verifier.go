@@ -11,12 +11,12 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/services/discovery"
-	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/verifying"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
 // embedder serves tandem.v1.EmbeddingService.

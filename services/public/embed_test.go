@@ -11,8 +11,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/public/access"
 )
 
 // ends is an embedder whose vectors are the first and the last token of each text.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/public/access"
 )
 
 func TestSamplingOptions(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // others returns the folder of the programs of others with which the API is tried.

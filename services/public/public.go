@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/public/access"
 )
 
 // Method is the full name of the call that generates, without a slash in front.

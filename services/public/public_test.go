@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/services/public/access"
 )
 
 // tenant returns the tenant of a call, by the token in its metadata.

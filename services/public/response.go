@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
 func fromStarted(e tandem.Started, model string) *tandemv1.Started {

@@ -17,7 +17,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/roles/verifier"
-	"github.com/tandem-llm/tandem/services/telemetry"
+	"github.com/tandem-llm/tandem/services/peers/telemetry"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
+	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
 )
 
 func main() {

@@ -13,7 +13,7 @@ func TestWithoutCompiler(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	cmd := exec.Command(program, "build", "..") // package cpu, none of whose files may say anything
+	cmd := exec.Command(program, "build", "..")                 // package cpu, none of whose files may say anything
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=") // with -v the lines of other packages stand before it
 	out, err := cmd.CombinedOutput()
 	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err == nil || len(lines) != 2 ||

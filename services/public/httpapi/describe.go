@@ -1,0 +1,119 @@
+package httpapi
+
+import (
+	"cmp"
+	"net/http"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
+)
+
+// description is what /tandem/v1/describe answers.
+type description struct {
+	Version      string           `json:"version"`
+	Model        string           `json:"model"`
+	Architecture string           `json:"architecture"`
+	Vocabulary   int              `json:"vocabulary"`
+	Context      int              `json:"context"`
+	Chat         bool             `json:"chat"`   // there is a chat template
+	Keyed        bool             `json:"keyed"`  // a key is needed
+	Ready        bool             `json:"ready"`  // requests are answered now
+	Reason       string           `json:"reason"` // why they are not
+	Defaults     defaultValues    `json:"defaults"`
+	Limits       limitValues      `json:"limits"`
+	Drafters     []string         `json:"drafters"` // names that a request may use now
+	Processes    []process        `json:"processes"`
+	Counters     map[string]int64 `json:"counters"`
+}
+
+// defaultValues are the values of fields that a request leaves out, named as in a request.
+type defaultValues struct {
+	MaxTokens        int              `json:"max_tokens"`
+	MaxOutput        int              `json:"max_output_tokens,omitempty"` // bounds what a request may ask for
+	Temperature      float64          `json:"temperature"`
+	TopK             int              `json:"top_k"`
+	TopP             float64          `json:"top_p"`
+	MinP             float64          `json:"min_p"`
+	RepeatPenalty    float64          `json:"repeat_penalty"`
+	RepeatLast       int              `json:"repeat_last_n"`
+	FrequencyPenalty float64          `json:"frequency_penalty"`
+	PresencePenalty  float64          `json:"presence_penalty"`
+	Accept           string           `json:"accept"`
+	Speculation      speculationValue `json:"speculation"`
+}
+
+type speculationValue struct {
+	Enabled  bool            `json:"enabled"`
+	Strategy tandem.Strategy `json:"strategy"`
+	Vote     tandem.Vote     `json:"vote"`
+	Drafters []string        `json:"drafters"` // empty: all that are alive
+	Nodes    int             `json:"max_nodes"`
+	Width    int             `json:"max_width"` // the old name of max_nodes
+	Depth    int             `json:"max_depth"`
+	Branches int             `json:"max_branches"`
+	Without  []string        `json:"without"`
+}
+
+// limitValues bound a request's fields about speculation.
+type limitValues struct {
+	Nodes    int `json:"max_nodes"`
+	Width    int `json:"max_width"` // the old name of max_nodes
+	Depth    int `json:"max_depth"`
+	Branches int `json:"max_branches"`
+	Choices  int `json:"n"`
+}
+
+type process struct {
+	Role     string           `json:"role"`
+	Up       bool             `json:"up"`
+	Name     string           `json:"name"`
+	Model    string           `json:"model"`
+	Version  string           `json:"version"`
+	Device   string           `json:"device"` // "" for a process without a model
+	ISA      string           `json:"isa"`
+	Threads  int              `json:"threads"`
+	PID      int              `json:"pid"`
+	Identity tandem.Identity  `json:"identity"` // "" for a process without a model
+	Lineage  string           `json:"lineage"`
+	Ways     []string         `json:"ways,omitempty"` // by which the model guesses by itself
+	Protocol int              `json:"protocol"`
+	Counters map[string]int64 `json:"counters"`
+}
+
+// describe answers /tandem/v1/describe.
+func (s *Server) describe(w http.ResponseWriter, c *call) error {
+	d := s.cfg.Describe(c.Context())
+	if k := s.cfg.MetricsKeys; k != nil && !opened(k, c.Header) {
+		d = d.Bare()
+	}
+	l := tandem.DefaultLimits
+	nodes, reason := cmp.Or(s.cfg.Limits.Nodes, l.Nodes), s.cfg.Loading()
+	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab,
+		Context: d.Context,
+		Chat:    s.cfg.Chat != nil, Keyed: s.cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(s.cfg.Defaults),
+		Limits:   limitValues{nodes, nodes, cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width), oai.MostChoices},
+		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
+	for _, p := range d.Processes {
+		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,
+			Device: p.Device, ISA: p.ISA, Threads: p.Threads, PID: p.PID,
+			Identity: p.Identity, Lineage: p.Lineage, Ways: p.SelfDraftNames(), Protocol: p.Protocol,
+			Counters: p.Counters})
+	}
+	s.reply(w, http.StatusOK, out)
+	return nil
+}
+
+func values(d defaults) defaultValues {
+	sampling := d.Sampling
+	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK,
+		TopP:          sampling.TopP,
+		MinP:          sampling.MinP,
+		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
+		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,
+		Accept: string(cmp.Or(sampling.Accept, tandem.AcceptExact)),
+		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed),
+			Vote:     cmp.Or(d.Vote, tandem.VoteAuto),
+			Drafters: append([]string{}, d.Drafters...), Nodes: d.Bounds.Nodes, Width: d.Bounds.Nodes,
+			Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
+			Without: append([]string{}, d.Without.Names()...)}}
+}

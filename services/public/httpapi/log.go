@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem/services/public/access"
+)
+
+const (
+	linesPerSecond = 50  // lines about requests that are logged in the long run
+	linesAtOnce    = 500 // of them without a pause
+
+	mostTold     = 256 // ignored fields that are logged, each once
+	mostIgnored  = 64  // ignored fields of one request that its answer names
+	mostNameSize = 64  // bytes of a field's name there
+)
+
+// quietRoutes are asked every few seconds by machines, such as an open playground, so their usual answers are logged for debugging alone.
+var quietRoutes = map[string]bool{"/health": true, "/v1/health": true, "/livez": true, "/readyz": true, "/metrics": true, "/slots": true,
+	"/api/ps": true, "/tandem/v1/describe": true, "/playground/": true}
+
+// lineLimit bounds how many lines about requests are logged, because anybody who can connect causes them. Safe for concurrent use.
+type lineLimit struct {
+	mu      sync.Mutex
+	left    float64
+	at      time.Time
+	skipped int // since the last line
+}
+
+// take reports whether one more line may be logged, and how many were not since the last one.
+func (l *lineLimit) take(now time.Time) (skipped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.IsZero() {
+		l.left, l.at = linesAtOnce, now
+	}
+	l.left, l.at = min(linesAtOnce, l.left+linesPerSecond*now.Sub(l.at).Seconds()), now
+	if l.left < 1 {
+		l.skipped++
+		return 0, false
+	}
+	l.left--
+	skipped, l.skipped = l.skipped, 0
+	return skipped, true
+}
+
+// logRequest logs one line about a request that has ended. It holds nothing that a client has written but the method, the path of an
+// unknown address and the request's id; what a tenant is called there opens nothing.
+func (s *Server) logRequest(c *call, name string, status int) {
+	now := time.Now()
+	args := []any{"method", short(c.Method, 20), "path", name, "status", status, "ms", now.Sub(c.begun).Milliseconds()}
+	if name == "" {
+		args[3] = short(c.URL.Path, 100)
+	}
+	if c.promptTokens > 0 {
+		args = append(args, "prompt_tokens", c.promptTokens, "output_tokens", c.outputTokens)
+	}
+	if c.repeated > 0 {
+		args = append(args, "repeated_piece", c.repeated)
+	}
+	if c.tenant != "" {
+		args = append(args, "tenant", access.LogName(c.tenant))
+	}
+	args = append(args, "request", c.id)
+	if quietRoutes[name] && (status < http.StatusBadRequest || status == http.StatusServiceUnavailable) {
+		s.cfg.Log.Debug("request", args...)
+		return
+	}
+	skipped, ok := s.lines.take(now)
+	if !ok {
+		return
+	}
+	if skipped > 0 {
+		args = append(args, "lines_left_out", skipped)
+	}
+	s.cfg.Log.Info("request", args...)
+}
+
+// short returns at most most bytes of s.
+func short(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// names are the ignored fields of one request, each once.
+type names struct {
+	all  []string
+	more bool
+}
+
+// add notes a name.
+func (n *names) add(name string) {
+	name = plainName(name)
+	for _, known := range n.all {
+		if known == name {
+			return
+		}
+	}
+	if len(n.all) == mostIgnored {
+		n.more = true
+		return
+	}
+	n.all = append(n.all, name)
+}
+
+// plainName returns a field's name if it fits into a header as it is, else in quotes.
+func plainName(name string) string {
+	plain := name != ""
+	for _, r := range name {
+		plain = plain && r > ' ' && r < 0x7f && r != ',' && r != '"'
+	}
+	if name = short(name, mostNameSize); plain && !strings.HasSuffix(name, "…") {
+		return name
+	}
+	return strconv.QuoteToASCII(name)
+}
+
+// told remembers which ignored fields have been logged. Safe for concurrent use.
+type told struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// fresh returns those of names that were not logged yet, and notes them.
+func (t *told) fresh(all []string) (out []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range all {
+		if !t.seen[name] && len(t.seen) < mostTold {
+			if t.seen == nil {
+				t.seen = map[string]bool{}
+			}
+			t.seen[name] = true
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// tellIgnored names the fields that a body's reader has ignored: to the client, and once in the log.
+func (s *Server) tellIgnored(w http.ResponseWriter, c *call) {
+	if len(c.ignored.all) == 0 {
+		return
+	}
+	text := strings.Join(c.ignored.all, ", ")
+	if c.ignored.more {
+		text += ", and more"
+	}
+	w.Header().Set("X-Tandem-Ignored", text)
+	s.countIgnored(c)
+	if fresh := s.told.fresh(c.ignored.all); len(fresh) > 0 {
+		s.cfg.Log.Info("fields without an effect are ignored", "fields", strings.Join(fresh, ", "), "request", c.id)
+	}
+}

@@ -1,0 +1,126 @@
+package ollama
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
+)
+
+// Level is the version of Ollama whose API this is; programs ask for a least one.
+const Level = "0.17.4"
+
+// Chunk is a line of an answer to /api/chat or /api/generate, or all of it. Only the fields of its path are there.
+type Chunk struct {
+	Model    string   `json:"model"`
+	Created  string   `json:"created_at"`
+	Message  *Message `json:"message,omitempty"`  // of /api/chat
+	Response *string  `json:"response,omitempty"` // of /api/generate
+	Thinking string   `json:"thinking,omitempty"` // likewise
+	Done     bool     `json:"done"`
+	Reason   string   `json:"done_reason,omitempty"`
+
+	Context []tandem.Token `json:"context,omitempty"` // of the last line of /api/generate: prompt and answer, to go on from
+	*Figures
+	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
+}
+
+// Message is a piece of the assistant's turn.
+type Message struct {
+	Role      string `json:"role"`
+	Content   string `json:"content"`
+	Thinking  string `json:"thinking,omitempty"`
+	ToolCalls []Call `json:"tool_calls,omitempty"`
+}
+
+// Call is a call of a tool, whole.
+type Call struct {
+	ID       string `json:"id,omitempty"`
+	Function struct {
+		Index     int             `json:"index"`
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+// NewCall returns a call, whose arguments are a JSON object.
+func NewCall(id string, index int, name, arguments string) Call {
+	c := Call{ID: id}
+	c.Function.Index, c.Function.Name, c.Function.Arguments = index, name, json.RawMessage(arguments)
+	return c
+}
+
+// Figures are of the last line. Times are nanoseconds.
+type Figures struct {
+	Total      int64 `json:"total_duration"`
+	Load       int64 `json:"load_duration"`
+	Prompt     int   `json:"prompt_eval_count"`
+	PromptTime int64 `json:"prompt_eval_duration"`
+	Output     int   `json:"eval_count"`
+	OutputTime int64 `json:"eval_duration"`
+}
+
+// NewFigures returns the figures of a generation that took so long in all.
+func NewFigures(r tandem.Result, total time.Duration) *Figures {
+	return &Figures{Total: int64(total), Prompt: r.PromptTokens, PromptTime: int64(r.Stats.Prefill), Output: r.OutputTokens,
+		OutputTime: int64(r.Stats.Decode)}
+}
+
+// Model is an entry of /api/tags and /api/ps.
+type Model struct {
+	Name     string  `json:"name"`
+	Model    string  `json:"model"`
+	Modified string  `json:"modified_at,omitempty"`
+	Expires  string  `json:"expires_at,omitempty"`
+	Size     int64   `json:"size"`
+	Video    *int64  `json:"size_vram,omitempty"`
+	Digest   string  `json:"digest"`
+	Details  Details `json:"details"`
+	Context  int     `json:"context_length,omitempty"`
+}
+
+// Details says what a model is.
+type Details struct {
+	Parent       string   `json:"parent_model"`
+	Format       string   `json:"format"`
+	Family       string   `json:"family"`
+	Families     []string `json:"families"`
+	Parameters   string   `json:"parameter_size"`
+	Quantization string   `json:"quantization_level"`
+}
+
+// Short returns a number of parameters as Ollama shows it: 134.52M, 1.5B; "" for none.
+func Short(n int64) string {
+	switch f := float64(n); {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1fB", f/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.2fM", f/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.2fK", f/1e3)
+	case n > 0:
+		return fmt.Sprint(n)
+	}
+	return ""
+}
+
+// Show is what /api/show answers.
+type Show struct {
+	Modelfile    string         `json:"modelfile"`
+	Parameters   string         `json:"parameters"`
+	Template     string         `json:"template"`
+	Details      Details        `json:"details"`
+	Info         map[string]any `json:"model_info"`
+	Capabilities []string       `json:"capabilities"`
+	Modified     string         `json:"modified_at"`
+}
+
+// Error returns an error's body: a text, and the request's id.
+func Error(e *oai.Error) any {
+	return struct {
+		Error   string `json:"error"`
+		Request string `json:"request_id,omitempty"`
+	}{e.Message, e.Request}
+}

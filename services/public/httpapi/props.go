@@ -1,0 +1,50 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
+)
+
+// props is what /props answers: llama.cpp's names, as far as tandem has what they mean.
+type props struct {
+	Settings struct {
+		Context int             `json:"n_ctx"`
+		Params  llamacpp.Params `json:"params"` // the values of what a request leaves out
+	} `json:"default_generation_settings"`
+	Alias      string          `json:"model_alias"`
+	Path       string          `json:"model_path"` // the file's name: its folder is nobody's business
+	Template   string          `json:"chat_template"`
+	Caps       map[string]bool `json:"chat_template_caps"` // of chats with this server, which describes tools where the template does not
+	Modalities map[string]bool `json:"modalities"`
+	Build      string          `json:"build_info"`
+}
+
+// props answers /props.
+func (s *Server) props(w http.ResponseWriter, _ *call) error {
+	d := values(s.cfg.Defaults)
+	p := props{Alias: s.cfg.Model.Name, Path: s.cfg.Model.File, Template: s.cfg.Model.Template, Build: "tandem " + s.cfg.Build,
+		Modalities: map[string]bool{"vision": false, "audio": false}, Caps: map[string]bool{}}
+	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"} {
+		p.Caps[name] = s.cfg.Chat != nil
+	}
+	p.Settings.Context = s.cfg.Limits.Context
+	most := d.MaxTokens
+	if m := s.cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {
+		most = m
+	}
+	if most == oai.ToTheEnd {
+		most = -1 // as llama.cpp's server has it
+	}
+	p.Settings.Params = llamacpp.Params{Seed: "-1", Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
+		RepeatLast: d.RepeatLast, RepeatPenalty: d.RepeatPenalty, PresencePenalty: d.PresencePenalty,
+		FrequencyPenalty: d.FrequencyPenalty, MaxTokens: most, Predict: most}
+	if seed := s.cfg.Defaults.Seed; seed != nil {
+		p.Settings.Params.Seed = json.Number(strconv.FormatUint(*seed, 10))
+	}
+	s.reply(w, http.StatusOK, p)
+	return nil
+}
