@@ -41,7 +41,8 @@ var rooms = map[string][]string{
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/cuda/gpu", "kernels/ref/device"},
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
-	"device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split", "roles"},
+	"device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
+		"processes/roles"},
 
 	// files in, files out; no pass
 	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},
@@ -64,7 +65,7 @@ var rooms = map[string][]string{
 	"schedule": {".", "spec/learn", "engine"},
 
 	"drafter":  {".", "spec", "engine", "schedule", "text"},
-	"verifier": {".", "spec", "engine", "schedule", "cache/prefixes"}, // long prefixes are kept in files, as bytes
+	"verifier": {".", "spec", "engine", "schedule", "processes/cache/prefixes"}, // long prefixes are kept in files, as bytes
 	"gateway":  {".", "spec", "text", "gateway/round", "gateway/source"},
 	// a round is a value, and knows neither what drafts nor what carries it out
 	"gateway/round":  {".", "spec", "gateway/strategy"},
@@ -99,51 +100,57 @@ var rooms = map[string][]string{
 	"client":                   {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of
-	"roles": {".", "engine", "kernels", "modelfile", "schedule", "services/peers", "services/peers/rpc", "services/peers/pool",
+	"processes/roles": {".", "engine", "kernels", "modelfile", "schedule", "services/peers", "services/peers/rpc", "services/peers/pool",
 		"services/peers/shm",
 		"services/peers/supervise", "services/peers/telemetry"},
-	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services/peers", "services/peers/discovery",
+	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "drafter", "engine", "text", "services/peers",
+		"services/peers/discovery",
 		"services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
-	"roles/verifier": {".", "cache/prefixes", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services/peers",
+	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "verifier", "engine",
+		"modelfile", "kernels",
+		"processes/profile", "services/peers",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
-	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services/peers", "services/peers/awake",
+	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "drafter", "gateway", "engine", "text",
+		"services/peers", "services/peers/awake",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/telemetry",
 		"services/peers/trees", "services/public", "google.golang.org/grpc"},
-	"roles/chats": {".", "roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
-	"roles/pair":  {".", "roles", "drafter", "engine", "kernels", "modelfile", "text"},
-	"roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
+	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
+	"processes/roles/pair":  {".", "processes/roles", "drafter", "engine", "kernels", "modelfile", "text"},
+	"processes/roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
-	"roles/hops": {".", "roles", "services/peers", "services/peers/awake", "services/peers/discovery", "services/peers/pool",
+	"processes/roles/hops": {".", "processes/roles", "services/peers", "services/peers/awake", "services/peers/discovery",
+		"services/peers/pool",
 		"services/peers/rpc", "services/peers/shm",
 		"services/peers/trees"},
-	"roles/rolestest": {".", "roles", "roles/gateway", "roles/drafter", "roles/verifier", "engine", "modelfile", "kernels/cpu",
+	"processes/roles/rolestest": {".", "processes/roles", "processes/roles/gateway", "processes/roles/drafter",
+		"processes/roles/verifier", "engine", "modelfile", "kernels/cpu",
 		"services/peers", "services/public", "client",
 		"proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
-	"bench":        {".", "bench/figures", "kernels", "engine"},
+	"bench":        {".", "processes/measure", "bench/figures", "kernels", "engine"},
 	"bench/system": {".", "bench/figures", "bench/prompts", "engine"},
 	"bench/pair":   {".", "bench/figures", "bench/prompts"},
 	// devices beside each other: models compared bit for bit, and whole tandems
-	"bench/devices": {".", "bench/figures", "bench/prompts", "engine"},
+	"bench/devices": {".", "processes/measure", "bench/figures", "bench/prompts", "engine"},
 	"bench/figures": {},
 	"bench/prompts": {".", "testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
+	"bench/guesses": {".", "processes/measure", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
-	"states": {".", "cache", "engine", "text"},
+	"states": {".", "processes/cache", "engine", "text"},
 	"talk":   {".", "client", "services/peers", "services/public"},
 	// client: one set of words for why there is no connection
-	"talk/status": {".", "client", "proto", "roles/gateway", "roles/verifier", "services/peers", "services/peers/rpc",
+	"talk/status": {".", "client", "proto", "processes/roles/gateway", "processes/roles/verifier", "services/peers", "services/peers/rpc",
 		"services/peers/telemetry", "terminal",
 		"google.golang.org/grpc"},
-	"talk/console": {".", "bench/figures", "client", "services/peers", "settings", "talk", "terminal"},
+	"talk/console": {".", "bench/figures", "client", "services/peers", "processes/settings", "talk", "terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common
-	"settings": {"."},
+	"processes/settings": {"."},
 	// reads settings from flags, TANDEM_…, --set and the file
-	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
+	"processes/settings/config": {".", "processes/settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
 	// many boxes on one machine, disturbed on purpose: it starts programs, and knows of tandem what clients and operators know.
 	// certificates are made by services/peers/rpc's package for tests; the NATS cluster lets in who has a group's secret
@@ -155,28 +162,34 @@ var rooms = map[string][]string{
 	// programs that work with a model, and how each is told of a server
 	"agents": {"."},
 
-	"cache":        {"."},
-	"cache/packed": {".", "cache", "engine", "kernels/stream", "roles", "terminal"},
+	"processes/cache":        {"."},
+	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "processes/roles", "terminal"},
 	// pages of keys and values as files; knows neither models nor devices
-	"cache/prefixes": {".", "cache"},
+	"processes/cache/prefixes": {".", "processes/cache"},
 	// its tables are those of spec/shape, its divisions those that a device takes
-	"profile": {".", "spec/shape", "modelfile", "kernels"},
+	"processes/profile": {".", "spec/shape", "modelfile", "kernels"},
 	// what model info prints
-	"modelinfo": {".", "bench/figures", "device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile", "roles", "terminal"},
+	"modelinfo": {".", "bench/figures", "device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
+		"processes/roles", "terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
-	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile", "placement", "profile", "roles",
-		"roles/group", "spec/shape", "text"},
-	// kernels/stream: how fast the disk is; roles/pair: what it weighs drafts with
-	"placement": {".", "device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile", "profile", "roles",
-		"roles/pair"},
+	// times of passes, as planners decide by them, and how close they come to the limits
+	"processes/measure": {".", "engine", "kernels", "modelfile"},
+	"processes/profiler": {".", "processes/measure", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile",
+		"processes/placement",
+		"processes/profile", "processes/roles",
+		"processes/roles/group", "spec/shape", "text"},
+	// kernels/stream: how fast the disk is; processes/roles/pair: what it weighs drafts with
+	"processes/placement": {".", "device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
+		"processes/profile", "processes/roles",
+		"processes/roles/pair"},
 	"demo":          {"."},
-	"demo/expanded": {".", "cache", "engine", "modelfile", "roles", "terminal"},
+	"demo/expanded": {".", "processes/cache", "engine", "modelfile", "processes/roles", "terminal"},
 	"files":         {},
 	"half":          {},
 	"models":        {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
-	"models/find": {".", "engine", "modelfile", "models", "roles", "roles/drafter", "text"},
-	"terminal":    {"engine", "roles"},
+	"models/find": {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
+	"terminal":    {"engine", "processes/roles"},
 
 	"cmd/tandem":     {"*"},
 	"cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
@@ -200,7 +213,7 @@ var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
-var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempool": domain,
+var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(domain, []string{"processes/measure"}), "mempool": domain,
 	"gateway":   slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile": {"engine", "text"}, "bench/system": {"text"},
 	"bench/devices": {"kernels", "kernels/cuda/emulated"},
@@ -210,17 +223,19 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
-	"client":         {"google.golang.org/protobuf"},
-	"roles/verifier": {"kernels/split"},
-	"placement":      {"kernels/cuda"},
-	"states":         {"kernels", "kernels/cpu", "kernels/stream"}, // a model that many runs share; a streamed one
-	"bench/guesses":  {"kernels", "kernels/split"},                 // a target on two groups of cores
-	"roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
-		"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
+	"client":                   {"google.golang.org/protobuf"},
+	"processes/roles/verifier": {"kernels/split"},
+	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
+	"processes/placement":      {"kernels/cuda"},
+	// a model that many runs share; a streamed one
+	"states":        {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
+	"bench/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
+	"processes/roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
+		"processes/roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", // what a verifier announces, and the call that drains it
 		"kernels", "kernels/stream", // a target whose weights are streamed
 		"modelfile/trim"},
-	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
+	"processes/roles/pair": {"processes/roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "modelfile/trim", "text"}
 

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Boundary measures attention alone, divided between two devices at every boundary there is.

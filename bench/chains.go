@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // chainResult is decoding with chains of guesses, of which a share is right. Figures are of all texts together.

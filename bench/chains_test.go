@@ -6,8 +6,8 @@ import (
 
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // TestPredict: tokens of a pass over its time, with a draft's passes for the guesses, by plain decoding's.

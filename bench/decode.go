@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Decode measures whole passes of a model by their width: T_V(W) beside its limit.

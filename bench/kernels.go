@@ -10,8 +10,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Kernels measures products of single matrices beside the limits of the machine.

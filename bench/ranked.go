@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/bench/ranks"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // ranked measures passes like p that are divided by rows and columns, as the times of each device alone say.

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/bench/ranks"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Split measures passes of a model that are divided between two devices.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // TestBoundary measures on one device in place of two: every context has its times, the kept one is among them, and the best boundary is a

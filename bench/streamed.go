@@ -8,8 +8,8 @@ import (
 
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // streamedResult is what passes with streamed weights take, beside what the disk gives. Sizes are in bytes.

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/kernels/layers"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 // Opener opens devices.

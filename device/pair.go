@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/tandem-llm/tandem/kernels/split"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 // pair is a device made of two, with both.

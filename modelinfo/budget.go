@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 // budgetInfo says what a verifier with a memory budget does, before it is started.

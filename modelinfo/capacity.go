@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 // Capacity is the memory for keys and values, and what it holds.

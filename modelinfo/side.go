@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

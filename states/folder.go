@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/processes/cache"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 // Open loads a model with open, such as engine.Open, and shows the progress on to.

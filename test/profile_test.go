@@ -13,7 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	writer "github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/services/peers/route"
 	"github.com/tandem-llm/tandem/services/peers/rpc"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tandem-llm/tandem/roles/rolestest"
+	"github.com/tandem-llm/tandem/processes/roles/rolestest"
 )
 
 // ask returns what a generation with --json printed, and its stderr.

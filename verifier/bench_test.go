@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/verifier"
 )

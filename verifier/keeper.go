@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 )
 
 const (

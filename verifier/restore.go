@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 )
 
 // arrival is the beginning of a text that an Open has read from files: in memory, but not yet to be found.

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 	"github.com/tandem-llm/tandem/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
 )

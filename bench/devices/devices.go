@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Config says what to measure.

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/text/token"
 )

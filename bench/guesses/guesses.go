@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/spec/shape"
 	"github.com/tandem-llm/tandem/text/token"
 )

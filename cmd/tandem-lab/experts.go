@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/profiler"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/profiler"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

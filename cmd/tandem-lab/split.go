@@ -9,12 +9,12 @@ import (
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/measure"
+	"github.com/tandem-llm/tandem/processes/roles"
 )
 
 type splitCmd struct {

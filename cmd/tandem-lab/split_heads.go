@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/telemetry/timeline"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/terminal"

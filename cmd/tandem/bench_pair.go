@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/bench/pair"
 	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
 )
 
 type benchPairCmd struct {

@@ -7,11 +7,11 @@ import (
 	"os"
 
 	"github.com/tandem-llm/tandem/bench/system"
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/demo/expanded"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/processes/cache"
 )
 
 // Shapes of the drafts of the suite ratio: they differ in width alone, so that the part of a pass that is not reading weights stays small.

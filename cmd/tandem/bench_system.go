@@ -16,9 +16,9 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/drafter"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )

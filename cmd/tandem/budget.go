@@ -2,14 +2,14 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache/packed"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/cache/packed"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // budgetFlags bound memory.

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
-	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/processes/cache"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache/prefixes"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 // TestCacheOfTenants: the cache commands list what tenants have on disk, by names that tell nothing of keys, and remove one tenant's files

@@ -8,10 +8,10 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
-	"github.com/tandem-llm/tandem/placement"
-	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

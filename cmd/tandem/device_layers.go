@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // gpuHas refuses a share of a GPU that cannot be used, or has less memory.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

@@ -5,10 +5,10 @@ import (
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/drafter"
-	"github.com/tandem-llm/tandem/roles/pair"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles/pair"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 type drafterCmd struct {

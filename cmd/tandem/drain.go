@@ -8,9 +8,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/draining"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // drawing tells how requests over HTTP are answered that do not say how.

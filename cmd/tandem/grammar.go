@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 // newParser returns a parser of command lines; from fills in the flags that they leave out. If words are given, the commands that

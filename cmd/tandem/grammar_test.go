@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 // TestGrammar: the parser that reads only the flags of the commands that are named prints the help of every command, and refuses every

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"

@@ -16,13 +16,13 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/chats"
-	"github.com/tandem-llm/tandem/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/chats"
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
-	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // httpFlags say where and for whom a gateway serves HTTP.

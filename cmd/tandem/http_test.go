@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 func TestKeyFile(t *testing.T) {

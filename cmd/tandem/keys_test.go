@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // TestKeyFiles: a file that others can write is refused, one that others can read and short keys are told of, and a pipe does not block.

@@ -12,12 +12,12 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/agents"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/chats"
-	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/roles/group"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/chats"
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/roles/group"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

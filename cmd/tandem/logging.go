@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // quietly is how processes log that one command starts for itself.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // TestLogFormat: with json every line on stderr is an object, whatever a child writes.

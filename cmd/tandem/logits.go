@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -4,8 +4,8 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 // TestEarlierTextsFlag: earlier texts are kept for clients with keys, or when a number asks for it.

@@ -21,10 +21,10 @@ import (
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/settings/config"
 	"github.com/tandem-llm/tandem/talk/console"
 	"github.com/tandem-llm/tandem/terminal"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelinfo"
-	"github.com/tandem-llm/tandem/roles/pair"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles/pair"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/testkit/family"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/cache"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"
 )

@@ -5,10 +5,10 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
-	"github.com/tandem-llm/tandem/cache/prefixes"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/cache"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // prefixPages returns the bound in pages, as verifier.Config and drafter.Config take it.

@@ -9,14 +9,14 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/device"
-	"github.com/tandem-llm/tandem/placement"
-	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/roles/drafter"
-	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/roles/group"
-	"github.com/tandem-llm/tandem/roles/pair"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/roles/group"
+	"github.com/tandem-llm/tandem/processes/roles/pair"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/placement"
-	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/profiler"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/profiler"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

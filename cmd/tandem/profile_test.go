@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/placement"
-	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 const smallTarget = "../../models/gopher-draft-go-f16.gguf"

@@ -9,9 +9,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/placement"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/settings"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"

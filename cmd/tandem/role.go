@@ -2,8 +2,8 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

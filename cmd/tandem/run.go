@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/roles/chats"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles/chats"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/talk/console"
 )
 

@@ -2,8 +2,8 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 // certificateFlags hold this process's certificate.

@@ -13,10 +13,10 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/roles/group"
+	"github.com/tandem-llm/tandem/processes/roles/group"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // parsed returns a command line as it is understood, with variables.

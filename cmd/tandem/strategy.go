@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/terminal"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/talk"
 )

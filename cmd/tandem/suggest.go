@@ -8,8 +8,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 // elsewhere are the names of other programs for what tandem calls otherwise.

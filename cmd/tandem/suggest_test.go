@@ -11,7 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/settings/config"
+	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
 // wrong returns the error of a command line.

@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/placement"
-	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/roles/verifier"
-	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/processes/cache"
+	"github.com/tandem-llm/tandem/processes/placement"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles/verifier"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
-	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/processes/cache"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/terminal"
 )
 

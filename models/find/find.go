@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 

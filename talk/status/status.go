@@ -14,9 +14,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/roles/verifier"
 	"github.com/tandem-llm/tandem/services/peers/telemetry"
 	"github.com/tandem-llm/tandem/terminal"
 )

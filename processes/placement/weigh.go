@@ -1,0 +1,187 @@
+package placement
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles/pair"
+)
+
+const (
+	// assumedRight is how often a token of a draft is right if those before it are, where no profile says it: the mean of a real draft of
+	// 0.5B over programs, prose and data.
+	assumedRight = 0.7
+	longestChain = 16 // tokens; a pass of more rows was not measured
+	probeBytes   = 64 << 20
+	probeTime    = 60 * time.Millisecond
+	diskTime     = 200 * time.Millisecond
+)
+
+// Weigher predicts how fast a target is with drafts beside it, before any model is loaded.
+type Weigher struct {
+	target, kv string        // the target's file; the type of keys and values
+	plan       *profile.Plan // what was measured; nil: nothing
+	version    string        // of tandem
+
+	limits kernels.Limits // of the processor; zero: not measured yet
+	disk   float64        // bytes per second; 0: likewise
+}
+
+// NewWeigher returns what weighs drafts for a target, by the plan in a file ("": none; one that cannot be used is left out). version is
+// this tandem's.
+func NewWeigher(file, version, target, kv string) *Weigher {
+	w := &Weigher{target: target, kv: kv, version: version}
+	if file != "" {
+		w.plan, _ = profile.Read(file) // the verifier says what is wrong with it
+	}
+	return w
+}
+
+// Measured implements pair.Weigher.
+func (w *Weigher) Measured(draft string) float64 {
+	if known := w.known(draft); known != nil {
+		return known.Gain()
+	}
+	return 0
+}
+
+// Brings returns what says in a line, by the plan in a file, what a draft brings a target on this machine; "" if the plan says nothing of
+// them.
+func Brings(file, version string) func(target, draft string) string {
+	plan, err := profile.Read(file)
+	return func(target, draft string) string {
+		if err != nil {
+			return ""
+		}
+		p, stale := plan.PairOf(profile.ThisBox(), version, tandem.Identity(target), tandem.Identity(draft))
+		if stale != nil {
+			return ""
+		}
+		return p.String()
+	}
+}
+
+// Weigh implements pair.Weigher. Times of passes and how often drafts are right come from the plan if it has this pair, else from what
+// passes must read and multiply, at rates that are measured now, and from a draft that is right in 0.7 of its tokens. Of several drafts the
+// best counts. Errors: those of reading the files and of the measurements.
+func (w *Weigher) Weigh(drafts []string, s kernels.StreamStats) (out pair.Weight, err error) {
+	if err := w.measure(); err != nil {
+		return out, err
+	}
+	read := func(bytes int64) time.Duration { return time.Duration(float64(bytes) / w.disk * 1e9) }
+	terms := profile.Terms{Read: read(s.Streamed), Ahead: read(min(s.Ring, s.Ringed))}
+	if terms.Verify, err = w.passes(w.target); err != nil {
+		return out, err
+	}
+	out.Speed = terms.Best(0).Speed()
+	for _, d := range drafts {
+		terms, why := terms, ""
+		if known := w.known(d); known != nil {
+			terms.Verify, terms.Draft, terms.Depths = profile.Costs(known.Verify), known.Pass(), known.Depths()
+			why = "as tandem profile measured them"
+		} else {
+			if terms.Draft, err = w.draftPass(d, terms.Verify[0].Time); err != nil {
+				return out, err
+			}
+			terms.Depths = []float64{assumedRight}
+			why = fmt.Sprintf("if %v of its tokens are right", assumedRight)
+		}
+		if f := terms.Best(longestChain); f.Speed() > out.Speed || out.Why == "" {
+			out.Speed, out.Why = f.Speed(), why
+		}
+	}
+	return out, nil
+}
+
+// known returns what the plan says of the target with a draft; nil if that is nothing.
+func (w *Weigher) known(draft string) *profile.Paired {
+	if w.plan == nil || w.plan.Machine == nil || len(w.plan.Machine.Pairs) == 0 {
+		return nil
+	}
+	target, err := FileOf(w.target, w.kv)
+	if err != nil {
+		return nil
+	}
+	name, err := FileOf(draft, w.kv)
+	if err != nil {
+		return nil
+	}
+	p, err := w.plan.Pair(profile.ThisBox(), w.version, target, name)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// measure finds out how fast this machine's processor and the target's disk are.
+func (w *Weigher) measure() error {
+	if w.disk > 0 {
+		return nil
+	}
+	d, err := device.Opener{}.Open(device.Spec{}, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	probe, err := d.NewProbe(probeBytes)
+	if err != nil {
+		return err
+	}
+	defer probe.Close()
+	if w.limits, err = kernels.MeasureLimits(probe, probeTime); err != nil {
+		return err
+	}
+	file := w.target
+	if strings.HasPrefix(file, gguf.Builtin) { // the program carries it
+		if file, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	w.disk, err = stream.Rate(file, diskTime)
+	return err
+}
+
+// draftPass returns what a pass of one row of a draft takes, beside a target with such a pass. A draft that reads the target's states has
+// about two of its layers.
+func (w *Weigher) draftPass(draft string, target time.Duration) (time.Duration, error) {
+	side, err := engine.SideOf(draft)
+	if err != nil {
+		return 0, err
+	}
+	if side.Kind.IsDraft() {
+		info, err := engine.Inspect(w.target)
+		if err != nil {
+			return 0, err
+		}
+		return target * 2 / time.Duration(max(info.Config.Layers, 2)), nil
+	}
+	costs, err := w.passes(draft)
+	if err != nil {
+		return 0, err
+	}
+	return costs[0].Time, nil
+}
+
+// passes returns what passes of a model take if all of its weights are in memory: Dovetail's T_V = max(T_c, T_p) + β·min(T_c, T_p), of
+// reading the weights and of the multiply-adds. β is 1: within one operation kernels hardly do both at once.
+func (w *Weigher) passes(path string) (costs []tandem.Cost, err error) {
+	info, err := engine.Inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	reading := info.Work.Limit(kernels.Limits{ReadBytes: w.limits.ReadBytes, IntMACs: 1e30, FloatMACs: 1e30}, 1, 1)
+	for rows := 1; rows <= longestChain+1; rows++ {
+		products := info.Work.Limit(kernels.Limits{ReadBytes: 1e30, IntMACs: w.limits.IntMACs, FloatMACs: w.limits.FloatMACs}, rows, rows)
+		costs = append(costs, tandem.Cost{Rows: rows, Time: max(reading+products, 1)})
+	}
+	return costs, nil
+}

@@ -1,0 +1,51 @@
+package drafter
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/testkit"
+)
+
+// TestDrafterTellsItsCosts: a process of drafters that serves has measured what passes of each of its models cost, of one row and of as
+// many as read a prompt, and tells it to whoever asks.
+func TestDrafterTellsItsCosts(t *testing.T) {
+	dir := t.TempDir()
+	addr := "unix://" + filepath.Join(dir, "d")
+	const models = "../../../models/"
+	c := Config{Config: roles.Config{Listen: addr, Sizes: roles.Sizes{Sessions: 2}, Version: "test", Log: slog.New(slog.DiscardHandler)},
+		Models: roles.Models{Threads: 1, Open: engine.Open,
+			Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }},
+		Drafts: []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}, Pool: "file:" + filepath.Join(dir, "pool")}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, c) }()
+	conn, err := new(rpc.Credentials).Dialer(rpc.Drafter)(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	testkit.Eventually(t, "both drafters tell their costs", func() bool {
+		told, err := discovery.Drafters.Describe(t.Context(), addr, conn)
+		if err != nil {
+			return false
+		}
+		for _, d := range told.Drafters {
+			if c := d.Costs; len(c) != 2 || c[0].Rows != 1 || c[1].Rows != 64 || !c[0].Valid() || c[1].Time < c[0].Time {
+				t.Fatalf("%s costs %+v: want passes of 1 and of 64 rows", d.Name, c)
+			}
+		}
+		return len(told.Drafters) == 2
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

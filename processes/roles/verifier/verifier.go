@@ -1,0 +1,236 @@
+// Package verifier is a verifier process: the target model behind gRPC, which verifies the pool's tickets.
+package verifier
+
+import (
+	"cmp"
+	"context"
+	"strconv"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/processes/cache/prefixes"
+	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/services/peers/verifying"
+	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/verifier"
+)
+
+// Config configures a verifier process.
+type Config struct {
+	roles.Config
+	Models       roles.Models
+	Target       string          // GGUF file of the target model
+	Pool         string          // as roles.Process.PoolAccess takes it
+	Drafters     []string        // addresses of drafter processes that do not announce themselves
+	PrefixCache  int             // as verifier.Config has it
+	Prefixes     prefixes.Config // of the files with long prefixes; Limit 0: none
+	Measure      bool            // measure at the start what its passes cost
+	Plan         string          // file of package profile that is looked into before measuring; "" for none
+	Batches      int             // as verifier.Config has it, or WhatPays
+	Apart        bool            // the drafters have processors of their own
+	Advertise    string          // address under which the other processes reach it; "": where it listens
+	Taps         []int           // hidden states to hand out to drafters that read them; nil: none
+	FeatureBytes int             // memory for them
+	SpareThreads int             // threads to leave to others, if passes measured at the start take hardly longer without them
+}
+
+// WhatPays as Config.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
+// Config.Apart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
+const WhatPays = -1
+
+// batches returns verifier.Config's Batches and Weighed. left: the verifier goes on without its SpareThreads.
+func (c Config) batches(left bool) (batches int, weighed bool) {
+	switch {
+	case c.Batches != WhatPays:
+		return c.Batches, false
+	case c.Apart || left:
+		return 2, true
+	}
+	return 0, false
+}
+
+// Run runs a verifier process until ctx ends.
+func Run(ctx context.Context, c Config) error {
+	if c.Advertise != "" {
+		if err := rpc.CheckAddress(c.Advertise); err != nil {
+			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
+		}
+	}
+	var server *verifying.Server // set before the address is served, as the announcer
+	var announcer *discovery.Announcer
+	r, err := roles.Start(ctx, rpc.Verifier, c.Config, func() {
+		announcer.Drain(false)
+		server.Close()
+	})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	server, announcer, undo, err := c.assemble(ctx, r)
+	defer undo.Run()
+	if err != nil {
+		r.Server.Close()
+		return err
+	}
+	server.Register(r.Server.Registrar())
+	return r.Serve(ctx)
+}
+
+// assemble loads the model, puts the verifier together and starts its work on the pool.
+func (c Config) assemble(ctx context.Context, r *roles.Process) (
+	server *verifying.Server, announcer *discovery.Announcer, undo roles.Cleanup, err error) {
+	access, err := r.PoolAccess(ctx, c.Pool)
+	if err != nil {
+		return nil, nil, undo, err
+	}
+	features := shm.Config{Slots: featureSlots, SlotSize: featureSlot}
+	if len(c.Taps) > 0 {
+		c.Models.Options.Taps, c.Models.Beside = c.Taps, int64(c.FeatureBytes)+int64(features.Slots)*int64(features.SlotSize)
+	}
+	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, &undo)
+	if err != nil {
+		return nil, nil, undo, err
+	}
+	m := models[0]
+	plan := c.plan(r)
+	if err := c.divide(r, m, plan); err != nil {
+		return nil, nil, undo, err
+	}
+	costs, left := c.costs(ctx, r, m, plan)
+	segment, socket, err := c.segment(r, features, &undo)
+	if err != nil {
+		return nil, nil, undo, err
+	}
+	selfDrafts, err := c.selfDrafts(ctx, r, m, plan)
+	if err != nil {
+		return nil, nil, undo, err
+	}
+	chunk := 0
+	if streamed(m) > 0 {
+		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
+	}
+	pulse, goes := r.Beat(roles.ModelName(c.Target))
+	batches, weighed := c.batches(left)
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, SelfDrafts: selfDrafts,
+		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: batches, Weighed: weighed, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
+		Store: c.store(r, m), Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
+	if err != nil {
+		return nil, nil, undo, err
+	}
+	undo.Add(func() { roles.Shutdown(v.Shutdown) })
+	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
+	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
+	r.Gauge("features.bytes", v.FeatureBytes)
+	server = verifying.NewServer(verifying.Config{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
+		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
+		Announced: func() wire.Announcement { return announcer.What() }, Draining: func() bool { return announcer.Draining() },
+		Map: func(socket string) func() {
+			return shm.NewLink(shm.Verifier, mapped, func(context.Context) (string, error) { return socket, nil }).Close
+		}})
+	r.Server.WhenGone(func(process uint64) {
+		_ = v.CloseOwned(context.Background(), process)
+		server.Forget(process)
+	})
+
+	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), pool.Config{Access: access, Counters: r.Counters, Log: r.Log}, mapped, &undo)
+	return server, announcer, undo, err
+}
+
+// join takes tickets from the pool, on a queue of its own, finds the drafters whose trees they name, and announces the verifier.
+func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier, vocab int, p pool.Config, mapped *shm.Set,
+	undo *roles.Cleanup) (*discovery.Announcer, error) {
+	memory := discovery.NewMemory(shm.Verifier, mapped)
+	table, err := discovery.NewTable(discovery.Config{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
+		Vouch: r.Credentials.Vouch, Static: c.Drafters,
+		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(table.Close)
+	undo.Add(memory.Close)
+	queue := strconv.FormatUint(discovery.NewInstance(), 36)
+	tickets, err := pool.NewSource(pool.SourceConfig{Config: p, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: vocab, Queue: queue,
+		Submit: v.Submit, Segments: mapped, Fetcher: memory})
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(tickets.Close)
+	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
+	return c.announce(ctx, r, v, p, queue, undo)
+}
+
+// costs returns the costs of m's passes, nil without Config.Measure. left: m goes on without SpareThreads of its threads.
+func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) (costs []tandem.Cost, left bool) {
+	if !c.Measure {
+		return nil, false
+	}
+	threads := m.About().Threads
+	stop := r.Reading(m, r.Alive)
+	defer stop()
+	costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
+	return costs, m.About().Threads < threads
+}
+
+// store opens the files with long prefixes; none, and a warning, if that is not possible.
+func (c Config) store(r *roles.Process, m *engine.Model) verifier.StoreConfig {
+	p := c.Prefixes
+	if p.Limit == 0 {
+		return verifier.StoreConfig{}
+	}
+	none := func(why string) verifier.StoreConfig {
+		r.Log.Warn("--prefix-store: nothing is kept on disk", "why", why)
+		return verifier.StoreConfig{}
+	}
+	switch {
+	case c.PrefixCache < 0:
+		return none("--prefix-cache is off")
+	case m.Copies() == nil:
+		return none("keys and values are not, or not alone, in the memory of " + m.About().String())
+	}
+	p.Model, p.Page, p.Log = verifier.StoredAs(m), engine.PageTokens, r.Log
+	files, err := prefixes.Open(p)
+	if err != nil {
+		return none(err.Error())
+	}
+	return verifier.StoreConfig{Files: files, Log: r.Log}
+}
+
+const (
+	// featureSlots is how many answers with features may be read at a time: one of each drafter and session.
+	featureSlots = 32
+	// featureSlot is room for the largest answer.
+	featureSlot = 256 << 10
+)
+
+// segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
+// can be on this host.
+func (c Config) segment(r *roles.Process, shape shm.Config, undo *roles.Cleanup) (*shm.Segment, string, error) {
+	socket := roles.Besides(r.Server.Addr())
+	if len(c.Taps) == 0 || socket == "" {
+		return nil, "", nil
+	}
+	segment, err := r.OpenSegment(socket, shape)
+	if err != nil {
+		return nil, "", err
+	}
+	undo.Add(func() { segment.Close() })
+	return segment, socket, nil
+}
+
+// tellPool adds the pool's state: how many tickets wait, the bound, how old the first is, and who drafted them.
+func tellPool(counters map[string]int64, w verifier.Waiting) {
+	counters["pool.depth"], counters["pool.limit"], counters["pool.oldest_us"] = int64(w.Tickets), int64(w.Most), w.Oldest.Microseconds()
+	for name, n := range w.Of {
+		counters[PoolOf+cmp.Or(name[:min(len(name), longestDrafter)], "gateway")] += int64(n)
+	}
+}
+
+// PoolOf is the prefix of the counters of tickets in the pool by drafter. The gateway's own tickets have no draft.
+const PoolOf = "pool.of."
+
+const longestDrafter = 64 // bytes of a name
