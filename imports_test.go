@@ -41,7 +41,7 @@ var rooms = map[string][]string{
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/cuda/gpu", "kernels/ref/device"},
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
-	"device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
+	"app/device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
 		"processes/roles"},
 
 	// files in, files out; no pass
@@ -129,23 +129,25 @@ var rooms = map[string][]string{
 		"proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
-	"bench":        {".", "processes/measure", "bench/figures", "kernels", "engine"},
-	"bench/system": {".", "bench/figures", "bench/prompts", "engine"},
-	"bench/pair":   {".", "bench/figures", "bench/prompts"},
+	"app/bench":        {".", "processes/measure", "app/bench/figures", "kernels", "engine"},
+	"app/bench/system": {".", "app/bench/figures", "app/bench/prompts", "engine"},
+	"app/bench/pair":   {".", "app/bench/figures", "app/bench/prompts"},
 	// devices beside each other: models compared bit for bit, and whole tandems
-	"bench/devices": {".", "processes/measure", "bench/figures", "bench/prompts", "engine"},
-	"bench/figures": {},
-	"bench/prompts": {".", "testdata"},
+	"app/bench/devices": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
+	"app/bench/figures": {},
+	"app/bench/prompts": {".", "testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"bench/guesses": {".", "processes/measure", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
+	"app/bench/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "mempool", "engine",
+		"spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
-	"states": {".", "processes/cache", "engine", "text"},
-	"talk":   {".", "client", "services/peers", "services/public"},
+	"app/states": {".", "processes/cache", "engine", "text"},
+	"app/talk":   {".", "client", "services/peers", "services/public"},
 	// client: one set of words for why there is no connection
-	"talk/status": {".", "client", "proto", "processes/roles/gateway", "processes/roles/verifier", "services/peers", "services/peers/rpc",
-		"services/peers/telemetry", "terminal",
+	"app/talk/status": {".", "client", "proto", "processes/roles/gateway", "processes/roles/verifier", "services/peers",
+		"services/peers/rpc",
+		"services/peers/telemetry", "app/terminal",
 		"google.golang.org/grpc"},
-	"talk/console": {".", "bench/figures", "client", "services/peers", "processes/settings", "talk", "terminal"},
+	"app/talk/console": {".", "app/bench/figures", "client", "services/peers", "processes/settings", "app/talk", "app/terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common
 	"processes/settings": {"."},
@@ -160,36 +162,36 @@ var rooms = map[string][]string{
 	"campaign/history": {},
 
 	// programs that work with a model, and how each is told of a server
-	"agents": {"."},
+	"app/agents": {"."},
 
 	"processes/cache":        {"."},
-	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "processes/roles", "terminal"},
+	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "processes/roles", "app/terminal"},
 	// pages of keys and values as files; knows neither models nor devices
 	"processes/cache/prefixes": {".", "processes/cache"},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"processes/profile": {".", "spec/shape", "modelfile", "kernels"},
 	// what model info prints
-	"modelinfo": {".", "bench/figures", "device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
-		"processes/roles", "terminal"},
+	"app/modelinfo": {".", "app/bench/figures", "app/device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
+		"processes/roles", "app/terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	// times of passes, as planners decide by them, and how close they come to the limits
 	"processes/measure": {".", "engine", "kernels", "modelfile"},
-	"processes/profiler": {".", "processes/measure", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile",
+	"processes/profiler": {".", "processes/measure", "app/device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile",
 		"processes/placement",
 		"processes/profile", "processes/roles",
 		"processes/roles/group", "spec/shape", "text"},
 	// kernels/stream: how fast the disk is; processes/roles/pair: what it weighs drafts with
-	"processes/placement": {".", "device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
+	"processes/placement": {".", "app/device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
 		"processes/profile", "processes/roles",
 		"processes/roles/pair"},
-	"demo":          {"."},
-	"demo/expanded": {".", "processes/cache", "engine", "modelfile", "processes/roles", "terminal"},
-	"files":         {},
-	"half":          {},
-	"models":        {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"app/demo":          {"."},
+	"app/demo/expanded": {".", "processes/cache", "engine", "modelfile", "processes/roles", "app/terminal"},
+	"files":             {},
+	"half":              {},
+	"models":            {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
-	"models/find": {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
-	"terminal":    {"engine", "processes/roles"},
+	"app/find":     {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
+	"app/terminal": {"engine", "processes/roles"},
 
 	"cmd/tandem":     {"*"},
 	"cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
@@ -215,11 +217,12 @@ var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(domain, []string{"processes/measure"}), "mempool": domain,
 	"gateway":   slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
-	"modelfile": {"engine", "text"}, "bench/system": {"text"},
-	"bench/devices": {"kernels", "kernels/cuda/emulated"},
-	"kernels/cpu":   {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
-	"engine":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split", "kernels/stream"},
-	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
+	"modelfile": {"engine", "text"}, "app/bench/system": {"text"},
+	"app/bench/devices": {"kernels", "kernels/cuda/emulated"},
+	"kernels/cpu":       {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
+	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
+		"kernels/stream"},
+	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
@@ -228,8 +231,8 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
 	"processes/placement":      {"kernels/cuda"},
 	// a model that many runs share; a streamed one
-	"states":        {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
-	"bench/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
+	"app/states":        {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
+	"app/bench/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
 	"processes/roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"processes/roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", // what a verifier announces, and the call that drains it
@@ -369,8 +372,8 @@ func TestImportRules(t *testing.T) {
 		{"client", module, false},
 		{"client", module + "/services/peers/rpc", false},
 		{"client", "google.golang.org/protobuf/proto", false},
-		{"bench/system", module + "/client", false},
-		{"bench", module + "/cmd/tandem", false},
+		{"app/bench/system", module + "/client", false},
+		{"app/bench", module + "/cmd/tandem", false},
 		{"cmd/tandem-lab", module + "/cmd/tandem", false},
 		{"cmd/tandem-lab", module + "/kernels/cuda/gpu", true},
 		{"services/peers/supervise", "google.golang.org/grpc", false},

@@ -7,7 +7,7 @@ import (
 )
 
 // A suite of each group of processes runs, compares all texts, and has figures. What the figures
-// are is nothing for a test. All suites run on scripted processes in bench/system.
+// are is nothing for a test. All suites run on scripted processes in app/bench/system.
 func TestBenchSuites(t *testing.T) {
 	t.Parallel()
 	mayBeSlow(t)

@@ -3,7 +3,7 @@ package testdata
 
 import "embed"
 
-// Prompts holds chats.jsonl, which are chats, and prompts.jsonl, which are texts to continue (bench/prompts).
+// Prompts holds chats.jsonl, which are chats, and prompts.jsonl, which are texts to continue (app/bench/prompts).
 //
 //go:embed chats.jsonl prompts.jsonl
 var Prompts embed.FS

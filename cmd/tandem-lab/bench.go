@@ -3,8 +3,8 @@ package main
 import (
 	"cmp"
 
-	"github.com/tandem-llm/tandem/bench"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/bench"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 )

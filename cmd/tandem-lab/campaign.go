@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/campaign"
 	"github.com/tandem-llm/tandem/campaign/history"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 

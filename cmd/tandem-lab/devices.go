@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/bench/devices"
-	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/bench/devices"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/talk"
 )
 
 type devicesCmd struct {

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/profiler"
 	"github.com/tandem-llm/tandem/processes/roles"

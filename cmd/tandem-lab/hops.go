@@ -10,17 +10,17 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/bench/system"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+	"github.com/tandem-llm/tandem/app/bench/system"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/roles/hops"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

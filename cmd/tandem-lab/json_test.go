@@ -3,8 +3,8 @@ package main
 import (
 	"testing"
 
-	"github.com/tandem-llm/tandem/bench"
-	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/app/bench"
+	"github.com/tandem-llm/tandem/app/bench/guesses"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

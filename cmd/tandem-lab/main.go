@@ -14,11 +14,11 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // cli is the command line.

@@ -6,13 +6,13 @@ import (
 	"runtime"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/bench"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/bench"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/split"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
 )

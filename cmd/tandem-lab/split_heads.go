@@ -3,15 +3,15 @@ package main
 import (
 	"slices"
 
-	"github.com/tandem-llm/tandem/bench"
-	"github.com/tandem-llm/tandem/bench/guesses"
-	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/bench"
+	"github.com/tandem-llm/tandem/app/bench/guesses"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/measure"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // Of a slow target, few texts are enough for speeds: they differ far less than what is guessed well.

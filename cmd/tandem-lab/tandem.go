@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/models/find"
-	"github.com/tandem-llm/tandem/talk"
 )
 
 // tandemFlags say which tandem is measured, and how it runs.

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/telemetry/timeline"
-	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // traceCmd continues a prompt and draws every round on one clock.

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"io"
 
-	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/app/bench"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type benchCmd struct {

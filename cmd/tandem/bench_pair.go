@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/bench/pair"
-	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/bench/pair"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 )

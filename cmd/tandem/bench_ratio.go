@@ -6,11 +6,11 @@ import (
 	"math"
 	"os"
 
-	"github.com/tandem-llm/tandem/bench/system"
-	"github.com/tandem-llm/tandem/demo/expanded"
+	"github.com/tandem-llm/tandem/app/bench/system"
+	"github.com/tandem-llm/tandem/app/demo/expanded"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/cache"
 )
 

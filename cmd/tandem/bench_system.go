@@ -10,16 +10,16 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/bench/system"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+	"github.com/tandem-llm/tandem/app/bench/system"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

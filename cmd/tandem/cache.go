@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // cacheFlags say where tandem keeps what it makes.

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/demo"
+	"github.com/tandem-llm/tandem/app/demo/expanded"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/demo"
-	"github.com/tandem-llm/tandem/demo/expanded"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/terminal"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"math"
 
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/settings"
 )

@@ -2,9 +2,9 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/kernels/cpu"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"

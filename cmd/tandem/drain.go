@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/draining"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // drainTime is how long a process may take to answer.

@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"

@@ -10,18 +10,18 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/modelinfo"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type generateCmd struct {

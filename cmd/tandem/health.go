@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk/status"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/talk/status"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // healthCmd is for scripts, and for health checks in images that hold only this program.

@@ -3,15 +3,15 @@ package main
 import (
 	"testing"
 
-	"github.com/tandem-llm/tandem/bench"
-	benchpair "github.com/tandem-llm/tandem/bench/pair"
-	"github.com/tandem-llm/tandem/bench/system"
+	"github.com/tandem-llm/tandem/app/bench"
+	benchpair "github.com/tandem-llm/tandem/app/bench/pair"
+	"github.com/tandem-llm/tandem/app/bench/system"
+	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/talk/status"
 	"github.com/tandem-llm/tandem/modelfile/convert"
-	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/settings/config"
-	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

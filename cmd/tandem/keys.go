@@ -2,10 +2,10 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/talk"
 )
 
 // gatewayFlags say which gateway a command asks, and by what it lets the command in.

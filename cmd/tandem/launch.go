@@ -10,7 +10,8 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/agents"
+	"github.com/tandem-llm/tandem/app/agents"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
@@ -18,7 +19,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type launchCmd struct {

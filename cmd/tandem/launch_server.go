@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/agents"
+	"github.com/tandem-llm/tandem/app/agents"
 	"github.com/tandem-llm/tandem/client"
 )
 

@@ -18,6 +18,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk/console"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
@@ -25,8 +27,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/processes/settings/config"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/talk/console"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set

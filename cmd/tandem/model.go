@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 
-	"github.com/tandem-llm/tandem/modelinfo"
+	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type modelCmd struct {

@@ -5,12 +5,12 @@ import (
 	"runtime"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/trim"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // convertFlags are common to commands that make a model file.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/modelinfo"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 

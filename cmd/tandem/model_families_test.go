@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/modelinfo"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/testkit"

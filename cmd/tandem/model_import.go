@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/side"
-	"github.com/tandem-llm/tandem/modelinfo"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type modelImportCmd struct {

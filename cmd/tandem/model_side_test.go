@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/modelinfo"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
 	"github.com/tandem-llm/tandem/modelfile/side"
-	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/testkit/family"

@@ -8,15 +8,15 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/states"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/public/conversation"
-	"github.com/tandem-llm/tandem/states"
-	"github.com/tandem-llm/tandem/terminal"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

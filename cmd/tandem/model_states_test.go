@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/states"
+	"github.com/tandem-llm/tandem/app/states"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/app/talk/status"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/talk/status"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // TestNamesOutOfFiles: no command writes what a file or a folder is called, or what a file says, to a terminal as it is.

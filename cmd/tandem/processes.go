@@ -7,8 +7,9 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
@@ -17,7 +18,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // launch says which processes to start.

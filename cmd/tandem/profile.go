@@ -8,13 +8,13 @@ import (
 	"runtime"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/profiler"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type profileCmd struct {

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/talk/status"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/settings"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/talk/status"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type psCmd struct {

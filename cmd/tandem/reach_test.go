@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/talk/console"
+	"github.com/tandem-llm/tandem/app/talk/console"
 )
 
 // TestNothingListens: every command that asks a process says so in the same words when nothing listens.

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/tandem-llm/tandem/modelinfo"
+	"github.com/tandem-llm/tandem/app/modelinfo"
 )
 
 // kvRoom is the memory for keys and values, as it is divided among the processes. Zero: each process finds its own.

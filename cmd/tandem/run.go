@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/talk/console"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/talk/console"
 )
 
 type runCmd struct {

@@ -6,10 +6,10 @@ import (
 	"text/tabwriter"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // groupFlags are the settings of the three processes run together.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/processes/settings/config"

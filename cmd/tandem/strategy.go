@@ -11,12 +11,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // rules returns the rules that the settings describe. Errors: Invalid, naming the flag or the drafter.

@@ -11,11 +11,11 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
-	"github.com/tandem-llm/tandem/talk"
 )
 
 func TestSpeculationFlags(t *testing.T) {

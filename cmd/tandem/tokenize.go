@@ -5,9 +5,9 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/terminal"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type upCmd struct {

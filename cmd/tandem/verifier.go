@@ -9,14 +9,14 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
-	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 type verifierCmd struct {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/terminal"
+	"github.com/tandem-llm/tandem/app/terminal"
 )
 
 // output is the flag of every command that prints a result.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/profile"

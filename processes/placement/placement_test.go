@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/profile"
 )

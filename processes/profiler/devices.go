@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/measure"

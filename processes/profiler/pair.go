@@ -2,7 +2,7 @@ package profiler
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"

@@ -6,11 +6,11 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // Keeper makes packed files and finds those that are there.

@@ -1,0 +1,278 @@
+package pair
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+)
+
+// scripted is a server that computes nothing: a prompt has one answer, in pieces with a pause between two of them.
+type scripted struct {
+	t      *testing.T
+	mu     sync.Mutex
+	bodies []map[string]any
+	at     []time.Time
+	broken string // requests with this drafter get another text
+}
+
+func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if q.URL.Path == "/v1/models" {
+		fmt.Fprint(w, `{"data":[{"id":"big"}]}`)
+		return
+	}
+	var body struct {
+		Messages    []struct{ Content string }
+		Prompt      string
+		MaxTokens   int `json:"max_tokens"`
+		Speculation struct {
+			Enabled  *bool
+			Drafters []string
+		}
+	}
+	var all map[string]any
+	data := new(bytes.Buffer)
+	_, _ = data.ReadFrom(q.Body)
+	if err := json.Unmarshal(data.Bytes(), &body); err != nil {
+		s.t.Error(err)
+	}
+	_ = json.Unmarshal(data.Bytes(), &all)
+	s.mu.Lock()
+	s.bodies, s.at = append(s.bodies, all), append(s.at, time.Now())
+	s.mu.Unlock()
+	text := body.Prompt
+	if len(body.Messages) == 1 {
+		text = body.Messages[0].Content
+	}
+	if strings.Contains(text, "refuse") {
+		http.Error(w, `{"error":{"message":"no"}}`, http.StatusBadRequest)
+		return
+	}
+	pause := time.Millisecond
+	if e := body.Speculation.Enabled; e != nil && !*e {
+		pause = 5 * time.Millisecond
+	}
+	if d := body.Speculation.Drafters; len(d) == 1 && d[0] == s.broken {
+		text += "!"
+	}
+	for i := range 4 {
+		fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", fmt.Sprintf("%s %d ", text, i))
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(pause)
+	}
+	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":%d}}\n\ndata: [DONE]\n\n", body.MaxTokens)
+}
+
+func serve(t *testing.T, s *scripted) string {
+	t.Helper()
+	s.t = t
+	var used sync.Map // addresses of connections
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if _, twice := used.LoadOrStore(q.RemoteAddr, true); twice && q.Method == http.MethodPost {
+			t.Errorf("%s on a connection that was used before: a server may have closed it", q.URL)
+		}
+		s.ServeHTTP(w, q)
+	}))
+	t.Cleanup(web.Close)
+	return web.URL
+}
+
+func speculating(name string, fields map[string]any) Way {
+	return Way{Name: name, Body: map[string]any{"speculation": fields}}
+}
+
+// scriptedConfig compares plain decoding with a planner and one draft, of a server at url.
+func scriptedConfig(url string) Config {
+	ways := []Way{speculating("plain", map[string]any{"enabled": false}), speculating("planner", map[string]any{"strategy": "planner"}),
+		speculating("chain", map[string]any{"drafters": []string{"small"}})}
+	return Config{Ways: at(ways, url), Subject: "planner", Rounds: 2, MaxTokens: 9, Seed: 3, Progress: func(string, ...any) {},
+		Prompts: []prompts.Prompt{{ID: "one", Domain: "a", Prompt: "say one"}, {ID: "two", Domain: "b", Prompt: "say two"}}}
+}
+
+// TestTurns: every prompt is answered in all ways, forwards and backwards by turns; requests have the way's fields; ratios are of answers
+// of one round.
+func TestTurns(t *testing.T) {
+	s := &scripted{}
+	c := scriptedConfig(serve(t, s))
+	r, err := Run(t.Context(), c)
+	if err != nil || r.Err() != nil {
+		t.Fatal(err, r.Err())
+	}
+	var order []string
+	for _, b := range s.bodies[1:] { // the first is not timed
+		if b["model"] != "big" || b["max_tokens"] != 9.0 || b["seed"] != 3.0 || b["temperature"] != 0.0 || b["stream"] != true {
+			t.Errorf("asked %v", b)
+		}
+		f := b["speculation"].(map[string]any)
+		switch {
+		case f["enabled"] == false:
+			order = append(order, "plain")
+		case f["strategy"] == "planner":
+			order = append(order, "planner")
+		default:
+			order = append(order, "chain")
+		}
+	}
+	forwards, backwards := "plain planner chain", "chain planner plain"
+	if got, want := strings.Join(order, " "), strings.Join([]string{forwards, backwards, backwards, forwards}, " "); got != want {
+		t.Errorf("asked by %s: want %s", got, want)
+	}
+	if len(r.Prompts) != 3 || r.Prompts[2].Prompt != "all" {
+		t.Fatalf("rows %+v", r.Prompts)
+	}
+	for _, row := range r.Prompts {
+		for clock := range clocks {
+			plain, planner := row.Cells["plain"][clock], row.Cells["planner"][clock]
+			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 {
+				t.Errorf("%s, %s: plain %+v, planner %+v", row.Prompt, clocks[clock].name, plain, planner)
+			}
+		}
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "all, from the first token: planner over plain") {
+		t.Errorf("printed %v\n%s", err, out.String())
+	}
+}
+
+// TestBest: the subject is set beside the best way of each prompt, and in all beside those ways' tokens over their time.
+func TestBest(t *testing.T) {
+	c := &Config{Subject: "planner", Rounds: 1, Ways: []Way{{Name: "plain"}, {Name: "planner"}, {Name: "short"}, {Name: "long"},
+		{Name: "other", Peer: true}}}
+	seconds := func(d float64) answer {
+		took := time.Duration(d * 1e9)
+		return answer{tokens: 101, decode: took, whole: took + time.Second}
+	}
+	r := &Result{}
+	r.add("easy", answers{"plain": seconds(4), "planner": seconds(2), "short": seconds(2), "long": seconds(1), "other": seconds(8)})
+	r.add("hard", answers{"plain": seconds(4), "planner": seconds(4), "short": seconds(3), "long": seconds(8), "other": seconds(4)})
+	r.judge(c)
+	got := map[string]float64{}
+	for _, f := range r.Suites[0].Figures {
+		got[f.Name] = f.Value
+	}
+	for name, want := range map[string]float64{
+		"easy, from the first token: planner over plain":                            2,
+		"easy, from the first token: planner over the best other way, long":         0.5,
+		"hard, from the first token: planner over the best other way, short":        0.75,
+		"all, from the first token: planner over plain":                             8.0 / 6,
+		"all, from the first token: planner over the best other way of each prompt": 4.0 / 6,
+		"all, from the first token: planner over the best peer of each prompt":      12.0 / 6,
+		"all, from the request: planner over the best other way of each prompt":     6.0 / 8,
+		"hard, from the request: planner over the best other way, short":            4.0 / 5,
+	} {
+		if math.Abs(got[name]-want) > 1e-9 {
+			t.Errorf("%s is %v: want %v", name, got[name], want)
+		}
+	}
+}
+
+// TestTextsDiffer: another text of an own way is an error, one of a peer is counted.
+func TestTextsDiffer(t *testing.T) {
+	s := &scripted{broken: "small"}
+	c := scriptedConfig(serve(t, s))
+	r, err := Run(t.Context(), c)
+	if err != nil || r.Err() == nil || len(r.Differ) != 4 || !strings.Contains(r.Differ[0], "by chain") {
+		t.Errorf("%v, %v, %q", err, r.Err(), r.Differ)
+	}
+	c.Ways[2].Peer = true
+	r, err = Run(t.Context(), c)
+	if err != nil || r.Err() != nil || len(r.Peers) != 1 || r.Peers[0] != (peerResult{"chain", 4, 0}) {
+		t.Errorf("%v, %v, %+v", err, r.Err(), r.Peers)
+	}
+}
+
+// TestCrowds: so many requests run at once, or arrive at random at the same times in all ways.
+func TestCrowds(t *testing.T) {
+	s := &scripted{}
+	c := scriptedConfig(serve(t, s))
+	c.Ways, c.AtOnce, c.Gap, c.Rounds = c.Ways[:2], []int{1, 5}, 10*time.Millisecond, 1
+	r, err := Run(t.Context(), c)
+	if err != nil || r.Err() != nil {
+		t.Fatal(err, r.Err())
+	}
+	if len(s.bodies) != 1+2*(1+5) || len(r.Crowds) != 2 || r.Crowds[1].AtOnce != 5 {
+		t.Fatalf("%d requests, crowds %+v", len(s.bodies), r.Crowds)
+	}
+	gap := func(from int) (gaps [4]time.Duration) {
+		for i := range gaps {
+			gaps[i] = s.at[from+i+1].Sub(s.at[from])
+		}
+		return gaps
+	}
+	if plain, planner := gap(3), gap(8); plain[3] < 10*time.Millisecond || plain[3]-planner[3] > 8*time.Millisecond {
+		t.Errorf("arrived after %v and %v: want the same random times", plain, planner)
+	}
+	cell := r.Crowds[1].Cells["planner"]
+	if cell.Tokens != 5*9 || cell.TokS <= 0 || cell.Waits.Median < 1.2 {
+		t.Errorf("planner %+v", cell)
+	}
+	if f := r.Suites[0].Figures; len(f) != 4 || f[2].Name != "5 arriving every 10ms: tokens/s of planner over plain" {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// TestHistories: each prompt is answered by a new server, and by others that have answered prompts of each class, without itself.
+func TestHistories(t *testing.T) {
+	started := 0
+	s := &scripted{}
+	c := scriptedConfig("")
+	c.Ways, c.Rounds, c.Before = c.Ways[:2], 1, 3
+	c.Prompts = c.Prompts[:1]
+	c.After = map[string][]prompts.Prompt{"a": {c.Prompts[0], {ID: "three", Prompt: "say three"}}}
+	c.Start = func(do func(context.Context, string) error) error {
+		started++
+		return do(t.Context(), serve(t, s))
+	}
+	r, err := Run(t.Context(), c)
+	if err != nil || r.Err() != nil {
+		t.Fatal(err, r.Err())
+	}
+	var asked []string
+	for _, b := range s.bodies {
+		asked = append(asked, fmt.Sprint(b["messages"].([]any)[0].(map[string]any)["content"]))
+	}
+	one, three := "say one", "say three"
+	if want := []string{one, one, one, one, three, three, three, one, one}; started != 2 || fmt.Sprint(asked) != fmt.Sprint(want) {
+		t.Errorf("%d servers were asked %q: want 2, and %q", started, asked, want)
+	}
+	if f := r.Suites[0].Figures; len(f) != 2 || !strings.HasSuffix(f[0].Name, "planner over plain, after a over fresh") || f[0].Value <= 0 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// TestErrors: what cannot be measured is refused, and a server's refusal is told with the prompt and the way.
+func TestErrors(t *testing.T) {
+	url := serve(t, &scripted{})
+	for want, change := range map[string]func(*Config){
+		"--rounds is 0":     func(c *Config) { c.Rounds = 0 },
+		"--max-tokens is 1": func(c *Config) { c.MaxTokens = 1 },
+		`"planner"`:         func(c *Config) { c.Ways = append(c.Ways, c.Ways[1]) },
+		"--subject":         func(c *Config) { c.Subject = "best" },
+		"--at-once is [0]":  func(c *Config) { c.AtOnce = []int{0} },
+		"--gap is 1s":       func(c *Config) { c.Gap = time.Second },
+		"no prompts":        func(c *Config) { c.Prompts = nil },
+		"1 ways":            func(c *Config) { c.Ways = c.Ways[:1] },
+	} {
+		c := scriptedConfig(url)
+		change(&c)
+		if r, err := Run(t.Context(), c); r != nil || tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %s", err, want)
+		}
+	}
+	c := scriptedConfig(url)
+	c.Prompts[1].Prompt = "refuse"
+	r, err := Run(t.Context(), c)
+	if r != nil || err == nil || !strings.Contains(err.Error(), "prompt two, chain") || !strings.Contains(err.Error(), "400 Bad Request") {
+		t.Errorf("%v, %v", r, err)
+	}
+}

@@ -1,0 +1,56 @@
+package pair
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tandem-llm/tandem/app/bench/figures"
+)
+
+// Print writes the result as text.
+func (r *Result) Print(to io.Writer) error {
+	w := bufio.NewWriter(to) // remembers an error until the end
+	if len(r.Prompts) > 0 {
+		r.printPrompts(w)
+	}
+	for _, c := range r.Crowds {
+		t := figures.NewTable(w, "%s\t%.1f\t%.2f\t%.2f\t%.2f")
+		t.Head(fmt.Sprintf("%d requests", c.AtOnce), "tokens/s", "over plain", "s a request", "plain's over it")
+		for _, way := range r.Ways {
+			cell := c.Cells[way]
+			t.Row(way, cell.TokS, cell.Ratio.Median, cell.WaitS, cell.Waits.Median)
+		}
+		_ = t.Flush()
+	}
+	t := figures.NewTable(w, "%s\t%.3f\t%s")
+	t.Head("figure", "median", "spread")
+	for _, f := range r.Suites[0].Figures {
+		t.Row(f.Name, f.Value, f.Note)
+	}
+	_ = t.Flush()
+	for _, p := range r.Peers {
+		fmt.Fprintf(w, "%s: %d of %d texts are the same\n", p.Name, p.Equal, p.Texts)
+	}
+	for _, d := range r.Differ {
+		fmt.Fprintln(w, "NOT EQUAL: "+d)
+	}
+	return w.Flush()
+}
+
+// printPrompts writes a table for each clock: tokens per second of plain decoding, and the other ways' ratios to it.
+func (r *Result) printPrompts(w io.Writer) {
+	for i, clock := range clocks {
+		t := figures.NewTable(w, "%s\t%.1f\t%s")
+		t.Head(append([]string{clock.name, r.Ways[0] + ", tokens/s"}, r.Ways[1:]...)...)
+		for _, p := range r.Prompts {
+			ratios := make([]string, len(r.Ways)-1)
+			for k, way := range r.Ways[1:] {
+				ratios[k] = fmt.Sprintf("%.2f", p.Cells[way][i].Ratio.Median)
+			}
+			t.Row(p.Prompt, p.Cells[r.Ways[0]][i].TokS, strings.Join(ratios, "\t"))
+		}
+		_ = t.Flush()
+	}
+}
