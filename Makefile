@@ -10,7 +10,7 @@ build: ## build ./tandem
 	$(GO) build -o tandem ./cmd/tandem
 
 test: ## every change must pass this: go test ./..., at most 8 minutes on 2 cores, and a list of what was skipped
-	@bash -o pipefail -c '$(GO) test -v ./... 2>&1 | scripts/skipped'
+	@bash -o pipefail -c '$(GO) test -v ./... 2>&1 | test/scripts/skipped'
 
 slow: ## what go test ./... leaves out: other builds of the program, containers, the browser, Jaeger, ARM, CUDA, training
 	./.ci/run $@
@@ -19,7 +19,7 @@ lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longe
 	./.ci/run $@
 
 proto: ## generate the Go code of the contracts
-	$(GO) tool -modfile=tools/go.mod buf generate
+	$(GO) tool -modfile=test/tools/go.mod buf generate
 
 golden: ## compares logits and tokens with another engine's
 	$(GO) test ./engine ./test -run Golden -count 1 -v
@@ -35,10 +35,10 @@ bench: ## the three processes, with plain and speculative decoding in turn
 	$(GO) run ./cmd/tandem bench system
 
 arm: ## kernels and passes on ARM, cross-compiled, under qemu; as root it installs missing tools
-	./scripts/arm
+	./test/scripts/arm
 
 sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a short form
-	./scripts/sanitize $(SHORT)
+	./test/scripts/sanitize $(SHORT)
 
 ci: ## everything that the CI runs
 	./.ci/run

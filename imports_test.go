@@ -70,7 +70,7 @@ var rooms = map[string][]string{
 	// a round is a value, and knows neither what drafts nor what carries it out
 	"gateway/round":  {".", "spec", "gateway/strategy"},
 	"gateway/source": {".", "spec", "gateway/peer", "gateway/roster", "gateway/round", "gateway/strategy"},
-	"mempool":        {"."},
+	"test/mempool":   {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
 	// between processes of tandem
@@ -135,9 +135,9 @@ var rooms = map[string][]string{
 	// devices beside each other: models compared bit for bit, and whole tandems
 	"app/bench/devices": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/figures": {},
-	"app/bench/prompts": {".", "testdata"},
+	"app/bench/prompts": {".", "test/testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"app/bench/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "mempool", "engine",
+	"app/bench/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "test/mempool", "engine",
 		"spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"app/states": {".", "processes/cache", "engine", "text"},
@@ -196,9 +196,9 @@ var rooms = map[string][]string{
 	"cmd/tandem":     {"*"},
 	"cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
 	"test":           {"*"},
-	"testkit":        {},
+	"test/testkit":   {},
 	// tiny models of every architecture, written as files
-	"testkit/family": {"modelfile", "kernels/ref"},
+	"test/testkit/family": {"modelfile", "kernels/ref"},
 }
 
 // everywhere are rooms for all others, like the standard library: how files are opened, and f16.
@@ -210,14 +210,15 @@ const (
 )
 
 // testOnly lists what test files of any room may import on top.
-var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
+var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevice",
 	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
-var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(domain, []string{"processes/measure"}), "mempool": domain,
-	"gateway":   slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
-	"modelfile": {"engine", "text"}, "app/bench/system": {"text"},
+var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(domain, []string{"processes/measure"}),
+	"test/mempool": domain,
+	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
+	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"app/bench/devices": {"kernels", "kernels/cuda/emulated"},
 	"kernels/cpu":       {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
@@ -240,7 +241,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 		"modelfile/trim"},
 	"processes/roles/pair": {"processes/roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
-var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "modelfile/trim", "text"}
+var domain = []string{"drafter", "verifier", "gateway", "test/mempool", "engine", "modelfile", "modelfile/trim", "text"}
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}

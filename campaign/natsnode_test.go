@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestNodes: in a cluster of three, a group's messages reach the group at every server and no other group, JetStream keeps what one of them

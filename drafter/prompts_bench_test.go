@@ -22,7 +22,7 @@ var (
 
 // domainTexts returns, for some prompts of each domain, what the target writes at temperature 0; and how long the prompts are.
 func domainTexts(b *testing.B, encode func(string) []tandem.Token, count int) (texts [][]tandem.Token, from []int) {
-	f, err := os.Open("../testdata/prompts.jsonl")
+	f, err := os.Open("../test/testdata/prompts.jsonl")
 	if err != nil {
 		b.Fatal(err)
 	}

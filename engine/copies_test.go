@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // copied is what a model gave out of a text.

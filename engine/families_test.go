@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestFamilies: in every architecture, in the golden models and in random ones of other shapes, every row of trees of several sessions has

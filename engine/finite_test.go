@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestInfinite compares with what the reference unpacks: over random rows of each type, and with each 16 bits of them set to an infinity.

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // golden2026 are golden models, with what their architecture has beside the keys that fromFile reads.
@@ -167,7 +167,7 @@ func sameModel(t *testing.T, path, digest string) {
 		t.Fatal(err)
 	}
 	if is := fmt.Sprintf("%x", sha256.Sum256(b)); is != digest {
-		t.Fatalf("%s has digest %s, the figures are of %s: want testkit/family to make that, or new figures (testdata/golden/README.md)",
+		t.Fatalf("%s has digest %s, the figures are of %s: want a model of that digest, or new figures (testdata/golden/README.md)",
 			path, is, digest)
 	}
 }

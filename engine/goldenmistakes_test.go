@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // mistake is a pass that is wrong in one point: of another function than the architecture's, or as if the file said something else.

@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 
 func gopherCases(t *testing.T, typ string) (cases []goldenCase) {
 	t.Helper()
-	text, err := os.ReadFile("../testdata/golden/gopher-19m-" + typ + ".jsonl")
+	text, err := os.ReadFile("../test/testdata/golden/gopher-19m-" + typ + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

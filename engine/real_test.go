@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestRealModels compares logits of real models with llama.cpp's, each within twice llama.cpp's largest distance from float arithmetic, and
@@ -18,7 +18,7 @@ func TestRealModels(t *testing.T) {
 			c := goldenCase{ID: name}
 			testkit.RealGolden(t, "..", name, &c)
 			if len(c.PromptTop) == 0 || len(c.FloatTop) != len(c.PromptTop) || len(c.Greedy) == 0 || !(c.Tol > 0 && c.OtherRMS > 0) {
-				t.Fatalf("testdata/real/%s.json lacks figures", name)
+				t.Fatalf("test/testdata/real/%s.json lacks figures", name)
 			}
 			m, err := Open(path, Options{Device: testdevice.CPU(t, 0), Context: 512, KVPages: PagesFor(1, 512, 0)})
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // keptIn returns a stream.Config.Keep that keeps one file in a folder.

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/test/mempool"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

@@ -111,7 +111,7 @@ func TestBenchPair(t *testing.T) {
 		}
 	}
 	base := []string{"bench", "pair", "--json", "--raw", "--rounds", "1", "--max-tokens", "12", "--ctx", "512", "--draft",
-		"../models/gopher-draft-go-f16.gguf", "--prompts", "../testdata/chats.jsonl"}
+		"../models/gopher-draft-go-f16.gguf", "--prompts", "testdata/chats.jsonl"}
 	e := w.ok(append(base, "--only", "edit-hints", "--chains", "2")...)
 	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
 		t.Fatalf("%v in %.300s", err, e.stdout)

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 
 	"github.com/tandem-llm/tandem/client"
 )
@@ -76,8 +76,8 @@ func prepareBox(t *testing.T, file, override string) *box {
 	project := fmt.Sprintf("tandemtest%d%s", os.Getpid(), strings.ToLower(t.Name()))
 	b := &box{t: t, file: file, ids: map[string]string{}, project: project, compose: composeCommand(t)}
 	dir := t.TempDir()
-	if out, err := exec.Command("../scripts/static", filepath.Join(dir, "bin", "tandem")).CombinedOutput(); err != nil {
-		t.Fatalf("scripts/static: %v\n%s", err, out)
+	if out, err := exec.Command("scripts/static", filepath.Join(dir, "bin", "tandem")).CombinedOutput(); err != nil {
+		t.Fatalf("test/scripts/static: %v\n%s", err, out)
 	}
 	dockerfile, err := os.ReadFile("../deploy/Dockerfile")
 	if err == nil {
@@ -135,7 +135,7 @@ func freePort(t testing.TB) string {
 func composeCommand(t *testing.T) []string {
 	t.Helper()
 	if out, err := exec.Command("docker", "version", "--format", "{{.Server.Version}}").CombinedOutput(); err != nil {
-		t.Skipf("needs a Docker engine that this user may use: as root, scripts/docker-engine start brings one: %v: %s", err,
+		t.Skipf("needs a Docker engine that this user may use: as root, test/scripts/docker-engine start brings one: %v: %s", err,
 			bytes.TrimSpace(out))
 	}
 	for _, c := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
@@ -143,7 +143,7 @@ func composeCommand(t *testing.T) []string {
 			return c
 		}
 	}
-	t.Skip("needs docker compose, or docker-compose: as root, scripts/docker-engine start brings one")
+	t.Skip("needs docker compose, or docker-compose: as root, test/scripts/docker-engine start brings one")
 	return nil
 }
 

@@ -14,14 +14,14 @@ import (
 func cudaImage(t *testing.T, env ...string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
-	cmd := exec.Command("../scripts/cuda", "image", dir)
+	cmd := exec.Command("scripts/cuda", "image", dir)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && failed.ExitCode() == 3 {
 		t.Skipf("no CUDA here: %s", out)
 	}
 	if err != nil {
-		t.Fatalf("scripts/cuda image: %v\n%s", err, out)
+		t.Fatalf("test/scripts/cuda image: %v\n%s", err, out)
 	}
 	return dir
 }
@@ -48,7 +48,7 @@ func startsWithoutGPU(t *testing.T, run func(args ...string) (string, error)) {
 func TestCUDA(t *testing.T) {
 	mayBeSlow(t)
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
-		t.Skip("there is a GPU here: scripts/gpu-check tests with it")
+		t.Skip("there is a GPU here: test/scripts/gpu-check tests with it")
 	}
 	image := cudaImage(t)
 	if os.Getuid() != 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 
 	"github.com/tandem-llm/tandem/client"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestFamilyWithExperts: the whole program, with a target of MXFP4 experts, sinks and windows, of random weights in two files, keys in

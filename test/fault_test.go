@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 
 	"github.com/nats-io/nats-server/v2/server"
 

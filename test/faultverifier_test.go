@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"

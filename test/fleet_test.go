@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // fleet is two gateways, three verifiers and a drafter, each a process that was started by hand; one gateway runs the pool, and verifiers

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/services/peers/telemetry/collectortest"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // fleetServices are those of deploy/fleet.yaml by their boxes; the last of them is on none.
@@ -54,10 +54,10 @@ func newFleetBox(t *testing.T) *fleetBox {
 	if err := os.WriteFile(b.override, []byte(fleetOverrides(b.project)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	certs := exec.Command("../scripts/fleet-certs", filepath.Join(dir, "certs"))
+	certs := exec.Command("scripts/fleet-certs", filepath.Join(dir, "certs"))
 	certs.Env = append(os.Environ(), "TANDEM="+filepath.Join(dir, "bin", "tandem"))
 	if out, err := certs.CombinedOutput(); err != nil {
-		t.Fatalf("scripts/fleet-certs: %v\n%s", err, out)
+		t.Fatalf("test/scripts/fleet-certs: %v\n%s", err, out)
 	}
 	for role, pkg := range map[string]string{"nats": "github.com/nats-io/nats-server/v2", "jaeger": "./collector"} {
 		b.image(filepath.Join(dir, role), "tandem-test-"+role+":"+b.project, pkg)

@@ -69,10 +69,10 @@ func TestFleetCerts(t *testing.T) {
 	}
 	dir, before := t.TempDir(), ""
 	for range 2 {
-		cmd := exec.Command("../scripts/fleet-certs", dir, "a=10.0.0.1,a.example", "b=10.0.0.2")
+		cmd := exec.Command("scripts/fleet-certs", dir, "a=10.0.0.1,a.example", "b=10.0.0.2")
 		cmd.Env = append(os.Environ(), "OWNER=0:0", "TANDEM="+program)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("scripts/fleet-certs: %v\n%s", err, out)
+			t.Fatalf("test/scripts/fleet-certs: %v\n%s", err, out)
 		}
 		for _, box := range []string{"a", "b"} {
 			file := func(name string) string { return filepath.Join(dir, box, name) }
@@ -92,7 +92,7 @@ func TestFleetCerts(t *testing.T) {
 			}
 		}
 	}
-	out, err := exec.Command("../scripts/fleet-certs", dir, "a").CombinedOutput()
+	out, err := exec.Command("scripts/fleet-certs", dir, "a").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "want BOX=NAME") {
 		t.Errorf("a box without a name: %v, %s", err, out)
 	}

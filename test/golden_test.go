@@ -16,7 +16,7 @@ import (
 	ggufs "github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// goldenCase is one line of testdata/golden/gopher-*.jsonl; its README says what the fields mean.
+// goldenCase is one line of test/testdata/golden/gopher-*.jsonl; its README says what the fields mean.
 type goldenCase struct {
 	Model      string         `json:"-"`
 	ID         string         `json:"id"`
@@ -46,7 +46,7 @@ func TestGoldenLogits(t *testing.T) {
 				model = filepath.Join(t.TempDir(), typ+".gguf")
 				newWorld(t).ok("model", "quantize", "--allow-requantize", "--type", typ, targetModel, model)
 			}
-			cases := goldenCases(t, "../testdata/golden/gopher-19m-"+typ+".jsonl")
+			cases := goldenCases(t, "testdata/golden/gopher-19m-"+typ+".jsonl")
 			bound := 1.5 * math.Max(cases[0].OtherRMS, 0.002) // the other engine's distance over all prompts
 			cases = []goldenCase{cases[0], cases[len(cases)/2], cases[len(cases)-1]}
 			var sum float64
@@ -168,7 +168,7 @@ func (c *goldenCase) checkGreedy(t *testing.T, got logits) int {
 // TestGoldenTokens compares `tandem tokenize` of the shipped target's vocabulary with another engine's tokens.
 func TestGoldenTokens(t *testing.T) {
 	t.Parallel()
-	texts, err := os.ReadFile("../testdata/golden/tokens.jsonl")
+	texts, err := os.ReadFile("testdata/golden/tokens.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestDrafterGone: a drafter whose file is gone cannot be started again. up goes on without it, and uses it when the file is back.

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 var (
@@ -299,7 +299,7 @@ func (w *world) decode(out string) generation {
 	return g
 }
 
-// prompt is one line of testdata/prompts.jsonl.
+// prompt is one line of test/testdata/prompts.jsonl.
 type prompt struct {
 	ID     string `json:"id"`
 	Domain string `json:"domain"`
@@ -309,7 +309,7 @@ type prompt struct {
 // prompts returns all test prompts.
 func prompts(t testing.TB) []prompt {
 	t.Helper()
-	data, err := os.ReadFile("../testdata/prompts.jsonl")
+	data, err := os.ReadFile("testdata/prompts.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

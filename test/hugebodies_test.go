@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestHugeBodies sends bodies of 8 MB, each full of one thing, to every route that reads one: none takes the gateway 256 MiB or two seconds

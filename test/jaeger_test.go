@@ -15,19 +15,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 
 	"github.com/tandem-llm/tandem/client"
 )
 
-const jaegerVersion = "v1.76.0" // as in scripts/jaeger
+const jaegerVersion = "v1.76.0" // as in test/scripts/jaeger
 
 // jaeger is a running Jaeger.
 type jaeger struct {
 	otlp, query string // host:port
 }
 
-// startJaeger starts the Jaeger that scripts/jaeger has built or $TANDEM_JAEGER names, and ends it with the test.
+// startJaeger starts the Jaeger that test/scripts/jaeger has built or $TANDEM_JAEGER names, and ends it with the test.
 // Without one the test is skipped: building it takes minutes, and the module proxy.
 func startJaeger(t *testing.T) *jaeger {
 	t.Helper()
@@ -39,7 +39,7 @@ func startJaeger(t *testing.T) *jaeger {
 		}
 		binary = filepath.Join(cache, "tandem", "jaeger-"+jaegerVersion)
 		if _, err := os.Stat(binary); err != nil {
-			t.Skip("no Jaeger: scripts/jaeger builds one in some minutes, TANDEM_JAEGER names another")
+			t.Skip("no Jaeger: test/scripts/jaeger builds one in some minutes, TANDEM_JAEGER names another")
 		}
 	}
 	j := &jaeger{otlp: freePort(t), query: freePort(t)}

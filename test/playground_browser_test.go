@@ -30,12 +30,12 @@ var (
 func browserPath(t *testing.T) string {
 	t.Helper()
 	mayBeSlow(t)
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} { // as scripts/chromium
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} { // as test/scripts/chromium
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
-	t.Skip("no browser: as root, scripts/chromium installs one")
+	t.Skip("no browser: as root, test/scripts/chromium installs one")
 	return ""
 }
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // talks are conversations of two turns over texts that are long enough for the prefix store: the second turn's prompt is the first's, its

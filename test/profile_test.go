@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	writer "github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/processes/profile"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestProfile: `tandem profile` writes a plan that it reads again, measures anew where the old one is damaged, and writes the portable

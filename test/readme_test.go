@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
-const readmeGolden = "../testdata/readme.golden"
+const readmeGolden = "testdata/readme.golden"
 
 // TestReadmeCommand runs the README's main command; its text and the shape of its statistics are what a
 // newcomer sees.

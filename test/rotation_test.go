@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // put replaces a file of the boxes' by another's contents.

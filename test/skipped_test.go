@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// TestSkippedList: scripts/skipped writes what `go test` would, and then which tests were skipped and why, and what failed ones said.
+// TestSkippedList: test/scripts/skipped writes what `go test` would, and then which tests were skipped and why, and what failed ones said.
 func TestSkippedList(t *testing.T) {
 	const printed = `=== RUN   TestA
-    a_test.go:3: no engine: scripts/engine brings it
+    a_test.go:3: no engine: test/scripts/engine brings it
 --- SKIP: TestA (0.00s)
 === RUN   TestB
 === PAUSE TestB
 === RUN   TestB/part
     b_test.go:5: a word
-    b_test.go:9: no engine: scripts/engine brings it
+    b_test.go:9: no engine: test/scripts/engine brings it
 === CONT  TestB
 --- PASS: TestB (0.01s)
     --- SKIP: TestB/part (0.00s)
@@ -52,14 +52,14 @@ FAIL
 
 skipped:
   TestA, TestB/part
-    no engine: scripts/engine brings it
+    no engine: test/scripts/engine brings it
 
 failed:
   TestD
     d_test.go:1: broken
         twice
 `
-	cmd := exec.Command("../scripts/skipped")
+	cmd := exec.Command("scripts/skipped")
 	cmd.Stdin = strings.NewReader(printed)
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
 		t.Errorf("%v, printed\n%s\nwant\n%s", err, out, want)

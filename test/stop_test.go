@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestTermUnderLoad stops `up` while requests run and wait: all of them end as if nothing had happened, nobody new

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
-	"github.com/tandem-llm/tandem/testkit"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

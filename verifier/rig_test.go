@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/test/mempool"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 func TestModelPath(t *testing.T) {

@@ -17,7 +17,7 @@ func TestPython(t *testing.T) {
 		python = "python3"
 	}
 	if exec.Command(python, "-c", "import numpy").Run() != nil {
-		t.Skipf("%s has no numpy, which the reader of shards in training/ needs: run scripts/training, or set PYTHON to one that has it",
+		t.Skipf("%s has no numpy, which training/ needs to read shards: run test/scripts/training, or set PYTHON to one that has it",
 			python)
 	}
 	read := func(dir string) (string, error) {

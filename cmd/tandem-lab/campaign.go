@@ -43,7 +43,7 @@ type campaignRunCmd struct {
 	Inside  string        `hidden:"" help:"The campaign's folder: this process is in namespaces of its own."`
 }
 
-// exitSkipped is the exit code where a campaign cannot be had, as of scripts/cuda.
+// exitSkipped is the exit code where a campaign cannot be had, as of test/scripts/cuda.
 const exitSkipped = 3
 
 // skipped is the error of a campaign that cannot be had.

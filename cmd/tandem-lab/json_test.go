@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/guesses"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestJSONFields: what --json prints keeps its fields, with their types, in this order. Scripts read them.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/processes/settings/config"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // documented is a command line of tandem in a document, up to a comment.

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/settings/config"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestJSONFields: what --json prints keeps its fields, with their types, in this order. Scripts read them.

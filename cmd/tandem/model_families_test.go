@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/testkit"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // infoOf returns what model info says of a file: as JSON and as text.

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 const list = "families.go"
 
-// TestFamilies: every family on the list is whole, and has a golden file that testkit/family writes or one of engine's tiny models.
+// TestFamilies: every family on the list is whole, and has a golden file that test/testkit/family writes or one of engine's tiny models.
 func TestFamilies(t *testing.T) {
 	golden := map[string]bool{"llama": true} // the shipped models
 	for _, name := range family.Goldens() {

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec/learn"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestRounds plays testdata/*.txt: an event a line, and behind the arrow what the round wants done. The tokens [1, 2, 3, 4] are committed.

@@ -18,9 +18,9 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/spec"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/mempool"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // recording holds what the shipped drafts say about texts of the shipped target at temperature 0. TestRecord with -rewrite makes it, in a
@@ -164,7 +164,7 @@ func (r *recorded) guesses(t *testing.T, d *drafter.Drafter, id tandem.SessionID
 // one prompt; and prompts that are written twice, the second time without the end.
 func recordPrompts(t *testing.T, m *engine.Model) (texts []*recorded) {
 	t.Helper()
-	f, err := os.Open("../../testdata/prompts.jsonl")
+	f, err := os.Open("../../test/testdata/prompts.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

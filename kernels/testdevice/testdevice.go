@@ -48,7 +48,7 @@ func CPUs(t testing.TB, threads ...int) (all []*cpu.Device) {
 // Ref returns the device that computes by the definitions.
 func Ref() kernels.Device { return device.New() }
 
-// RealGPU is the variable that makes GPU return this machine's first GPU, in a test that is compiled with the tag cuda (scripts/gpu-check).
+// RealGPU is the variable that makes GPU return this machine's first GPU, in a test compiled with the tag cuda (test/scripts/gpu-check).
 const RealGPU = "TANDEM_TEST_GPU"
 
 // GPU returns an emulated GPU until the test ends, and its driver, which can be made to fail. Without g++ the test is skipped. With RealGPU

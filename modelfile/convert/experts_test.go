@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestExperts quantises the matrices of experts, which have three dimensions, and leaves routers, biases and MXFP4 as they are.

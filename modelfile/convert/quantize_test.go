@@ -30,7 +30,7 @@ func open(t testing.TB, path string) *gguf.File {
 	return f
 }
 
-// quantized is a line of testdata/golden/quantized.jsonl: what another engine's tool makes of a model.
+// quantized is a line of test/testdata/golden/quantized.jsonl: what another engine's tool makes of a model.
 type quantized struct {
 	Type    string
 	Bytes   int64
@@ -43,7 +43,7 @@ type quantized struct {
 // TestEqualsOtherTool: the file equals that of the other tool plus the lineage, except for the types whose scales are searched: these must
 // be at least as close to the weights.
 func TestEqualsOtherTool(t *testing.T) {
-	lines, err := os.ReadFile("../../testdata/golden/quantized.jsonl")
+	lines, err := os.ReadFile("../../test/testdata/golden/quantized.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

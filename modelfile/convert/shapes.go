@@ -19,7 +19,7 @@ type model struct {
 }
 
 // models lists the shapes, after the config.json of the repository that each comment names, and the numbers that the converters of
-// llama.cpp derive from it. Tensors have the names and shapes that testkit/family has.
+// llama.cpp derive from it. Tensors have the names and shapes that test/testkit/family has.
 var models = []model{
 	// Qwen/Qwen3-30B-A3B
 	{name: "qwen3-30b-a3b", arch: "qwen3moe", layers: 48, dim: 2048, heads: 32, kv: 4, head: 128, ffn: 6144, vocab: 151936, context: 40960,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // draftShapes are drafts of every kind with one, three and four taps, with and without matrices, with all tokens, some of them, and an

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/shm"
 	"github.com/tandem-llm/tandem/services/peers/trees"
 	"github.com/tandem-llm/tandem/services/peers/verifying"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

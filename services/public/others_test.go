@@ -20,9 +20,9 @@ import (
 // others returns the folder of the programs of others with which the API is tried.
 func others(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("../../scripts/grpc-clients", "--have").Output()
+	out, err := exec.Command("../../test/scripts/grpc-clients", "--have").Output()
 	if err != nil {
-		t.Skip("no Python with grpcio-tools and no grpcurl: scripts/grpc-clients brings them")
+		t.Skip("no Python with grpcio-tools and no grpcurl: test/scripts/grpc-clients brings them")
 	}
 	return filepath.Join(strings.TrimSpace(string(out)), "bin")
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestRealVocabularies compares ids of 200 texts with llama.cpp's, by the vocabularies of real models.
@@ -19,7 +19,7 @@ func TestRealVocabularies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := os.Open("../../testdata/real/ids.jsonl")
+			f, err := os.Open("../../test/testdata/real/ids.jsonl")
 			if err != nil {
 				t.Fatal(err)
 			}

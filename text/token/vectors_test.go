@@ -115,7 +115,7 @@ func TestGolden(t *testing.T) {
 		given[id] = ids
 	}
 	v, checked := shipped(t), 0
-	eachLine(t, "../../testdata/prompts.jsonl", func(line []byte) {
+	eachLine(t, "../../test/testdata/prompts.jsonl", func(line []byte) {
 		var p struct{ ID, Prompt string }
 		if err := json.Unmarshal(line, &p); err != nil {
 			t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/test/mempool"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
-	"github.com/tandem-llm/tandem/testkit"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 const sides = "../../../engine/testdata/sides/"

@@ -29,7 +29,7 @@ type Result struct {
 	Rounds  int           `json:"rounds"`
 	Prompts []promptRow   `json:"prompts,omitempty"` // the last is all of them
 	Crowds  []crowdRow    `json:"crowds,omitempty"`
-	Suites  []suiteResult `json:"suites"` // one, as scripts/bench-bars reads it
+	Suites  []suiteResult `json:"suites"` // one, as test/scripts/bench-bars reads it
 	Differ  []string      `json:"differ,omitempty"`
 
 	prompts []promptRounds
@@ -42,7 +42,7 @@ type suiteResult struct {
 	Figures []figure `json:"figures"`
 }
 
-// figure is a number that the measurement is about. scripts/bench-bars compares it with what is wanted.
+// figure is a number that the measurement is about. test/scripts/bench-bars compares it with what is wanted.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/testdata"
+	"github.com/tandem-llm/tandem/test/testdata"
 )
 
 // Prompt is one line of a prompts file, or a generated prompt.
@@ -30,8 +30,8 @@ type Set struct {
 
 // The files that the program carries: Read takes them where there is no such file.
 const (
-	Texts = "testdata/prompts.jsonl" // to continue
-	Chats = "testdata/chats.jsonl"
+	Texts = "test/testdata/prompts.jsonl" // to continue
+	Chats = "test/testdata/chats.jsonl"
 )
 
 // Read reads a file of prompts, by domain in order of appearance. Errors: Invalid, in the words of the command line.

@@ -122,7 +122,7 @@ type suiteResult struct {
 	scenarios    []scenarioResult
 }
 
-// figure is a number that a suite is about. scripts/bench-bars compares figures with what is wanted.
+// figure is a number that a suite is about. test/scripts/bench-bars compares figures with what is wanted.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`

@@ -11,7 +11,7 @@ import (
 // Built tells whether this program was built with the tag cuda.
 const Built = false
 
-var errNotBuilt = errors.New("this tandem is built without CUDA: want one that 'scripts/cuda program' has built (docs/guides/cuda.md)")
+var errNotBuilt = errors.New("this tandem is built without CUDA: want one that 'test/scripts/cuda program' has built (docs/guides/cuda.md)")
 
 // Chips lists the GPUs, by their index.
 func Chips() ([]cuda.Chip, error) { return nil, errNotBuilt }

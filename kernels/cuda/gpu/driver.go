@@ -122,7 +122,7 @@ func (d *driver) function(kernel string, shared int) (*function, error) {
 	if f == nil {
 		found, err := d.module.Function(kernel)
 		if err != nil {
-			return nil, fmt.Errorf("%s: the compiled kernels have no %q: run 'scripts/cuda build' and build again: %w",
+			return nil, fmt.Errorf("%s: the compiled kernels have no %q: run 'test/scripts/cuda build' and build again: %w",
 				d.chip.Name, kernel, number(err))
 		}
 		f = &function{found, smallShared}

@@ -165,7 +165,7 @@ func TestLaunches(t *testing.T) {
 		shared int
 		want   string
 	}{
-		{"sub", 0, `Fake 0: the compiled kernels have no "sub": run 'scripts/cuda build' and build again: what the driver says`},
+		{"sub", 0, `Fake 0: the compiled kernels have no "sub": run 'test/scripts/cuda build' and build again: what the driver says`},
 		{"add", 300 << 10, "Fake 0: 307200 bytes of shared memory for add: what the driver says (error 1 of CUDA)"},
 	} {
 		s := one

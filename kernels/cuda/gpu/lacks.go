@@ -8,7 +8,7 @@ package gpu
 // #cgo CFLAGS: -Wall -Wextra
 // #cgo LDFLAGS: -L${SRCDIR}/lib -ldl
 // #if !__has_include(<cuda.h>)
-// #error "there is no cuda.h: run 'scripts/cuda install', and build with the variable that 'scripts/cuda env' prints"
+// #error "there is no cuda.h: run 'test/scripts/cuda install', and build with the variable that 'test/scripts/cuda env' prints"
 // #endif
 // #include <cuda.h>
 // #include "load.h"

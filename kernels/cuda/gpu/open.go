@@ -17,7 +17,7 @@ import (
 // Built tells whether this program was built with the tag cuda.
 const Built = true
 
-// kernels are the compiled sources, for several kinds of GPU. If this file is missing, 'scripts/cuda build' makes it.
+// kernels are the compiled sources, for several kinds of GPU. If this file is missing, 'test/scripts/cuda build' makes it.
 //
 //go:embed made-by-scripts-cuda-build.fatbin
 var kernels string

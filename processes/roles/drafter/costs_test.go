@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestDrafterTellsItsCosts: a process of drafters that serves has measured what passes of each of its models cost, of one row and of as

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // embedded returns the vectors of texts.

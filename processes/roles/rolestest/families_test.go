@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // wholeSystem are the families that run in all roles, and how noisy the draft is; the others differ less from these than from each other.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // TestRecurrentInAllRoles is TestFamiliesInAllRoles for a golden model with delta nets, and a draft that is the target with other low bits

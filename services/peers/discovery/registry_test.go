@@ -18,7 +18,7 @@ import (
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/services/peers/wire"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // lease is that of the tests: long beside a pause of a busy machine.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 const sharedSecret = "secret-of-the-processes"

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestRenewedCertificates: tandem's NATS server and its clients use what the files of certificates hold when they connect, without a

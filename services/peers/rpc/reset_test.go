@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestResetStreams: a stream that its client resets before it has sent a message leaves no memory behind, however long the server would

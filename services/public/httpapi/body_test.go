@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/services/public/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/public/httpapi/responses"
-	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // trickle sends a byte of a body each step until the connection ends, and returns when and how it was answered.

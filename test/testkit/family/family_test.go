@@ -17,7 +17,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-var writeTo = flag.String("goldens", "", "folder to write golden models to, also with weights in f32: for scripts/golden-figures")
+var writeTo = flag.String("goldens", "", "folder to write golden models to, also with weights in f32: for test/scripts/golden-figures")
 
 // TestGolden: golden models are made again with the same bytes. With -goldens they are written, too.
 func TestGolden(t *testing.T) {

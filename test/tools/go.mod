@@ -1,4 +1,4 @@
-module github.com/tandem-llm/tandem/tools
+module github.com/tandem-llm/tandem/test/tools
 
 go 1.26.8
 
