@@ -186,8 +186,8 @@ var rooms = map[string][]string{
 		"processes/roles/pair"},
 	"app/demo":          {"."},
 	"app/demo/expanded": {".", "processes/cache", "engine", "modelfile", "processes/roles", "app/terminal"},
-	"files":             {},
-	"half":              {},
+	"modelfile/files":   {},
+	"kernels/half":      {},
 	"models":            {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
 	"app/find":     {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
@@ -202,7 +202,7 @@ var rooms = map[string][]string{
 }
 
 // everywhere are rooms for all others, like the standard library: how files are opened, and f16.
-var everywhere = []string{"files", "half"}
+var everywhere = []string{"modelfile/files", "kernels/half"}
 
 const (
 	traceparent   = "services/peers/telemetry/traceparent"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 )
 
 // stateGrower is the grower of a draft model that reads the target's hidden states, its features, beside tokens (Dovetail; EAGLE). The tree

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
 	"github.com/tandem-llm/tandem/test/testkit"
 )

@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 const (

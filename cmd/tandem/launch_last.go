@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // lastUsed is what launch remembers from one call to the next, in a file of the cache's folder for this user alone: the models, for a call

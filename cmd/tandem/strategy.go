@@ -12,8 +12,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/spec/learn"

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cpu/peers"
+	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/kerneltest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )

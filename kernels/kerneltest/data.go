@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/half"
 )
 
 // Scales tells where a block's f16 scales are in a file.

@@ -7,7 +7,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 )
 
 // digests are those of every operation's results on fixed inputs, by Version. An operation that is new is added to the last one.

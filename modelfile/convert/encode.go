@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 

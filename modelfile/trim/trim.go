@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/modelfile/convert"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

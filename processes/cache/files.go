@@ -16,7 +16,7 @@ import (
 	"syscall"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 const leafBytes = 4 << 20 // that are hashed at a time

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // lock is a shared or exclusive lock on an entry: flock on the entry's mark, which ends with the process. The mark is removed

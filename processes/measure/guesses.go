@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 )
 
 // Told is a text that a model has said without speculation, with all that its ways guessed along it. As every round says the same text,

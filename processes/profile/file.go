@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 

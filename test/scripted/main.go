@@ -25,7 +25,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 

@@ -40,7 +40,7 @@ func RealModel(t testing.TB, file string) string {
 // RealGolden reads what other programs make of a real model. root is the folder of the checkout.
 func RealGolden(t testing.TB, root, name string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "testdata", "real", name+".json"))
+	text, err := os.ReadFile(filepath.Join(root, "test", "testdata", "real", name+".json"))
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}

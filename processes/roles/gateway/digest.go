@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // fileDigest is the SHA-256 of the bytes of a model's files, in their order. It is computed in the background, once for each state of the

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // Folder returns the folder of the default sockets and the default secret, and makes it with mode 0700 if need be. It is

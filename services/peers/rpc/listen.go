@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // maxSocketPath is what sockaddr_un holds, less its terminating zero.

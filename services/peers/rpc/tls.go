@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // TLSFiles name the PEM files of a Certificate. The certificate must serve for both ends of a connection

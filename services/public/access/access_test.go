@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 func TestTenant(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/half"
+	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
