@@ -133,11 +133,11 @@ var rooms = map[string][]string{
 	"app/bench/system": {".", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/pair":   {".", "app/bench/figures", "app/bench/prompts"},
 	// devices beside each other: models compared bit for bit, and whole tandems
-	"app/bench/devices": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
+	"lab/devices":       {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"app/bench/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "test/mempool", "engine",
+	"lab/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "test/mempool", "engine",
 		"spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"app/states": {".", "processes/cache", "engine", "text"},
@@ -156,10 +156,10 @@ var rooms = map[string][]string{
 
 	// many boxes on one machine, disturbed on purpose: it starts programs, and knows of tandem what clients and operators know.
 	// certificates are made by services/peers/rpc's package for tests; the NATS cluster lets in who has a group's secret
-	"campaign": {"campaign/history", "client", "proto", "services/peers/rpc", "google.golang.org/grpc", "github.com/nats-io",
+	"lab/campaign": {"lab/campaign/history", "client", "proto", "services/peers/rpc", "google.golang.org/grpc", "github.com/nats-io",
 		"golang.org/x/sys"},
 	// judges what was recorded; pure
-	"campaign/history": {},
+	"lab/campaign/history": {},
 
 	// programs that work with a model, and how each is told of a server
 	"app/agents": {"."},
@@ -193,10 +193,10 @@ var rooms = map[string][]string{
 	"app/find":     {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
 	"app/terminal": {"engine", "processes/roles"},
 
-	"cmd/tandem":     {"*"},
-	"cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
-	"test":           {"*"},
-	"test/testkit":   {},
+	"cmd/tandem":         {"*"},
+	"lab/cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
+	"test":               {"*"},
+	"test/testkit":       {},
 	// tiny models of every architecture, written as files
 	"test/testkit/family": {"modelfile", "kernels/ref"},
 }
@@ -219,8 +219,8 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
-	"app/bench/devices": {"kernels", "kernels/cuda/emulated"},
-	"kernels/cpu":       {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
+	"lab/devices": {"kernels", "kernels/cuda/emulated"},
+	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
 		"kernels/stream"},
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
@@ -232,8 +232,8 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
 	"processes/placement":      {"kernels/cuda"},
 	// a model that many runs share; a streamed one
-	"app/states":        {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
-	"app/bench/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
+	"app/states":  {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
+	"lab/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
 	"processes/roles/rolestest": {"google.golang.org/grpc", // which services a gateway has
 		"processes/roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", // what a verifier announces, and the call that drains it
@@ -375,8 +375,8 @@ func TestImportRules(t *testing.T) {
 		{"client", "google.golang.org/protobuf/proto", false},
 		{"app/bench/system", module + "/client", false},
 		{"app/bench", module + "/cmd/tandem", false},
-		{"cmd/tandem-lab", module + "/cmd/tandem", false},
-		{"cmd/tandem-lab", module + "/kernels/cuda/gpu", true},
+		{"lab/cmd/tandem-lab", module + "/cmd/tandem", false},
+		{"lab/cmd/tandem-lab", module + "/kernels/cuda/gpu", true},
 		{"services/peers/supervise", "google.golang.org/grpc", false},
 		{"cmd/tandem", "github.com/alecthomas/kong", true},
 	} {

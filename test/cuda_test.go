@@ -96,7 +96,7 @@ func TestDevices(t *testing.T) {
 		{[]string{"up", "--gpu-memory", "1GiB", "--device", "auto"}, 2, "--gpu-memory 1.0 GiB with --device auto: it is for"},
 		{[]string{"logits", "--tokens", "1", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
 		{[]string{"generate", "--prompt", "x", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
-		{[]string{"bench", "kernels"}, 2, "go run ./cmd/tandem-lab bench kernels"},
+		{[]string{"bench", "kernels"}, 2, "./tandem-lab bench kernels"},
 		{[]string{"drafter", "--device", "cuda:1"}, 1, "--device cuda:1: this tandem is built without CUDA"},
 	} {
 		if r := w.run(tc.args...); r.code != tc.code || !strings.Contains(r.stderr, tc.want) {

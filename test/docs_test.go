@@ -122,8 +122,7 @@ func runDocument(t *testing.T, file string, all []fence) {
 	}
 	write("prompt.txt", "func (r *Reader) Read(")
 	link("../deploy", "deploy")
-	link("../testdata", "testdata")
-	link("../scripts", "scripts")
+	link("../test", "test")
 	link("../models/gopher-19m-q8_0.gguf", "big.gguf")
 	for to, from := range map[string]string{"small": "all", "go": "go", "py": "py", "prose": "prose", "big-f16": "all"} {
 		link("../models/gopher-draft-"+from+"-f16.gguf", to+".gguf")
@@ -139,7 +138,7 @@ func runFences(t *testing.T, w *world, dir, file string, all []fence) {
 			continue
 		}
 		script := strings.ReplaceAll(f.script, "go run ./cmd/tandem", "./tandem") // and -lab
-		script = regexp.MustCompile(`(?m)^go build -o tandem .*$`).ReplaceAllString(script, "true")
+		script = regexp.MustCompile(`(?m)^go build (-C lab -o ..|-o tandem) .*$`).ReplaceAllString(script, "true")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)

@@ -76,10 +76,12 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		program, labProgram = filepath.Join(dir, "tandem"), filepath.Join(dir, "tandem-lab")
-		build := exec.Command("go", "build", "-tags", *tags, "-o", dir+"/", "../cmd/tandem", "../cmd/tandem-lab")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building tandem and tandem-lab: %v\n%s", err, out)
-			return 1
+		for file, module := range map[string]string{program: "..", labProgram: "../lab"} {
+			build := exec.Command("go", "build", "-C", module, "-tags", *tags, "-o", file, "./cmd/"+filepath.Base(file))
+			if out, err := build.CombinedOutput(); err != nil {
+				fmt.Fprintf(os.Stderr, "building %s: %v\n%s", filepath.Base(file), err, out)
+				return 1
+			}
 		}
 		return m.Run()
 	}())

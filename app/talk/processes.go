@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// Processes are a gateway and the processes behind it, as packages app/bench/system and app/bench/devices measure them.
+// Processes are a gateway and the processes behind it, as packages app/bench/system and lab/devices measure them.
 type Processes struct {
 	Gateway *client.Client
 	Of      func() map[string]int // process ids by name

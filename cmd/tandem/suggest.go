@@ -85,13 +85,13 @@ var peers = map[string]string{
 	"--system-prompt":        "a client says it, as the first message",
 }
 
-// inLab are commands that were moved to cmd/tandem-lab.
+// inLab are commands that were moved to tandem-lab.
 var inLab = []string{"bench devices", "bench experts", "bench guesses", "bench kernels", "bench split", "hops", "trace"}
 
 // movedToLab says which command of the lab does what one of tandem did.
 func movedToLab(old, command string) error {
 	return tandem.Errorf("", tandem.Invalid, "%s is for tandem's developers, and not in this program: in a checkout, "+
-		"go run ./cmd/tandem-lab %s", old, command)
+		"go build -C lab -o .. ./cmd/tandem-lab, then ./tandem-lab %s", old, command)
 }
 
 // plainly returns the error of a wrong command line. An unknown command or flag is answered with the nearest one.

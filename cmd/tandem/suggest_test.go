@@ -29,7 +29,8 @@ func wrong(t *testing.T, args ...string) string {
 	return err.Error()
 }
 
-const inTheLab = " is for tandem's developers, and not in this program: in a checkout, go run ./cmd/tandem-lab "
+const inTheLab = " is for tandem's developers, and not in this program: in a checkout, " +
+	"go build -C lab -o .. ./cmd/tandem-lab, then ./tandem-lab "
 
 // TestSuggestions: an unknown command or flag is answered with the nearest one, and with tandem's name of what other programs call so.
 func TestSuggestions(t *testing.T) {

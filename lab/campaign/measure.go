@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-llm/tandem/campaign/history"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 )
 
 // idle are the figures of a gateway that are zero, or as before, when nothing runs. They cover its verifier and drafters, too.

@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-llm/tandem/campaign/history"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 	"github.com/tandem-llm/tandem/services/peers/rpc/certtest"
 )
 

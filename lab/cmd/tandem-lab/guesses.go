@@ -3,12 +3,12 @@ package main
 import (
 	"cmp"
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/bench/guesses"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/lab/guesses"
 )
 
 type guessesCmd struct {

@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/bench/devices"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/lab/devices"
 	"github.com/tandem-llm/tandem/models"
 )
 

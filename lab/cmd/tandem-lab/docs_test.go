@@ -8,11 +8,11 @@ import (
 )
 
 // documented is a command line of tandem-lab in a document, up to a comment.
-var documented = regexp.MustCompile(`(?m)^(?:(?:    )?go run \./cmd/tandem-lab|    tandem-lab) ([^#\n]*)`)
+var documented = regexp.MustCompile(`(?m)^(?:(?:    )?\./tandem-lab|    tandem-lab) ([^#\n]*)`)
 
 // TestDocumentedCommands: every command line in the documents is one that tandem-lab understands.
 func TestDocumentedCommands(t *testing.T) {
-	all := testkit.Documented(t, "../..", documented)
+	all := testkit.Documented(t, "../../..", documented)
 	for _, args := range all {
 		parser, err := newParser()
 		if err != nil {

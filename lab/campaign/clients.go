@@ -18,8 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/tandem-llm/tandem/campaign/history"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 

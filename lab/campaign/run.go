@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-llm/tandem/campaign/history"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 )
 
 // Config is one campaign.

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
-const sides = "../../../engine/testdata/sides/"
+const sides = "../../engine/testdata/sides/"
 
 // config returns a measurement of the small target, whose context holds 64 tokens, with short prompts of two domains.
 func config(t testing.TB, heads, drafts []string) Config {
@@ -261,7 +261,7 @@ func TestRefused(t *testing.T) {
 		{func(c *Config) { c.Drafts = []string{sides + "medusa-own.gguf"} }, "is given by --heads"},
 		{func(c *Config) { c.Drafts = []string{"lookup"} }, "--draft lookup: want GGUF files"},
 		{func(c *Config) { c.Drafts = []string{"a/x.gguf", "b/x.gguf"} }, "two files are called x"},
-		{func(c *Config) { c.Drafts = []string{"../../../models/gopher-draft-go-f16.gguf"} }, "does not speak the vocabulary"},
+		{func(c *Config) { c.Drafts = []string{"../../models/gopher-draft-go-f16.gguf"} }, "does not speak the vocabulary"},
 		{func(c *Config) { c.Heads[0] = "none.gguf" }, "none.gguf"},
 		{func(c *Config) { c.Prompts = "none.jsonl" }, "--prompts none.jsonl"},
 		{func(c *Config) { c.Only = []string{"three"} }, "--domain three"},

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/app/bench"
-	"github.com/tandem-llm/tandem/app/bench/guesses"
+	"github.com/tandem-llm/tandem/lab/guesses"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 

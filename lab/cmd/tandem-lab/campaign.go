@@ -14,8 +14,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
-	"github.com/tandem-llm/tandem/campaign"
-	"github.com/tandem-llm/tandem/campaign/history"
+	"github.com/tandem-llm/tandem/lab/campaign"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 

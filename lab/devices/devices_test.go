@@ -134,7 +134,7 @@ func TestDevices(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	all := map[string]kernels.Device{"cpu": testdevice.CPU(t, 2), "cores:1": testdevice.CPU(t, 1), "cuda": gpu}
 	c := config(nil)
-	c.Target, c.Draft = "../../../models/gopher-draft-all-f16.gguf", "../../../models/gopher-draft-go-f16.gguf"
+	c.Target, c.Draft = "../../models/gopher-draft-all-f16.gguf", "../../models/gopher-draft-go-f16.gguf"
 	c.Devices, c.Contexts = []string{"cores:1", "cuda", "none"}, []int{9}
 	c.Open = func(device, path string, o engine.Options) (*engine.Model, func(), error) {
 		if o.Device = all[device]; o.Device == nil {

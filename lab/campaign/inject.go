@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-llm/tandem/campaign/history"
+	"github.com/tandem-llm/tandem/lab/campaign/history"
 )
 
 // dying is for how long behind a fault a death is its fault.

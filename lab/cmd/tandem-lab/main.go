@@ -1,4 +1,4 @@
-// Command tandem-lab measures tandem for its developers. It is not shipped: run it from a checkout, with go run ./cmd/tandem-lab.
+// Command tandem-lab measures tandem for its developers. It is not shipped: go build -C lab -o .. ./cmd/tandem-lab builds it.
 package main
 
 import (

@@ -4,13 +4,13 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem/app/bench"
-	"github.com/tandem-llm/tandem/app/bench/guesses"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/lab/guesses"
 	"github.com/tandem-llm/tandem/processes/measure"
 )
 
