@@ -44,18 +44,18 @@ func Refusal(err error) string {
 type Kind uint8
 
 const (
-	OK              Kind = iota
-	Invalid              // the caller's value is wrong; trying again is useless
-	UnknownSession       // the process does not hold that session; open it again
-	Stale                // it belongs to another epoch, base, prefix or generation, which is gone
-	Exhausted            // no room now; trying again later may work
-	Unavailable          // a peer is down or restarting
-	Deadline             // not done in the time allowed
-	Canceled             // the caller gave up
-	Unsupported          // valid, but not something tandem does
-	Corrupt              // data that contradicts itself: a damaged file, a garbage ticket
-	Internal             // a fault of tandem's own
-	Unauthenticated      // no bearer token, or one that is not known
+	OK              Kind = iota // no error
+	Invalid                     // the caller's value is wrong; trying again is useless
+	UnknownSession              // the process does not hold that session; open it again
+	Stale                       // it belongs to another epoch, base, prefix or generation, which is gone
+	Exhausted                   // no room now; trying again later may work
+	Unavailable                 // a peer is down or restarting
+	Deadline                    // not done in the time allowed
+	Canceled                    // the caller gave up
+	Unsupported                 // valid, but not something tandem does
+	Corrupt                     // data that contradicts itself: a damaged file, a garbage ticket
+	Internal                    // a fault of tandem's own
+	Unauthenticated             // no bearer token, or one that is not known
 )
 
 var kindNames = [...]string{"ok", "invalid", "unknown_session", "stale", "exhausted", "unavailable",

@@ -109,6 +109,7 @@ type Guess struct {
 	Levels [][]TopLogprob
 }
 
+// The bounds of a Guess: its levels, and the tokens of each. Validate checks them.
 const (
 	MostLevels     = 16
 	MostCandidates = 16

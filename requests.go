@@ -225,8 +225,8 @@ type Lane struct {
 // Sink receives one generation's output in order. An error ends the generation. Called from one
 // goroutine at a time; the sink may keep the slices.
 type Sink interface {
-	Started(Started) error
-	Delta(Delta) error
+	Started(Started) error // once, before the first Delta
+	Delta(Delta) error     // what a round has committed
 }
 
 // Stats counts one generation's speculation. Accepted + Rounds = output tokens: each round commits

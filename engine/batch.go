@@ -15,9 +15,9 @@ import (
 type Want uint8
 
 const (
-	WantNone Want = iota
-	WantTail      // the last Extend row, if any, and every node with a token
-	WantAll       // every row with a token
+	WantNone Want = iota // none
+	WantTail             // the last Extend row, if any, and every node with a token
+	WantAll              // every row with a token
 )
 
 // Part is one sequence's share of a pass.

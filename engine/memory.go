@@ -73,8 +73,10 @@ func (p Footprint) KV() int64 {
 	return int64(p.Pages) * p.PageBytes
 }
 
-// Total returns the memory of the whole process, but for the device's own; Model what the model takes of it.
+// Total returns the bytes that the whole process takes, but for the device's own memory.
 func (p Footprint) Total() int64 { return p.Model() + ProcessBytes }
+
+// Model returns what the model takes of Total, in bytes.
 func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.States + p.Scratch }
 
 // String returns the total and its parts in words.

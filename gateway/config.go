@@ -14,6 +14,7 @@ import (
 
 // Vocab is what the gateway needs of the target's tokenizer. Safe for concurrent use.
 type Vocab interface {
+	// Size returns the number of tokens; ids are below it.
 	Size() int
 	// Encode splits text into tokens; special adds the begin-of-text token where the model wants one.
 	Encode(text string, special bool) []tandem.Token
@@ -57,9 +58,9 @@ var DefaultTimeouts = Timeouts{
 
 // Verifier is what a gateway's sessions need of one, or of a fleet, with the contracts of tandem.Verifier.
 type Verifier interface {
-	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
-	Close(ctx context.Context, id tandem.SessionID) error
-	Submit(ctx context.Context, t tandem.Ticket) error
+	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
+	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
+	Submit(ctx context.Context, t tandem.Ticket) error                 // its verdict comes by Gateway.Deliver
 }
 
 // Config is what New needs. Vocab and Verifier are required.

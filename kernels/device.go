@@ -130,6 +130,7 @@ type Weights interface {
 	// weight with experts is returned as one slice for each of them, in this order; the slices need not lie together, and other experts
 	// need not be in memory. nil stands for all experts, which lie in one slice.
 	Acquire(stage int, experts []int32) ([][]byte, error)
+	// Release ends an Acquire of the stage: its bytes may be replaced.
 	Release(stage int)
 	// Resident reports whether the weights never move, so that a Runner may acquire each stage once for all passes.
 	Resident() bool
@@ -142,7 +143,7 @@ type Store interface {
 	// the matrix. Rows of experts are numbered through; a call begins and ends with such a group of an expert. Calls for
 	// different rows may run at the same time.
 	Pack(w W, row int, src []byte) error
-	Bytes() int64
+	Bytes() int64 // of memory that it takes
 	// Lock keeps the memory from being paged out.
 	Lock() error
 	// Close gives the memory back. A second Close does nothing.
@@ -151,9 +152,9 @@ type Store interface {
 
 // Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.
 type Cache interface {
-	Shape() KVShape
-	Pages() int
-	Bytes() int64
+	Shape() KVShape // of a cell, and of the states of recurrent layers
+	Pages() int     // of PageRows cells each
+	Bytes() int64   // of memory that all of it takes
 	// Copy copies cell src[i] of every layer to cell dst[i], in order of i: a cell just written may be copied again. No pass
 	// may be running.
 	Copy(dst, src []Cell)
@@ -162,8 +163,8 @@ type Cache interface {
 	// Populate makes the system provide bytes [from, to) now, so that a lack of memory is an error here and first use
 	// costs no page fault. from is a multiple of PopulateBytes. The bytes keep their values.
 	Populate(from, to int64) error
-	Lock() error
-	Close()
+	Lock() error // keeps the memory from being paged out
+	Close()      // gives it back; a second Close does nothing
 }
 
 // HostCache is a Cache whose pages and slots lie in this process's memory, so that they can be kept elsewhere and put back.
@@ -171,8 +172,9 @@ type HostCache interface {
 	Cache
 	// Form names the order of the bytes in pages and slots. Bytes of a cache of the same Layers, Type, States and Form mean the same.
 	Form() string
-	// Page returns the bytes of a page, Slot those of a slot, in place. The caller may write to those that no pass reads or writes.
+	// Page returns the bytes of a page, in place. The caller may write to those that no pass reads or writes.
 	Page(i int32) []byte
+	// Slot returns the bytes of a slot, as Page does.
 	Slot(i int32) []byte
 }
 
@@ -186,6 +188,7 @@ type Runner interface {
 	// Start checks a pass and keeps it; then Stage(0), Stage(1) … run it stage by stage, with other devices' parts in
 	// between. The caller may change the pass again once its last stage has run.
 	Start(a *Pass) error
+	// Stage runs stage i of the pass that Start has kept. Each stage runs once, in order.
 	Stage(i int) error
 	// Row returns row i of a buffer, nil if there is none. It holds a result if the last pass had so many rows. The caller may write to
 	// it before a pass and between stages: later stages read what it has written. Valid until the next pass.
@@ -269,7 +272,7 @@ type Probe interface {
 	// Sample measures each limit for about long, in at least one pass of about a millisecond. long should be the duration
 	// of what the limits are compared with.
 	Sample(long time.Duration) (Limits, error)
-	Close()
+	Close() // frees its memory and ends its threads
 }
 
 // MeasureLimits takes samples for about `long` and returns the best, so that other work on the machine has little influence.

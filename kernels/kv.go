@@ -70,7 +70,7 @@ func (s KVShape) Equal(o KVShape) bool {
 		s.Records == o.Records
 }
 
-// SlotBytes returns what all layers take in a slot, and RecordBytes in a record.
+// SlotBytes returns how many bytes all layers take in a slot.
 func (s KVShape) SlotBytes() (n int64) {
 	for _, x := range s.States {
 		n += 4 * int64(x.Floats)
@@ -78,6 +78,7 @@ func (s KVShape) SlotBytes() (n int64) {
 	return n
 }
 
+// RecordBytes returns how many bytes all layers take in a record.
 func (s KVShape) RecordBytes() (n int64) {
 	for _, x := range s.States {
 		n += 4 * int64(x.Record)

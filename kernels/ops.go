@@ -81,9 +81,9 @@ func (r Range) Of(n int) Range {
 type Side int
 
 const (
-	Whole Side = iota
-	Left       // blocks before the cut, and the first Shared KV heads of the block at the cut
-	Right      // the other KV heads of that block, and the blocks behind it
+	Whole Side = iota // all of it
+	Left              // blocks before the cut, and the first Shared KV heads of the block at the cut
+	Right             // the other KV heads of that block, and the blocks behind it
 )
 
 func (c *checker) side(s Side) {

@@ -208,8 +208,10 @@ func (c *checker) attended(out Act, heads, dim int, sinks []float32, gated bool,
 	}
 }
 
+// StoreKV adds a StoreKV: k and v are (rows, KV heads·head size), or what a compressed layer keeps.
 func (p *Program) StoreKV(k, v Buf, layer int) { p.Add(StoreKV{k, v, layer}) }
 
+// Attention adds an Attention of q, (rows, heads·key size), over the keys and values of a layer; out is (rows, heads·value size).
 func (p *Program) Attention(q Buf, layer, heads int, opt AttentionOpt, out Act) {
 	p.Add(Attention{AttentionOpt: opt, Q: q, Layer: layer, Heads: heads, Out: out})
 }

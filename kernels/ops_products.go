@@ -163,6 +163,7 @@ type MatMulOpt struct {
 	Outputs    Range
 }
 
+// MatMul adds a MatMul: in is (rows, w's columns), out (rows, w's rows).
 func (p *Program) MatMul(w W, in Act, out Buf, opt MatMulOpt) {
 	p.Add(MatMul{W: w, In: in, Out: out, Outputs: opt.Outputs, Add: opt.Add, Concurrent: opt.Concurrent})
 }

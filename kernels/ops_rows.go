@@ -353,46 +353,64 @@ func (o TopK) check(c *checker) {
 	c.sameRows(c.buf(o.Logits).Wanted, true)
 }
 
+// Embed adds an Embed without Blank: each row has a token or a Given embedding. out is (rows, w's columns).
 func (p *Program) Embed(w W, out Buf) { p.Add(Embed{W: w, Out: out}) }
 
+// RMSNorm adds an RMSNorm of in; weight is as long as its rows. The program keeps weight.
 func (p *Program) RMSNorm(in Buf, weight []float32, eps float32, out Act) {
 	p.Add(RMSNorm{in, weight, eps, out})
 }
 
+// NormAdd adds a NormAdd of in to out; weight is as long as their rows. The program keeps weight.
 func (p *Program) NormAdd(in Buf, weight []float32, eps float32, out Buf) {
 	p.Add(NormAdd{in, weight, eps, out})
 }
 
+// HeadNorm adds a HeadNorm of b, (rows, heads·len(weight)), in place. The program keeps weight.
 func (p *Program) HeadNorm(b Buf, heads int, weight []float32, eps float32) {
 	p.Add(HeadNorm{b, heads, weight, eps})
 }
 
+// Copy adds a Copy of all rows and columns.
 func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }
 
+// Scale adds a Scale of b, in place.
 func (p *Program) Scale(b Buf, factor float32) { p.Add(Scale{b, factor}) }
 
+// PositionScale adds a PositionScale of b, in place. The program keeps factors.
 func (p *Program) PositionScale(b Buf, every int, factors []float32) {
 	p.Add(PositionScale{b, every, factors})
 }
 
+// SoftCap adds a SoftCap of b, in place.
 func (p *Program) SoftCap(b Buf, cap float32) { p.Add(SoftCap{b, cap}) }
 
+// AddBias adds an AddBias of b, in place; bias is as long as its rows. The program keeps it.
 func (p *Program) AddBias(b Buf, bias []float32) { p.Add(AddBias{b, bias}) }
 
+// RoPE adds a RoPE of b, (rows, heads·headDim), in place. The program keeps r's frequencies.
 func (p *Program) RoPE(b Buf, heads, headDim int, r Rotation) { p.Add(RoPE{b, heads, headDim, r}) }
 
+// SiLUMul adds a Gate: out = silu(gate)·up, number by number.
 func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{SiLU, gate, up, out}) }
 
+// GELUMul adds a Gate: out = gelu(gate)·up, number by number, with the tanh approximation.
 func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{GELU, gate, up, out}) }
 
+// Feed adds a Feed: in becomes the input of products, unchanged.
 func (p *Program) Feed(in Buf, out Act) { p.Add(Feed{in, out}) }
 
+// AddScaled adds an AddScaled: out += factor·in.
 func (p *Program) AddScaled(in Buf, factor float32, out Buf) { p.Add(AddScaled{in, factor, out}) }
 
+// AddSiLU adds an AddSiLU: out += silu(in).
 func (p *Program) AddSiLU(in, out Buf) { p.Add(AddSiLU{in, out}) }
 
+// Blend adds a Blend: out moves towards in by σ(gate). All three have the same shape.
 func (p *Program) Blend(gate, in, out Buf) { p.Add(Blend{gate, in, out}) }
 
+// Gather adds a Gather: out, a WantedBuf, gets the rows of in that have logits.
 func (p *Program) Gather(in, out Buf) { p.Add(Gather{in, out}) }
 
+// TopK adds a TopK of logits, (wanted rows, tokens): see Runner.Top for what it finds.
 func (p *Program) TopK(logits Buf) { p.Add(TopK{logits}) }

@@ -14,6 +14,7 @@ import (
 // Type is a weight format, numbered as in GGUF files.
 type Type uint32
 
+// The formats that devices compute with. Each is described in docs/kernels.md, beside the sum that defines it.
 const (
 	F32    Type = 0
 	F16    Type = 1

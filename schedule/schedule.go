@@ -22,9 +22,9 @@ type Model interface {
 	Forward(batch []engine.Part, topK int) (*engine.Output, error)
 	// Reserve takes the memory that a pass with the part needs; Exhausted if there is too little, and then nothing has changed.
 	Reserve(part *engine.Part) error
-	MaxRows() int
-	MaxWanted() int
-	Prefixes() engine.Prefixes
+	MaxRows() int              // of a pass
+	MaxWanted() int            // rows of a pass that get logits, at most
+	Prefixes() engine.Prefixes // that are kept in memory
 }
 
 // Config says how a model is shared. A field has a default only if its comment says so.

@@ -85,9 +85,8 @@ func (t *Entry) Busy() bool { return t.opening != nil || t.queued }
 
 // Sequence is the part of a session's state in the model that a schedule needs.
 type Sequence interface {
-	// Len returns how many positions are held, Pages in how many pages of memory the sequence lies.
-	Len() int
-	Pages() int
+	Len() int   // positions that are held
+	Pages() int // of memory in which it lies, those that it shares included
 	// Resume takes over as much of the prompt as others have computed by now, and returns how many positions it took over.
 	Resume() int
 	// Follows reports whether it is better to wait for what o is about to compute, because Resume will find it.

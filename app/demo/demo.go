@@ -26,9 +26,9 @@ func (w Way) String() string { return [...]string{"plain decoding", "with specul
 type Origin int
 
 const (
-	FromPrompt Origin = iota
-	FromTarget        // chosen by the target itself
-	FromDraft         // guessed by a drafter, and accepted
+	FromPrompt Origin = iota // given
+	FromTarget               // chosen by the target itself
+	FromDraft                // guessed by a drafter, and accepted
 )
 
 // Piece is a bit of text, such as a token's.
@@ -54,10 +54,10 @@ type Decoder func(ctx context.Context, way Way, tokens int, show func(Piece) err
 
 // View shows a demo. Its methods are called in this order: for each way Begin, any number of Show, and End; then Finish.
 type View interface {
-	Begin(way Way) error
-	Show(p Piece) error
-	End(g Generation) error
-	Finish(r *Result) error
+	Begin(way Way) error    // of a way
+	Show(p Piece) error     // the next piece of its text
+	End(g Generation) error // of the way: its whole text and its figures
+	Finish(r *Result) error // with both ways compared
 }
 
 // Result is the result of a demo.

@@ -38,7 +38,9 @@ type Config struct {
 }
 
 // Info is what a file holds: a *Model or a *Side.
-type Info interface{ Print(to io.Writer) error }
+type Info interface {
+	Print(to io.Writer) error // in words, for a person; an error is of writing
+}
 
 // Of looks into a file. Errors: Invalid, and those of reading it.
 func Of(ctx context.Context, c Config) (Info, error) {

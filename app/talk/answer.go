@@ -13,8 +13,11 @@ import (
 
 // Client is the part of a client.Client that is needed.
 type Client interface {
+	// Generate continues a prompt. An error comes once, as the last of the sequence.
 	Generate(ctx context.Context, r client.Request) iter.Seq2[client.Event, error]
+	// Converse continues a conversation, with the template's variables as JSON, "" for none. Errors as of Generate.
 	Converse(ctx context.Context, messages []client.Message, variables string, r client.Request) iter.Seq2[client.Piece, error]
+	// Detokenize returns the text of tokens.
 	Detokenize(ctx context.Context, tokens []uint32) (string, error)
 }
 

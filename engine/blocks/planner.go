@@ -85,7 +85,7 @@ func (b *Planner) Bias(to kernels.Buf, values []float32) {
 	}
 }
 
-// BufOf and ActOf return a buffer of that name and size for each row: layers share it.
+// BufOf returns a buffer of f32 numbers of that name, (rows, dim). Layers that ask for the same share it.
 func (b *Planner) BufOf(what string, dim int) kernels.Buf {
 	s := slot{what, dim}
 	if _, ok := b.bufs[s]; !ok {
@@ -94,6 +94,7 @@ func (b *Planner) BufOf(what string, dim int) kernels.Buf {
 	return b.bufs[s]
 }
 
+// ActOf returns an input of products of that name, (rows, dim), shared as a BufOf is.
 func (b *Planner) ActOf(what string, dim int) kernels.Act {
 	s := slot{what, dim}
 	if _, ok := b.acts[s]; !ok {

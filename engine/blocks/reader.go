@@ -22,6 +22,7 @@ func NewReader(f *gguf.File, arch string) *Reader {
 	return &Reader{File: f, Arch: arch, read: map[string]bool{}}
 }
 
+// Fail makes an error of kind k that begins with the file's path, unless there was one before.
 func (h *Reader) Fail(k tandem.Kind, format string, args ...any) {
 	if h.Err == nil {
 		h.Err = tandem.Errorf("engine", k, "%s: %s", h.File.Path(), fmt.Sprintf(format, args...))

@@ -129,10 +129,12 @@ func (t *Tensors) Mat(into *kernels.W, name string, rows, cols int) {
 	t.Matrix(into, t.Name(name), true, rows, cols)
 }
 
-// Vec finds a vector, VecIf one that may be missing and then is nil.
+// Vec finds a vector of f32 numbers, of this length or shape.
 func (t *Tensors) Vec(name string, shape ...int) []float32 {
 	return t.Vector(t.Name(name), true, shape...)
 }
+
+// VecIf finds a vector that may be missing, and then is nil.
 func (t *Tensors) VecIf(name string, shape ...int) []float32 {
 	return t.Vector(t.Name(name), false, shape...)
 }
@@ -143,6 +145,8 @@ func (t *Tensors) Norms(feedForward string) {
 	t.FFNNorm = t.Vec(feedForward, t.C.Dim)
 }
 
-// PostNorm finds the norm of attention's output; that of the feed-forward block's is found with PostFFNorm.
-func (t *Tensors) PostNorm()   { t.AttnPost = t.Vec("post_attention_norm.weight", t.C.Dim) }
+// PostNorm finds the norm of attention's output.
+func (t *Tensors) PostNorm() { t.AttnPost = t.Vec("post_attention_norm.weight", t.C.Dim) }
+
+// PostFFNorm finds the norm of the feed-forward block's output.
 func (t *Tensors) PostFFNorm() { t.FFNPost = t.Vec("post_ffw_norm.weight", t.C.Dim) }

@@ -281,6 +281,8 @@ func (a *Assistant) best(i int) (kernels.Top, error) {
 	return a.clusters.name(a.runner.Top(i), chosen)
 }
 
-// Program and Runner are those of a step, for tests that look at every number.
+// Program returns the program of a step, for tests that look at every number.
 func (a *Assistant) Program() *kernels.Program { return a.program }
-func (a *Assistant) Runner() kernels.Runner    { return a.runner }
+
+// Runner returns what runs Program; it stays the assistant's.
+func (a *Assistant) Runner() kernels.Runner { return a.runner }

@@ -24,8 +24,10 @@ func (c *Cache) Copies() *Copies {
 // Form names the order of the bytes: kernels.HostCache.
 func (x *Copies) Form() string { return x.mem.Form() }
 
-// PageBytes returns the size of a page, StateBytes that of the states of recurrent layers behind a page; 0: the model has none.
+// PageBytes returns the size of a page in bytes.
 func (x *Copies) PageBytes() int { return len(x.mem.Page(0)) }
+
+// StateBytes returns the size in bytes of the states of recurrent layers behind a page; 0: the model has none.
 func (x *Copies) StateBytes() int {
 	if x.cache.allSlots == 0 {
 		return 0

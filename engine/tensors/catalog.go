@@ -63,6 +63,7 @@ func (m *Matrix) From(row int) int {
 	return m.Row0 + row/m.Rows*every + row%m.Rows
 }
 
+// Cols returns the inputs of one of m's matrices, as products see it: those of a transposed one are the tensor's rows.
 func (m *Matrix) Cols() int {
 	if m.Across > 0 {
 		return m.Across
@@ -73,6 +74,7 @@ func (m *Matrix) Cols() int {
 	return m.Tensor.Shape[0]
 }
 
+// Kind returns the format in which m's numbers are packed: the tensor's, or f32 for one that is transposed at load.
 func (m *Matrix) Kind() kernels.Type {
 	if m.Across > 0 {
 		return kernels.F32
@@ -103,6 +105,7 @@ func (m *Matrix) Name() string {
 	return fmt.Sprintf("%s[%d:%d]", m.Tensor.Name, m.Row0, m.Row0+m.Rows)
 }
 
+// Fail makes an error of kind k that begins with the file's path, unless there was one before.
 func (c *Catalog) Fail(k tandem.Kind, format string, args ...any) {
 	if c.Err == nil {
 		c.Err = tandem.Errorf("engine", k, "%s: %s", c.File.Path(), fmt.Sprintf(format, args...))

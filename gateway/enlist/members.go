@@ -50,9 +50,9 @@ type Link interface {
 
 // Gateway is the part of a gateway that takes drafters.
 type Gateway interface {
-	Enlist(gateway.Enlisted)
-	Dismiss(name string)
-	DrafterState(name string, up bool)
+	Enlist(gateway.Enlisted)           // sessions may ask it from now on
+	Dismiss(name string)               // it is gone for good: sessions drop it
+	DrafterState(name string, up bool) // whether it answers now
 }
 
 // Config is what NewMembers needs.

@@ -18,9 +18,9 @@ const op = "fleet"
 
 // Verifier is what a fleet needs of one, with the contracts of tandem.Verifier.
 type Verifier interface {
-	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
-	Close(ctx context.Context, id tandem.SessionID) error
-	Submit(ctx context.Context, t tandem.Ticket) error
+	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
+	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
+	Submit(ctx context.Context, t tandem.Ticket) error                 // of a session that is open there
 }
 
 // Gateway is told what its verifiers are together.

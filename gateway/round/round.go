@@ -118,11 +118,11 @@ type Action struct {
 type Judgement uint8
 
 const (
-	Fine       Judgement = iota
-	Arrived              // the ticket that it put reached the verifier
-	Missed               // the verifier has not seen the ticket that its answer says was put
-	Suspicious           // what became of its draft may be its fault: it is given up for the session
-	Garbage              // it has broken a contract: it is given up for the session, and that counts against it
+	Fine       Judgement = iota // nothing speaks against it
+	Arrived                     // the ticket that it put reached the verifier
+	Missed                      // the verifier has not seen the ticket that its answer says was put
+	Suspicious                  // what became of its draft may be its fault: it is given up for the session
+	Garbage                     // it has broken a contract: it is given up for the session, and that counts against it
 )
 
 // New returns a round that has not begun. losses are those of its session.

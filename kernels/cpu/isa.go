@@ -9,14 +9,14 @@ import (
 type ISA int
 
 const (
-	Auto ISA = iota // the best of this machine
-	Generic
-	AVX2
-	AVXVNNI // AVX2 with dot products
-	AVX512
-	NEON     // any ARMv8
-	NEONDot  // with sdot
-	NEONI8MM // with sdot and smmla
+	Auto     ISA = iota // the best of this machine
+	Generic             // C without intrinsics
+	AVX2                // with FMA and F16C
+	AVXVNNI             // AVX2 with dot products
+	AVX512              // with dot products (VNNI)
+	NEON                // any ARMv8
+	NEONDot             // with sdot
+	NEONI8MM            // with sdot and smmla
 )
 
 var isaNames = [...]string{"auto", "generic", "avx2", "avxvnni", "avx512", "neon", "neon-dot", "neon-i8mm"}

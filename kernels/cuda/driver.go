@@ -35,11 +35,12 @@ type Chip struct {
 // Driver is a GPU. All of its methods are called from one goroutine that is locked to its thread. After an error other than *OutOfMemory
 // the device is lost: later calls may fail too, and only Close is of use.
 type Driver interface {
-	Chip() Chip
+	Chip() Chip // what kind of GPU it is; never fails
 	// Free returns how many bytes of memory are free.
 	Free() (int64, error)
 	// Alloc returns memory. Errors: *OutOfMemory.
 	Alloc(bytes int) (Memory, error)
+	// Release gives memory of Alloc back. Nothing that was launched may still use it.
 	Release(m Memory) error
 	// Write copies src to the GPU's memory, after what was launched before and before what is launched next. src may be changed as soon
 	// as it returns.
@@ -55,11 +56,14 @@ type Driver interface {
 	Run(g Graph) error
 	// Wait returns when everything before has ended.
 	Wait() error
+	// Close frees all memory and the GPU. A second Close does nothing.
 	Close()
 }
 
 // Graph is a list of launches that a GPU can start at once.
-type Graph interface{ Close() }
+type Graph interface {
+	Close() // frees it; it must not be running
+}
 
 // OutOfMemory is the error for memory that a GPU does not have.
 type OutOfMemory = kernels.OutOfMemory

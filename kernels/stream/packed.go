@@ -23,7 +23,7 @@ import (
 // File is an open packed file.
 type File interface {
 	io.ReaderAt
-	Close() error
+	Close() error // of the file; reads that are under way end with an error
 }
 
 // Fault is a packed or model file that cannot be read, or whose bytes are not those that were written: the pass has no result.

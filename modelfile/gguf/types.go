@@ -72,6 +72,8 @@ func (t Type) Block() (elems, bytes int) {
 // ValueType is the type of a key's value.
 type ValueType uint32
 
+// The types of values, by their numbers in a file. Float32 and Float64 are IEEE numbers, String is bytes with a length, and Array is
+// values of one type.
 const (
 	U8 ValueType = iota
 	I8

@@ -88,7 +88,7 @@ type Models struct {
 // Device is a kernels.Device that its owner must close, after what runs on it.
 type Device interface {
 	kernels.Device
-	Close()
+	Close() // frees its threads and memory
 }
 
 // mortal is a Device that can be lost while it is in use, such as a GPU.

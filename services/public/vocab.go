@@ -12,12 +12,13 @@ import (
 
 // Vocab is the target's vocabulary. Safe for concurrent use.
 type Vocab interface {
-	Size() int
+	Size() int // tokens: ids are below it
+	// Encode splits text into tokens; special adds the begin-of-text token where the model wants one.
 	Encode(text string, special bool) []tandem.Token
 	// EncodeWithControl also takes control tokens that are written in text as those tokens.
 	EncodeWithControl(text string, special bool) []tandem.Token
-	AppendBytes(dst []byte, t tandem.Token) []byte
-	Decode(tokens []tandem.Token) string
+	AppendBytes(dst []byte, t tandem.Token) []byte // what t prints; nothing for a control token
+	Decode(tokens []tandem.Token) string           // what they print; bytes that are not UTF-8 stay
 }
 
 // maxText is the length limit of a text to tokenise in bytes: its answer fits into a message even if every byte is a token.

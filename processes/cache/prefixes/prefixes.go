@@ -196,8 +196,8 @@ func (t *Tenant) Names(tokens []tandem.Token) []Name {
 type Kind string
 
 const (
-	Page  Kind = "page"
-	State Kind = "state"
+	Page  Kind = "page"  // the keys and values of its positions, in all layers
+	State Kind = "state" // the states of recurrent layers behind its last position
 )
 
 func (t *Tenant) path(n Name, k Kind) string {

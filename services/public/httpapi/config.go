@@ -80,6 +80,7 @@ type Model struct {
 
 // Vocab is the target's vocabulary. Safe for concurrent use.
 type Vocab interface {
+	// Encode splits text into tokens; special adds the begin-of-text token where the model wants one.
 	Encode(text string, special bool) []tandem.Token
 	// EncodeWithControl also takes control tokens that are written in text as those tokens.
 	EncodeWithControl(text string, special bool) []tandem.Token
@@ -93,6 +94,7 @@ type Vocab interface {
 	AppendBytes(dst []byte, t tandem.Token) []byte // what t prints; nothing for a control token
 	// AppendWritten appends what t prints or, if that is nothing, how t is written.
 	AppendWritten(dst []byte, t tandem.Token) []byte
+	// DecodeWritten returns what tokens print, control tokens by their written form.
 	DecodeWritten(tokens []tandem.Token) string
 	// Texts returns what each token that follows prev adds to the text; a character comes with its last token.
 	Texts(prev ...tandem.Token) func(tandem.Token) string

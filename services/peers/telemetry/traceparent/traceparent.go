@@ -13,7 +13,7 @@ import (
 // Carrier is what a span travels in, such as an http.Header.
 type Carrier interface {
 	Get(key string) string // "" for none
-	Set(key, value string)
+	Set(key, value string) // in place of what was there
 }
 
 // carrier makes a Carrier OpenTelemetry's; W3C's propagator asks for no keys.
