@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// room is the pool: the tickets of all drafters and gateways that wait for a pass, whichever way they came. At most one
-// batch waits. The tickets of the running pass do not count, so the next batch can gather meanwhile (Minions' pool: drafters pause
-// while it holds a full batch, and resume when it holds less). Safe for concurrent use.
+// room is the pool: the tickets of all drafters and gateways that wait for a pass, whichever way they came. At most
+// Config.MaxWaiting wait. The tickets of the running pass do not count, so the next batch can gather meanwhile (Minions' pool: drafters
+// pause while it is full, and resume when it holds less). Safe for concurrent use.
 type room struct {
 	most     int
 	counters *tandem.Counters
