@@ -51,7 +51,7 @@ type Event struct {
 	Finished *Finished
 }
 
-// Started is the first event of a generation: the request was admitted with these options.
+// Started is the first event of a generation: the request was admitted with these options, each in the units of Request.
 type Started struct {
 	Session      string
 	PromptTokens []uint32
@@ -99,7 +99,7 @@ type Logprob struct {
 // TopLogprob is one of the likeliest tokens at a position.
 type TopLogprob struct {
 	Token   uint32
-	LogProb float32
+	LogProb float32 // natural logarithm, at most 0
 }
 
 // Round tells how one piece of output came about. Times count from the request's admission.
@@ -143,9 +143,17 @@ type Finished struct {
 // Statistics counts one generation's speculation: Accepted + Rounds = output tokens. It has the fields of tandem.Stats, so that
 // each converts to the other; the compiler checks this.
 type Statistics struct {
-	Rounds, Drafted, DraftedDepth, Accepted, PlainRounds, Reopened int
-	Prefill, Decode, DraftBusy, VerifyBusy                         time.Duration
-	Coordination                                                   []time.Duration // per round
+	Rounds       int             // each commits the accepted drafts and one token of the target's own
+	Drafted      int             // nodes drafted, roots not counted
+	DraftedDepth int             // sum over rounds of the depth of the tree
+	Accepted     int             // drafted tokens that reached the output
+	PlainRounds  int             // rounds without a draft
+	Reopened     int             // times a session was opened again in drafter or verifier
+	Prefill      time.Duration   // from the admission until both models held the prompt
+	Decode       time.Duration   // from the first round's start to the last commit
+	DraftBusy    time.Duration   // draft arithmetic within rounds
+	VerifyBusy   time.Duration   // target arithmetic within rounds
+	Coordination []time.Duration // per round: time in neither; above 10,000 rounds an even sample
 
 	AheadHits                       int            // rounds whose tree had been begun ahead, while the target verified
 	AheadTries                      int            // rounds after which a drafter went on ahead
