@@ -15,7 +15,7 @@ const maxArchitecture = 200 // lines of docs/ARCHITECTURE.md
 // measurements may have wide tables.
 func TestDocs(t *testing.T) {
 	named := regexp.MustCompile("`([a-z][\\w.-]*/[\\w./-]*[\\w/])`")
-	for _, doc := range []string{"CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/decisions.md"} {
+	for _, doc := range []string{"README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/decisions.md"} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
