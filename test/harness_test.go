@@ -10,11 +10,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,25 +36,60 @@ var (
 	filter = flag.String("filter", "", "long forms: only prompts whose id begins with this")
 )
 
-// slowTests build the program anew, or run it where a stranger's machine cannot: in containers, beside a browser or Jaeger, under qemu; or
-// they take long, and what they look at is looked at more briefly by others. `go test ./...` leaves them out; `make slow` and the CI run
-// them. Each calls mayBeSlow.
-const slowTests = "^Test(Box|FleetInContainers|LastCommit|OtherReleases|MixedFleet|MixedFleetARM|Install|ARM|CUDA|CUDAOnARM|" +
-	"Training|Jaeger|Playground.*|Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|" +
-	"ForgedStatesAndGuesses|AnotherVerifier|Rotation|RealConversation|RealCompletion|Crowd|SlowClients|StalledClients|StalledStream|" +
-	"SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory|HugeBodies|HugeMessages)$"
-
-// mayBeSlow skips a slow test unless it is asked for.
+// mayBeSlow skips a test unless -slow or -long asks for it. A slow test builds the program anew, or runs it where a stranger's machine cannot: in
+// containers, beside a browser or Jaeger, under qemu; or it takes long, and others look at the same more briefly. `make slow` and
+// `.ci/run nightly` run all tests that call this or a function that does: slowTests finds them by that.
 func mayBeSlow(t *testing.T) {
 	t.Helper()
 	name, _, _ := strings.Cut(t.Name(), "/")
-	if !regexp.MustCompile(slowTests).MatchString(name) {
-		t.Fatalf("%s is not among slowTests", name)
+	if names, err := slowTests(); err != nil || !slices.Contains(names, name) {
+		t.Fatalf("slowTests does not find that %s calls mayBeSlow (%v)", name, err)
 	}
 	if !*slow && !*long {
 		t.Skip("slow: make slow runs it")
 	}
 }
+
+// slowTests returns the names of the package's tests whose sources call mayBeSlow, themselves or by other functions of the package.
+var slowTests = sync.OnceValues(func() ([]string, error) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		return nil, err
+	}
+	callers := map[string][]string{} // functions by one that they call
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || f.Recv != nil {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok {
+					callers[types.ExprString(call.Fun)] = append(callers[types.ExprString(call.Fun)], f.Name.Name)
+				}
+				return true
+			})
+		}
+	}
+	var names []string
+	found := []string{"mayBeSlow"}
+	for i := 0; i < len(found); i++ {
+		for _, f := range callers[found[i]] {
+			if slices.Contains(found, f) {
+				continue
+			}
+			found = append(found, f)
+			if strings.HasPrefix(f, "Test") {
+				names = append(names, f)
+			}
+		}
+	}
+	return names, nil
+})
 
 // program and labProgram are the paths of tandem, which is tested, and of tandem-lab, which measures it. Both are built once.
 var program, labProgram string
@@ -66,7 +104,12 @@ func TestMain(m *testing.M) {
 	testkit.AtOnce(3) // some wait, for Docker or for a process to end
 	flag.Parse()
 	if run := flag.Lookup("test.run"); *slow && run.Value.String() == "" {
-		_ = run.Value.Set(slowTests)
+		names, err := slowTests()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		_ = run.Value.Set("^(" + strings.Join(names, "|") + ")$") // "^()$", which is no test, if there is none
 	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "tandem-test-bin")
@@ -311,7 +354,7 @@ type prompt struct {
 // prompts returns all test prompts.
 func prompts(t testing.TB) []prompt {
 	t.Helper()
-	data, err := os.ReadFile("testdata/prompts.jsonl")
+	data, err := os.ReadFile("test/testdata/prompts.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
