@@ -10,12 +10,9 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-// TestBarriers: every barrier of the kernels is needed, and tests would see that it is missing: without it some order of the threads gives
-// other bits. With all of them no order does.
+// TestBarriers: no order of the threads gives other bits. With -long: every barrier is needed, and tests would see that it is missing, since
+// without it some order does.
 func TestBarriers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the kernels once for each barrier: skipped with -short")
-	}
 	const seeds = 6
 	run := func(t *testing.T, o emulated.Options) []float32 {
 		d, _ := testdevice.GPU(t, o)
@@ -30,6 +27,9 @@ func TestBarriers(t *testing.T) {
 		if i := kerneltest.FirstDifference(run(t, emulated.Options{Seed: 100 + seed}), want); i >= 0 {
 			t.Fatalf("with threads in order %d, number %d differs", 100+seed, i)
 		}
+	}
+	if !kerneltest.Long() {
+		return // the kernels are compiled once for each barrier
 	}
 	all, err := emulated.Barriers(src.Files)
 	if err != nil || len(all) == 0 {

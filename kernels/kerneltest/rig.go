@@ -41,9 +41,14 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 	}
 }
 
-// MatMul runs the tests of products alone, Extremes those of the largest sums.
-func MatMul(t *testing.T, devices ...kernels.Device)   { matMul(t, devices) }
-func Extremes(t *testing.T, devices ...kernels.Device) { matMulExtremes(t, devices) }
+// Long reports whether -long is set.
+func Long() bool { return *long }
+
+// MatMul runs the tests of products alone, FewMatMul with fewer shapes and widths, for devices that take microseconds for an instruction
+// (all of them with -long), Extremes those of the largest sums.
+func MatMul(t *testing.T, devices ...kernels.Device)    { matMul(t, devices) }
+func FewMatMul(t *testing.T, devices ...kernels.Device) { products(t, devices, !*long) }
+func Extremes(t *testing.T, devices ...kernels.Device)  { matMulExtremes(t, devices) }
 
 // States runs the tests of recurrent layers alone.
 func States(t *testing.T, devices ...kernels.Device) { states(t, devices) }
