@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 type gatewayCmd struct {
@@ -67,12 +67,12 @@ func (c *gatewayCmd) Run(a *app) error {
 }
 
 // requestDefaults returns the values for what a request leaves out.
-func requestDefaults(s settings.Speculation) (public.Defaults, error) {
+func requestDefaults(s settings.Speculation) (ask.Defaults, error) {
 	r := tandem.Request{Prompt: "x", MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}}
 	err := s.Speculate(&r)
 	if err == nil {
 		err = r.Validate(tandem.Limits{})
 	}
-	return public.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Bounds: r.Bounds, Strategy: r.Strategy, Vote: r.Vote,
+	return ask.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Bounds: r.Bounds, Strategy: r.Strategy, Vote: r.Vote,
 		Drafters: r.Drafters, Without: r.Without}, err
 }

@@ -56,7 +56,7 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	req, err := s.cfg.Defaults.request(&tandemv1.GenerateRequest{MaxTokens: r.MaxTokens, Sampling: r.GetSampling(),
+	req, err := request(s.cfg.Defaults, &tandemv1.GenerateRequest{MaxTokens: r.MaxTokens, Sampling: r.GetSampling(),
 		Speculation: r.GetSpeculation(), IgnoreEos: r.IgnoreEos, FullTrace: r.FullTrace, Stop: r.GetStop(), Report: r.Report,
 		CacheSalt: r.GetCacheSalt()})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
@@ -37,7 +38,7 @@ func (everything) Prompt(_ context.Context, of conversation.Conversation) (conve
 // other refuses too, naming the same place.
 func TestBothFrontsChatAlike(t *testing.T) {
 	j := &judge{limits: tandem.Limits{Context: 2000, Vocab: 256}}
-	defaults := public.Defaults{Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+	defaults := ask.Defaults{Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 		Strategy: tandem.StrategyPlanner}
 	texts := budget.NewTexts()
 	web, err := httpapi.New(httpapi.Config{Listen: "127.0.0.1:0", Generator: j, Model: httpapi.Model{Name: "m"}, Defaults: defaults,

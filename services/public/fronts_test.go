@@ -17,6 +17,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
 )
 
@@ -88,7 +89,7 @@ func run(t *testing.T, serve func(context.Context) error) {
 // same field and with the same words for what would be right, and what one takes arrives equal from both.
 func TestBothFrontsAgree(t *testing.T) {
 	j := &judge{limits: tandem.Limits{Context: 1000, Vocab: 256}}
-	defaults := public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+	defaults := ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 		Strategy: tandem.StrategyPlanner}
 	web, err := httpapi.New(httpapi.Config{Listen: "127.0.0.1:0", Generator: j, Model: httpapi.Model{Name: "m"}, Defaults: defaults,
 		Limits: j.limits, Vocab: letters{}})

@@ -20,6 +20,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 func TestSamplingOptions(t *testing.T) {
@@ -79,7 +80,7 @@ func TestBoundsKeepTheStrategy(t *testing.T) {
 			bounds(5, llmcad.Depth, llmcad.Width)},
 	} {
 		var r tandem.Request
-		d := Defaults{Strategy: c.server, Bounds: own}
+		d := ask.Defaults{Strategy: c.server, Bounds: own}
 		if err := d.Speculate(&r, c.asks); err != nil || r.Strategy != c.strategy || r.Bounds != c.bounds {
 			t.Errorf("%v of a server of %s: %s %v, %v: want %s %v", c.asks, c.server, r.Strategy, r.Bounds, err, c.strategy, c.bounds)
 		}
@@ -365,7 +366,7 @@ func FuzzRequest(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		r, err := defaults.request(&m)
+		r, err := request(defaults, &m)
 		if err == nil {
 			err = r.Validate(tandem.Limits{})
 		}

@@ -12,26 +12,13 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // Method is the full name of the call that generates, without a slash in front.
 const Method = "tandem.v1.GenerationService/Generate"
 
 const op = "request"
-
-// Defaults fill in what a request leaves out. A missing seed is drawn at random and told in Started.
-type Defaults struct {
-	MaxTokens int
-	MaxOutput int             // bounds what a request may ask for; 0: the context does
-	Repeats   int             // tandem.Request.Repeats of a request that sets no limit and lets the model end its answer
-	Sampling  tandem.Sampling // Seed is not used
-	Seed      *uint64         // nil: a random one; HTTP alone
-	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree
-	Strategy  tandem.Strategy
-	Vote      tandem.Vote
-	Drafters  []string // that may draft; nil: all that are alive
-	Without   tandem.Technique
-}
 
 // Process is one process behind the gateway, or the gateway itself.
 type Process struct {
@@ -69,7 +56,7 @@ type Member struct {
 type Config struct {
 	Generator tandem.Generator
 	Model     string // the target's name, told in Started
-	Defaults  Defaults
+	Defaults  ask.Defaults
 	Chat      bool            // conversations are answered; told by Describe
 	HTTP      tandem.Sampling // what requests over HTTP take for what they leave out; told by Describe
 	Describe  func(ctx context.Context) Description
@@ -103,7 +90,7 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	if err != nil {
 		return err
 	}
-	req, err := s.cfg.Defaults.request(r)
+	req, err := request(s.cfg.Defaults, r)
 	if err != nil {
 		return withPath(err)
 	}
@@ -148,7 +135,7 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 		d = d.Bare()
 	}
 	out := &tandemv1.DescribeResponse{Version: d.Version, Model: d.Model, Vocabulary: int32(d.Vocab), Context: int32(d.Context),
-		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: s.cfg.Defaults.speculation(),
+		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: speculation(s.cfg.Defaults),
 		MaxTokens: int32(s.cfg.Defaults.MaxTokens), Counters: d.Counters, Chat: s.cfg.Chat, HttpSampling: fromSampling(s.cfg.HTTP)}
 	out.Sampling.Seed, out.HttpSampling.Seed = nil, nil
 	for _, m := range d.Fleet {

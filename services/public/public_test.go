@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +34,7 @@ func (g generator) Generate(ctx context.Context, r tandem.Request, s tandem.Sink
 	return g.run(ctx, r, s)
 }
 
-var defaults = Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+var defaults = ask.Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 	Strategy: tandem.StrategyPlanner}
 
 func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {

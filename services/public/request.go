@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // tenant returns the tenant of a call, by the token in its metadata.
@@ -82,7 +82,7 @@ func withPath(err error) error {
 }
 
 // request decodes r; d fills in what it leaves out. The generator validates the values.
-func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
+func request(d ask.Defaults, r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
 		FullTrace: r.GetFullTrace(), Report: r.GetReport(), Written: r.GetWritten(), CacheSalt: r.GetCacheSalt()}
 	switch p := r.GetPrompt().(type) {
@@ -142,46 +142,8 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 		slices.SortFunc(to.Bias, func(a, b tandem.Bias) int { return cmp.Compare(a.Token, b.Token) })
 	}
 	if to.Seed = from.GetSeed(); from.Seed == nil {
-		to.Seed = randomSeed()
+		to.Seed = ask.RandomSeed()
 	}
-}
-
-// Speculate sets req's fields about speculation from s, and from d where s leaves something out. Bounds in s bound the strategy that
-// runs without them; only s.Strategy names another one, which begins with its own default bounds. An explicit zero does not mean "none".
-func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
-	req.Strategy, req.Vote, req.Drafters, req.Without = d.Strategy, d.Vote, d.Drafters, d.Without
-	if s.Enabled != nil && !s.GetEnabled() {
-		return nil
-	}
-	req.Bounds = d.Bounds
-	if s.Strategy != nil {
-		if req.Strategy = tandem.Strategy(s.GetStrategy()); req.Strategy != d.Strategy {
-			req.Bounds = tandem.DefaultBounds(req.Strategy)
-		}
-	}
-	p := &req.Bounds
-	asked := false
-	for _, f := range []struct {
-		from *int32
-		to   *int
-	}{{s.Nodes, &p.Nodes}, {s.Depth, &p.Depth}, {s.Width, &p.Width}} {
-		if f.from != nil {
-			*f.to, asked = int(*f.from), true
-		}
-	}
-	if asked && *p == (tandem.Bounds{}) {
-		return wrong("nodes", "tree 0/0/0: want at least 2/1/1, or speculation not enabled")
-	}
-	if s.Vote != nil {
-		req.Vote = tandem.Vote(s.GetVote())
-	}
-	if len(s.GetDrafters()) > 0 {
-		req.Drafters = s.GetDrafters()
-	}
-	if len(s.GetWithout()) > 0 {
-		req.Without, err = tandem.ParseTechniques(s.GetWithout())
-	}
-	return err
 }
 
 const maxRequestID = 128 // bytes
@@ -195,11 +157,7 @@ func RequestID(own string) string {
 	if sane {
 		return own
 	}
-	return fmt.Sprintf("req_%016x", randomSeed())
-}
-
-func randomSeed() uint64 {
 	var b [8]byte
 	_, _ = crand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:])
+	return fmt.Sprintf("req_%x", b)
 }

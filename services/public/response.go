@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 func fromStarted(e tandem.Started, model string) *tandemv1.Started {
@@ -122,7 +123,7 @@ func fromSampling(s tandem.Sampling) *tandemv1.Sampling {
 }
 
 // speculation encodes d, every field set.
-func (d Defaults) speculation() *tandemv1.Speculation {
+func speculation(d ask.Defaults) *tandemv1.Speculation {
 	return fromSpeculation(tandem.Request{Bounds: d.Bounds, Strategy: d.Strategy, Vote: d.Vote, Drafters: d.Drafters, Without: d.Without})
 }
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -60,7 +60,7 @@ func serve(t *testing.T, template, says string) served {
 	}
 	model := &scripted{says: says, vocab: vocab}
 	s, err := httpapi.New(httpapi.Config{Listen: "127.0.0.1:0", Generator: model, Model: httpapi.Model{Name: "m", Architecture: "llama"},
-		Defaults: public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+		Defaults: ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 			Strategy: tandem.StrategyPlanner},
 		Limits: tandem.Limits{Context: 1 << 14, Vocab: vocab.Size()}, Vocab: vocab, Chat: c, Counters: new(tandem.Counters)})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/shm"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
 	"github.com/tandem-llm/tandem/services/public/httpapi/playground"
@@ -37,7 +38,7 @@ type Config struct {
 	ChatTemplate string // file with the Jinja template of chats; "": the model's own
 	ChatKwargs   string // JSON object of variables for the template, where a request has none; "": none
 	Rules        gateway.Rules
-	Defaults     public.Defaults
+	Defaults     ask.Defaults
 	Sampling     tandem.Preset // over HTTP, for what a request leaves out; it takes precedence over the file's values
 	KeepAwake    bool          // keep processors out of deep idle states while requests run
 

@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/public"
+	front "github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // patience is how long a test waits for something that the system does by itself.
@@ -80,7 +80,7 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	serve := func(ctx context.Context) error {
 		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifiers: []string{s.addr("verifier")},
 			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
-			Defaults: public.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
+			Defaults: front.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
 				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}}
 		for _, f := range change {
 			f(&c)

@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
-type defaults = public.Defaults
+type defaults = ask.Defaults
 
 // An answer that is sent as a whole is bounded, because it stays in memory until its client has taken it.
 const (

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 )
@@ -30,9 +31,9 @@ type Config struct {
 	Embedder    tandem.Embedder // nil: there are no vectors
 	Width       int             // of vectors; 0: the model makes none
 	Model       Model
-	Build       string          // version of this program
-	Defaults    public.Defaults // of requests; oai.ToTheEnd as MaxTokens: to the end of the context
-	Limits      tandem.Limits   // those of the generator; Context and Vocab must be set
+	Build       string        // version of this program
+	Defaults    ask.Defaults  // of requests; oai.ToTheEnd as MaxTokens: to the end of the context
+	Limits      tandem.Limits // those of the generator; Context and Vocab must be set
 	Vocab       Vocab
 	Chat        conversation.Chat                        // nil: the model has no chat template, and chats are refused
 	Health      func(context.Context) Health             // nil: always ready

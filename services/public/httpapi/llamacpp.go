@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
@@ -36,7 +36,7 @@ func (s *Server) infill(w http.ResponseWriter, c *call) error {
 func (s *Server) completeNative(w http.ResponseWriter, c *call,
 	translate func([]byte, llamacpp.Options) (*llamacpp.Plan, error)) error {
 	var plan *llamacpp.Plan
-	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+	o, b, err := s.read(w, c, func(body io.Reader, d ask.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err != nil {
 			return nil, err

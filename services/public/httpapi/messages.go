@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi/anthropic"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
@@ -66,8 +66,8 @@ func (s *Server) messages(w http.ResponseWriter, c *call) error {
 }
 
 // readMessages returns the decoder of a body.
-func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, public.Defaults, oai.Limits) (*oai.Call, error) {
-	return func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+func (s *Server) readMessages(c *call, countOnly bool) func(io.Reader, ask.Defaults, oai.Limits) (*oai.Call, error) {
+	return func(body io.Reader, d ask.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err != nil {
 			return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/ollama"
@@ -101,7 +101,7 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, c *call) error {
 func (s *Server) ollama(w http.ResponseWriter, c *call,
 	translate func([]byte, ollama.Limits, func(string)) (*ollama.Plan, error)) error {
 	var plan *ollama.Plan
-	o, b, err := s.read(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+	o, b, err := s.read(w, c, func(body io.Reader, d ask.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
 			plan, err = translate(raw, s.ollamaLimits(), c.ignored.add)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/responses"
@@ -19,7 +19,7 @@ import (
 // respond answers /v1/responses.
 func (s *Server) respond(w http.ResponseWriter, c *call) error {
 	var plan *responses.Plan
-	o, prompts, output, err := s.readChat(w, c, func(body io.Reader, d public.Defaults, l oai.Limits) (*oai.Call, error) {
+	o, prompts, output, err := s.readChat(w, c, func(body io.Reader, d ask.Defaults, l oai.Limits) (*oai.Call, error) {
 		raw, err := readWhole(body)
 		if err == nil {
 			plan, err = responses.Read(c.Context(), raw, s.cfg.Strict, c.ignored.add)

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/text/calls"
@@ -213,7 +213,7 @@ func (lines) Prompt(_ context.Context, of conversation.Conversation) (conversati
 	return p, nil
 }
 
-var testDefaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+var testDefaults = ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 	Strategy: tandem.StrategyPlanner}
 
 // site is a running server.

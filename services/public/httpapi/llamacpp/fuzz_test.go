@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -25,7 +25,7 @@ func FuzzBodies(f *testing.F) {
 			plan, err := translate(body, o)
 			if err == nil {
 				var c *oai.Call
-				c, err = oai.ReadCompletion(bytes.NewReader(plan.Body), public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
+				c, err = oai.ReadCompletion(bytes.NewReader(plan.Body), ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
 					oai.Limits{Text: 1 << 16, Tokens: 1 << 10})
 				for i := range plan.Mixed {
 					if err == nil && i >= len(c.Prompts) {

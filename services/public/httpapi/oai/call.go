@@ -10,7 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
@@ -71,16 +71,16 @@ type Prompt struct {
 
 // ReadChat decodes a body of /v1/chat/completions; d fills in what it leaves out. Errors: Invalid and Unsupported,
 // with the field; *Error for a text beyond the limits; those of body.
-func ReadChat(body io.Reader, d public.Defaults, l Limits) (*Call, error) {
+func ReadChat(body io.Reader, d ask.Defaults, l Limits) (*Call, error) {
 	return readCall(body, &Call{Chat: true}, chatOnly, "messages", d, l)
 }
 
 // ReadCompletion decodes a body of /v1/completions.
-func ReadCompletion(body io.Reader, d public.Defaults, l Limits) (*Call, error) {
+func ReadCompletion(body io.Reader, d ask.Defaults, l Limits) (*Call, error) {
 	return readCall(body, &Call{}, completionOnly, "prompt", d, l)
 }
 
-func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d public.Defaults, l Limits) (*Call, error) {
+func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d ask.Defaults, l Limits) (*Call, error) {
 	c.N, c.bestOf, c.parallel, c.opens = 1, unset, true, true
 	c.Request = tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}
 	err := read(body, l, needed, func(name string) func(string, *source) error {
@@ -104,7 +104,7 @@ func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d p
 const unset = -1 << 40
 
 // finish checks fields against each other.
-func (c *Call) finish(d public.Defaults, l Limits) error {
+func (c *Call) finish(d ask.Defaults, l Limits) error {
 	prompts := max(len(c.Prompts), 1)
 	switch {
 	case c.N < 1 || c.N > MostChoices:

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
-var defaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1, Bias: []tandem.Bias{{Token: 3, Add: 1}}},
+var defaults = ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1, Bias: []tandem.Bias{{Token: 3, Add: 1}}},
 	Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}}
 
 var testLimits = Limits{Text: 1 << 10, Tokens: 64}

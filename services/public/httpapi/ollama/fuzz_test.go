@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -18,7 +18,7 @@ func FuzzBodies(f *testing.F) {
 		for _, translate := range []func([]byte, Limits, func(string)) (*Plan, error){Chat, Generate} {
 			plan, err := translate(body, Limits{Context: 1 << 10, Vocab: 300}, func(string) {})
 			if err == nil && !plan.Load {
-				d, l := public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}}, oai.Limits{Text: 1 << 16, Tokens: 1 << 10}
+				d, l := ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}}, oai.Limits{Text: 1 << 16, Tokens: 1 << 10}
 				read := oai.ReadChat
 				if plan.Raw {
 					read = oai.ReadCompletion

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -25,7 +25,7 @@ func FuzzRead(f *testing.F) {
 			if !json.Valid(chat) {
 				t.Fatalf("%s becomes %s", body, chat)
 			}
-			_, err = oai.ReadChat(bytes.NewReader(chat), public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
+			_, err = oai.ReadChat(bytes.NewReader(chat), ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
 				oai.Limits{Text: 1 << 16, Tokens: 1 << 10})
 		}
 		if err != nil && oai.FromError(err).Status >= 500 {
