@@ -170,8 +170,8 @@ func (r *Request) checkChat(ignored func(name string)) (err error) {
 	return nil
 }
 
-// wholeText is the name of a repeat penalty that looks at the whole text, in vLLM and transformers.
-const wholeText = "repetition_penalty"
+// WholeText is the name of a repeat penalty that looks at the whole text, in vLLM and transformers.
+const WholeText = "repetition_penalty"
 
 // sampling sets how tokens are drawn, and how many, where that follows from several options.
 func (r *Request) sampling(d Defaults) {
@@ -179,7 +179,7 @@ func (r *Request) sampling(d Defaults) {
 	switch {
 	case window != "" && s.RepeatLast == 0: // no token is penalised
 		s.RepeatPenalty = 1
-	case window == "" && strings.HasSuffix(r.Said("repeat_penalty"), wholeText):
+	case window == "" && strings.HasSuffix(r.Said("repeat_penalty"), WholeText):
 		s.RepeatLast = tandem.MaxRepeatLast
 	}
 	if s.TopP == 0 && r.Said("top_p") != "" { // the likeliest tokens that together have any probability: one
