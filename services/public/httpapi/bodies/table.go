@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/ask"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // api is a set of APIs whose bodies ask for something.

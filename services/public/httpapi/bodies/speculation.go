@@ -1,7 +1,7 @@
 package bodies
 
 import (
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 const maxNames = 16

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/ask"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // nativeBody is what a body of llama.cpp's server says beside the options.

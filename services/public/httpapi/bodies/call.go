@@ -9,8 +9,8 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/ask"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // Limits bound what is kept of a body, and say what becomes of fields without an effect.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/ask"
-	"github.com/tandem-llm/tandem/services/conversation"
+	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // tool is a tool as an API sends it.

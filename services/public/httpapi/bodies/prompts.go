@@ -4,8 +4,8 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/ask"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // maxPromptTokens bounds what is read of a prompt in tokens before the context is looked at.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/ask"
-	"github.com/tandem-llm/tandem/services/conversation"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // Attribution begins a system block that Claude Code changes with every request. It says who asks, not what, and would cost the whole

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/services/ask"
+	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
 // offer is what a body of the Responses API says beside the options.
