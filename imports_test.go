@@ -49,8 +49,8 @@ var rooms = map[string][]string{
 	// which tokens a draft can say is found with a tokenizer
 	"modelfile/trim": {".", "modelfile", "text"},
 	// what text is without a model
-	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
-	"text/chat": {".", "modelfile", "text"},
+	"text":      {".", "modelfile", "golang.org/x/text"},         // x/text: Unicode's normal form C
+	"text/chat": {".", "modelfile", "text", "golang.org/x/text"}, // x/text: upper and lower case as Unicode has them
 	// what models write, taken apart: bytes in, pieces out
 	"text/calls": {},
 

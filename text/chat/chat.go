@@ -19,12 +19,10 @@ package chat
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -33,25 +31,6 @@ import (
 )
 
 const op = "chat"
-
-// limits bound what one template may cost. A conversation of 2,000 turns and 2 MB takes 170,000 steps in ChatML.
-type limits struct {
-	steps  int           // nodes evaluated, loop turns, 256-byte pieces copied
-	depth  int           // expressions, statements and macro calls inside one another
-	spent  int           // bytes of all strings, lists and dictionaries made, including those already dropped
-	output int           // bytes rendered
-	cpu    time.Duration // processor time of one Render
-}
-
-// trial are the limits of one rendering that finds out what a template does. A usual one takes a tenth of them; a template that passes
-// them counts as one that does nothing special.
-var trial = limits{steps: 1 << 16, depth: 1000, spent: 4 << 20, output: 256 << 10, cpu: 500 * time.Millisecond}
-
-// errLimit is in the error of a template that passes a limit.
-var errLimit = errors.New("the template")
-
-// defaults keep one rendering, with the source and its tree, below 64 MiB.
-var defaults = limits{steps: 1 << 19, depth: 1000, spent: 32 << 20, output: 4 << 20, cpu: 5 * time.Second}
 
 const (
 	maxSource = 256 << 10 // bytes; the longest templates in use have some 20 KiB
@@ -120,11 +99,10 @@ func Parse(source string, special Special) (*Template, error) {
 	if len(source) > maxSource {
 		return nil, tandem.Errorf(op, tandem.Invalid, "chat template has %d bytes: at most %d are read", len(source), maxSource)
 	}
-	body, err := parse(source)
+	body, hides, reads, err := parse(source)
 	if err != nil {
 		return nil, err
 	}
-	hides, reads := hidden(body)
 	return &Template{source: source, body: body, hides: hides, reads: reads, special: special, limits: defaults}, nil
 }
 
@@ -172,153 +150,73 @@ func (t *Template) quotes(messages []Message) bool {
 
 // render is Render within limits; asString says how the template wants the arguments of tool calls.
 func (t *Template) render(ctx context.Context, messages []Message, o Options, asString bool, within limits) (Rendered, error) {
-	return (&run{ctx: ctx, limits: within, now: o.Now}).render(t, messages, o, asString)
+	return t.metered(&meter{ctx: ctx, limits: within}, messages, o, asString)
 }
 
-func (r *run) render(t *Template, messages []Message, o Options, asString bool) (out Rendered, err error) {
+func (t *Template) metered(m *meter, messages []Message, o Options, asString bool) (out Rendered, err error) {
 	runtime.LockOSThread() // so that the thread's processor time is the rendering's
 	defer runtime.UnlockOSThread()
-	r.begun = threadTime()
-	if r.now.IsZero() {
-		r.now = time.Now()
-	}
-	r.out = &builder{r: r}
+	m.begun = threadTime()
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
 		case failure:
 			out, err = Rendered{}, p.err
 		default:
-			out, err = Rendered{}, tandem.Errorf(op, tandem.Internal, "template line %d: %v", r.line, p)
+			out, err = Rendered{}, tandem.Errorf(op, tandem.Internal, "template line %d: %v", m.line, p)
 		}
 	}()
-	top := r.variables(t.special, messages, o, asString)
-	r.exec(t.body, r.newScope(top, t.hides))
+	r := &run{meter: m, out: &builder{m: m, most: m.limits.output}}
+	r.exec(t.body, r.newScope(t.variables(r, messages, o, asString), t.hides))
 	done := r.out.text()
 	return Rendered{Text: done.s, User: done.user}, nil
 }
 
-// variables returns a template's initial scope.
-func (r *run) variables(special Special, messages []Message, o Options, asString bool) *scope {
+// variables returns the scope that a template begins with.
+func (t *Template) variables(r *run, messages []Message, o Options, asString bool) *scope {
+	m := r.meter
 	size := len(o.Tools)
 	turns := &list{}
-	for _, m := range messages {
-		size += len(m.Role) + len(m.Content) + len(m.Name) + len(m.Reasoning) + len(m.ToolCallID) + len(m.ToolCalls)
+	for _, turn := range messages {
+		size += len(turn.Role) + len(turn.Content) + len(turn.Name) + len(turn.Reasoning) + len(turn.ToolCallID) + len(turn.ToolCalls)
 		if size > maxInput {
-			r.fail(tandem.Invalid, "the conversation has more than %d bytes", maxInput)
+			m.invalid("the conversation has more than %d bytes", maxInput)
 		}
-		r.push(turns, r.message(m, asString))
+		turns.push(m, turn.value(m, asString))
 	}
-	sc := r.newScope(nil, nil)
-	sc.set("messages", turns)
-	sc.set("tools", r.decode("tools", o.Tools))
-	sc.set("documents", nil)
-	sc.set("add_generation_prompt", o.AddGenerationPrompt)
-	sc.set("bos_token", lit(special.BOS))
-	sc.set("eos_token", lit(special.EOS))
+	if o.Now.IsZero() {
+		o.Now = time.Now()
+	}
+	sc := &scope{}
+	r.set(sc, "strftime_now", strftimeNow(o.Now))
+	r.set(sc, "messages", turns)
+	r.set(sc, "tools", decode(m, "tools", o.Tools))
+	r.set(sc, "documents", nil)
+	r.set(sc, "add_generation_prompt", o.AddGenerationPrompt)
+	r.set(sc, "bos_token", lit(t.special.BOS))
+	r.set(sc, "eos_token", lit(t.special.EOS))
 	for name, v := range o.Extra {
-		sc.set(name, r.valueOf(name, v))
+		r.set(sc, name, valueOf(m, name, v))
 	}
 	return sc
 }
 
-func (r *run) message(m Message, asString bool) *dict {
+// value returns a message as a template's value.
+func (turn Message) value(m *meter, asString bool) *dict {
 	d := &dict{}
-	r.put(d, lit("role"), role(m.Role))
-	r.put(d, lit("content"), caller(m.Content))
+	d.put(m, lit("role"), role(turn.Role))
+	d.put(m, lit("content"), caller(turn.Content))
 	for _, f := range [...]struct{ name, value string }{
-		{"name", m.Name}, {"reasoning_content", m.Reasoning}, {"tool_call_id", m.ToolCallID},
+		{"name", turn.Name}, {"reasoning_content", turn.Reasoning}, {"tool_call_id", turn.ToolCallID},
 	} {
 		if f.value != "" {
-			r.put(d, lit(f.name), caller(f.value))
+			d.put(m, lit(f.name), caller(f.value))
 		}
 	}
-	if len(m.ToolCalls) > 0 {
-		calls := r.decode("tool_calls", m.ToolCalls)
-		r.callArguments(calls, asString)
-		r.put(d, lit("tool_calls"), calls)
+	if len(turn.ToolCalls) > 0 {
+		calls := decode(m, "tool_calls", turn.ToolCalls)
+		callArguments(m, calls, asString)
+		d.put(m, lit("tool_calls"), calls)
 	}
 	return d
 }
-
-// run is one rendering in progress, on one goroutine. Its methods panic with a failure when the rendering cannot go
-// on, and Render turns that into an error: otherwise every node of the evaluator would need an error path.
-type run struct {
-	ctx    context.Context
-	limits limits
-	begun  time.Duration // the thread's processor time then
-	now    time.Time
-
-	steps, polled int // polled: steps when the clock was last looked at
-	spentBytes    int
-	depth         int
-	line          int // of the statement under way
-	out           *builder
-	printed       text   // what a filter block printed, while its filters run
-	caller        *macro // of {% call %}, until its call begins
-}
-
-type failure struct{ err error }
-
-func (r *run) fail(k tandem.Kind, format string, args ...any) {
-	panic(failure{failed(r.line, k, format, args...)})
-}
-
-// failed is an error at a line; 0 for none.
-func failed(line int, k tandem.Kind, format string, args ...any) error {
-	err := tandem.Errorf(op, k, format, args...)
-	if line > 0 {
-		var e *tandem.Error
-		errors.As(err, &e)
-		err = tandem.Errorf(op, k, "template line %d: %w", line, e.Err)
-	}
-	return err
-}
-
-// step counts n units of work.
-func (r *run) step(n int) {
-	r.steps += n
-	if r.steps > r.limits.steps {
-		r.fail(tandem.Invalid, "%w takes more than %d steps", errLimit, r.limits.steps)
-	}
-	if r.steps-r.polled < 1024 {
-		return
-	}
-	r.polled = r.steps
-	if err := r.ctx.Err(); err != nil {
-		r.fail(tandem.KindOf(err), "%w", err)
-	}
-	if threadTime()-r.begun > r.limits.cpu {
-		r.fail(tandem.Invalid, "%w takes more than %v of processor time", errLimit, r.limits.cpu)
-	}
-}
-
-// threadTime returns the processor time of the calling thread, 0 if the system does not tell it.
-func threadTime() time.Duration {
-	const thread = 1 // RUSAGE_THREAD of Linux
-	var u syscall.Rusage
-	if syscall.Getrusage(thread, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// spend counts bytes that are about to be allocated or read.
-func (r *run) spend(bytes int) {
-	r.work(bytes)
-	r.spentBytes += bytes
-	if r.spentBytes > r.limits.spent {
-		r.fail(tandem.Invalid, "%w makes more than %d bytes of values", errLimit, r.limits.spent)
-	}
-}
-
-// work counts bytes that are about to be read.
-func (r *run) work(bytes int) { r.step(1 + bytes/256) }
-
-func (r *run) enter() {
-	if r.depth++; r.depth > r.limits.depth {
-		r.fail(tandem.Invalid, "%w nests or calls itself more than %d deep", errLimit, r.limits.depth)
-	}
-}
-
-func (r *run) leave() { r.depth-- }

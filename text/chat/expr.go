@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -70,21 +71,8 @@ func (p *parser) items(read func() expr, end string) (items []expr, several bool
 	}
 }
 
-func (p *parser) or() expr {
-	e := p.and()
-	for p.skipName("or") {
-		e = &binary{"or", e, p.and()}
-	}
-	return e
-}
-
-func (p *parser) and() expr {
-	e := p.not()
-	for p.skipName("and") {
-		e = &binary{"and", e, p.not()}
-	}
-	return e
-}
+func (p *parser) or() expr  { return p.chain(p.and, "or") }
+func (p *parser) and() expr { return p.chain(p.not, "and") }
 
 func (p *parser) not() expr {
 	if !p.skipName("not") {
@@ -121,9 +109,9 @@ func (p *parser) compare() expr {
 // chain reads operators of one precedence, from the left.
 func (p *parser) chain(operand func() expr, ops ...string) expr {
 	e := operand()
-	for slices.Contains(ops, p.cur().kind) {
-		op := p.next().kind
-		e = &binary{op, e, operand()}
+	for slices.Contains(ops, p.cur().kind) || p.is("name") && slices.Contains(ops, p.cur().val) {
+		op := p.next()
+		e = &binary{cmp.Or(op.val, op.kind), e, operand()}
 	}
 	return e
 }
@@ -151,8 +139,8 @@ func (p *parser) unary(withFilters bool) expr {
 	if p.is("-") || p.is("+") {
 		p.enter()
 		defer p.leave()
-		minus := p.next().kind == "-"
-		e = &signed{minus, p.unary(false)}
+		negative := p.next().kind == "-"
+		e = &minus{negative, p.unary(false)}
 	} else {
 		e = p.primary()
 	}
@@ -179,10 +167,12 @@ func (p *parser) primary() expr {
 		if v, ok := words[t.val]; ok {
 			return &constant{v}
 		}
+		p.names.read(t.val)
 		for _, m := range p.macros {
 			m.caller = m.caller || t.val == "caller"
-			m.kwargs = m.kwargs || t.val == "kwargs"
-			m.varargs = m.varargs || t.val == "varargs"
+			if (t.val == "kwargs" || t.val == "varargs") && !slices.Contains(m.params, t.val) {
+				p.fail(tandem.Unsupported, "tandem does not know %s of a macro", t.val)
+			}
 		}
 		return &variable{t.val}
 	case "string":

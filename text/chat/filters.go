@@ -2,240 +2,292 @@ package chat
 
 import (
 	"slices"
-
-	"github.com/tandem-llm/tandem"
+	"strconv"
+	"strings"
 )
 
-// filters are those of Jinja2, with tojson as transformers has it. Each gets the value before the bar and its own values.
-var filters map[string]func(r *run, v any, a args) any
+// filter is one of Jinja2's, with tojson as transformers has it: it gets the value before the bar and its own values.
+type filter func(v any, a args) any
 
-// noFilters are filters of Jinja2 that tandem refuses by name.
-var noFilters = map[string]bool{"pprint": true, "random": true, "striptags": true, "urlize": true, "wordwrap": true}
+var filters map[string]filter
+
+// noFilters are filters of Jinja2 that tandem does not have.
+var noFilters = strings.Fields("abs attr center e escape filesizeformat float forceescape pprint random reverse slice " +
+	"striptags sum truncate urlencode urlize wordcount wordwrap xmlattr")
 
 func init() { // not an initial value: map calls filters by name
-	filters = map[string]func(r *run, v any, a args) any{
-		"abs": absolute, "attr": attrFilter, "batch": batch, "capitalize": asText("capitalize"), "center": center, "count": lengthFilter,
-		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsort, "e": escapeFilter, "escape": escapeFilter,
-		"filesizeformat": filesize, "first": first, "float": toFloat, "forceescape": forceEscape, "format": formatFilter,
-		"groupby": groupby, "indent": indent, "int": toInt, "items": itemsFilter, "join": joined, "last": last,
-		"length": lengthFilter, "list": listFilter, "lower": asText("lower"), "map": mapped, "max": extreme(true), "min": extreme(false),
-		"reject": selected(false, false), "rejectattr": selected(true, false), "replace": replaceFilter, "reverse": reverseFilter,
-		"round": roundFilter, "safe": safe, "select": selected(false, true), "selectattr": selected(true, true), "slice": sliced,
-		"sort": sorted, "string": stringFilter, "sum": sum, "title": titleFilter, "tojson": (*run).toJSON, "trim": trim,
-		"truncate": truncate, "unique": unique, "upper": asText("upper"), "urlencode": urlencode, "wordcount": wordcount,
-		"xmlattr": xmlattr,
+	filters = map[string]filter{
+		"batch": batch, "capitalize": onText(capitalize), "count": lengthFilter, "d": defaultFilter,
+		"default": defaultFilter, "dictsort": dictsort, "first": first,
+		"format": formatFilter, "groupby": groupby, "indent": indent, "int": toInt, "items": itemsFilter, "join": joined, "last": last,
+		"length": lengthFilter, "list": listFilter, "lower": onText(lower), "map": mapped, "max": extreme(true), "min": extreme(false),
+		"reject": selected(false, false), "rejectattr": selected(true, false), "replace": replaceFilter,
+		"round": round, "safe": safe, "select": selected(false, true), "selectattr": selected(true, true), "sort": sorted,
+		"string": stringFilter, "title": onText(titleWords), "tojson": toJSON, "trim": trim, "unique": unique,
+		"upper": onText(upper),
 	}
 }
 
 func noFilter(name string) string {
-	if noFilters[name] {
+	if slices.Contains(noFilters, name) {
 		return "filter " + short(name) + " of Jinja is not one that tandem has"
 	}
 	return "filter " + short(name) + " is not one that tandem knows"
 }
 
-// filter is v|name(a).
-func (r *run) filter(name string, v any, a args) any {
+// applyFilter is v|name(a).
+func applyFilter(name string, v any, a args) any {
 	f := filters[name]
 	if f == nil {
-		r.fail(tandem.Unsupported, "%s", noFilter(name))
+		a.m.refused(noFilter(name))
 	}
 	a.what = name
-	return f(r, v, a)
+	return f(v, a)
 }
 
-func defaultFilter(r *run, v any, a args) any {
-	p := r.bind(a, 0, "default_value", "boolean")
-	_, missing := v.(undefined)
-	if missing || p.truth(1) && !truth(v) {
+func defaultFilter(v any, a args) any {
+	p := a.bind(0, "default_value", "boolean")
+	if isUndefined(v) || p.truth(1) && !truth(v) {
 		return p.or(0, text{})
 	}
 	return v
 }
 
-func attrFilter(r *run, v any, a args) any {
-	name := r.bind(a, 1, "name").text(0)
-	if got, ok := r.attribute(v, name.s); ok {
-		return got
-	}
-	return undefined{name: name.s}
-}
-
-func lengthFilter(r *run, v any, a args) any {
-	r.bind(a, 0)
-	n, ok := r.length(v)
+func lengthFilter(v any, a args) any {
+	a.bind(0)
+	n, ok := length(a.m, v)
 	if !ok {
-		r.fail(tandem.Invalid, "%s has no length", kind(v))
+		a.m.invalid("%s has no length", kind(v))
 	}
 	return n
 }
 
-func listFilter(r *run, v any, a args) any {
-	r.bind(a, 0)
-	return r.listOf(slices.Clone(r.items(v))...)
+func listFilter(v any, a args) any {
+	a.bind(0)
+	return newList(a.m, slices.Clone(items(a.m, v))...)
 }
 
-func first(r *run, v any, a args) any {
-	r.bind(a, 0)
-	if e, ok := r.each(v)(); ok {
+func first(v any, a args) any {
+	a.bind(0)
+	if e, ok := each(a.m, v)(); ok {
 		return e
 	}
 	return undefined{name: "the first element of an empty list"}
 }
 
-func last(r *run, v any, a args) any {
-	r.bind(a, 0)
-	r.reversible(v)
-	if items := r.items(v); len(items) > 0 {
-		return items[len(items)-1]
+func last(v any, a args) any {
+	a.bind(0)
+	if _, ok := v.(*stream); ok {
+		a.m.invalid("%s cannot be read from its end", kind(v))
+	}
+	if all := items(a.m, v); len(all) > 0 {
+		return all[len(all)-1]
 	}
 	return undefined{name: "the last element of an empty list"}
 }
 
-func (r *run) reversible(v any) {
-	switch v.(type) {
-	case *stream, *loopState:
-		r.fail(tandem.Invalid, "%s cannot be read from its end", kind(v))
-	case undefined: // it has a length of 0 and no element, so there is nothing to read
-	}
-}
-
-func reverseFilter(r *run, v any, a args) any {
-	r.bind(a, 0)
-	items := slices.Clone(r.items(v))
-	r.spend(perItem * len(items))
-	slices.Reverse(items)
-	if t, ok := v.(text); ok {
-		b := builder{r: r}
-		for _, e := range items {
-			b.add(e.(text))
-		}
-		out := b.text()
-		out.safe = t.safe
-		return out
-	}
-	if _, ok := v.(*stream); ok {
-		return &list{items: items}
-	}
-	return r.stream(items)
-}
-
-// stream is a generator of these elements.
-func (r *run) stream(items []any) *stream {
-	return &stream{r.each(&list{items: items})}
-}
-
-// lazily returns a generator whose elements begin to be made when the first is taken.
-func lazily(begin func() func() (any, bool)) *stream {
+// lazily returns a generator of what f makes of the elements of v, and keeps. It begins when the first is taken.
+func lazily(m *meter, v any, begin func() func(e any) (made any, keep bool)) *stream {
 	var next func() (any, bool)
-	ended := false
+	var f func(e any) (any, bool)
 	return &stream{func() (any, bool) {
-		if ended {
-			return nil, false
-		}
 		if next == nil {
-			next = begin()
+			next, f = each(m, v), begin()
 		}
-		v, ok := next()
-		ended = !ok
-		return v, ok
-	}}
-}
-
-func itemsFilter(r *run, v any, a args) any {
-	r.bind(a, 0)
-	return lazily(func() func() (any, bool) {
-		switch v := v.(type) {
-		case *dict:
-			return r.each(&view{v, "items"})
-		case undefined:
-			return r.each(&list{})
-		}
-		r.fail(tandem.Invalid, "items wants a dict, not %s", kind(v))
-		return nil
-	})
-}
-
-// mapped is map(filter, …) or map(attribute=…).
-func mapped(r *run, v any, a args) any {
-	return lazily(func() func() (any, bool) {
-		if !truth(v) {
-			return r.each(&list{})
-		}
-		f := r.mapper(a)
-		next := r.each(v)
-		return func() (any, bool) {
+		for {
 			e, ok := next()
 			if !ok {
 				return nil, false
 			}
-			return f(e), true
+			if made, keep := f(e); keep {
+				return made, true
+			}
 		}
+	}}
+}
+
+// orNone is v, or an empty list for what is false.
+func orNone(v any) any {
+	if truth(v) {
+		return v
+	}
+	return &list{}
+}
+
+func itemsFilter(v any, a args) any {
+	a.bind(0)
+	if d, ok := v.(*dict); ok {
+		v = &view{d, "items"}
+	} else if !isUndefined(v) {
+		a.m.invalid("items wants a dict, not %s", kind(v))
+	}
+	return &stream{each(a.m, v)}
+}
+
+// mapped is map(filter, …) or map(attribute=…).
+func mapped(v any, a args) any {
+	return lazily(a.m, orNone(v), func() func(any) (any, bool) {
+		f := mapper(a)
+		return func(e any) (any, bool) { return f(e), true }
 	})
 }
 
-func (r *run) mapper(a args) func(any) any {
-	if _, ok := r.named(a, "attribute"); ok && len(a.pos) == 0 {
-		p := r.bind(a, 0, "attribute", "default")
-		path := r.path(p.vals[0])
-		return func(v any) any { return r.follow(v, path, p.or(1, nil)) }
+func mapper(a args) func(any) any {
+	if _, ok := a.named("attribute"); ok && len(a.pos) == 0 {
+		p := a.bind(0, "attribute", "default")
+		path := pathOf(a.m, p.vals[0])
+		return func(v any) any { return path.follow(a.m, v, p.or(1, nil)) }
 	}
-	if len(a.pos) == 0 {
-		r.fail(tandem.Invalid, "map wants the name of a filter or attribute=")
-	}
-	name, ok := a.pos[0].(text)
-	if !ok {
-		r.fail(tandem.Invalid, "map wants the name of a filter, not %s", kind(a.pos[0]))
-	}
+	name := a.first("map wants the name of a filter or attribute=")
 	a.pos = a.pos[1:]
 	return func(v any) any {
-		r.enter()
-		defer r.leave()
-		return r.filter(name.s, v, a)
+		a.m.enter()
+		defer a.m.leave()
+		return applyFilter(name, v, a)
 	}
 }
 
+// first returns the first value, which must be a string.
+func (a args) first(want string) string {
+	if len(a.pos) > 0 {
+		if t, ok := a.pos[0].(text); ok {
+			return t.s
+		}
+	}
+	a.m.invalid("%s", want)
+	return ""
+}
+
 // selected is select, reject, selectattr and rejectattr: [attribute,] [test, its values…].
-func selected(byAttr, want bool) func(r *run, v any, a args) any {
-	return func(r *run, v any, a args) any {
-		return lazily(func() func() (any, bool) {
-			if !truth(v) {
-				return r.each(&list{})
-			}
-			rest := a.pos
-			var path []any
+func selected(byAttr, want bool) filter {
+	return func(v any, a args) any {
+		return lazily(a.m, orNone(v), func() func(any) (any, bool) {
+			test := a
+			var by path
 			if byAttr {
-				r.take(a, 1, len(a.pos)+1)
-				path, rest = r.path(rest[0]), rest[1:]
-			}
-			next := r.each(v)
-			return func() (any, bool) {
-				for {
-					e, ok := next()
-					if !ok {
-						return nil, false
-					}
-					tested := e
-					if byAttr {
-						tested = r.follow(e, path, nil)
-					}
-					if r.passes(tested, rest, a) == want {
-						return e, true
-					}
+				if len(a.pos) == 0 {
+					a.m.invalid("%s wants an attribute", a.what)
 				}
+				by, test.pos = pathOf(a.m, a.pos[0]), a.pos[1:]
 			}
+			return func(e any) (any, bool) { return e, passes(by.follow(a.m, e, nil), test) == want }
 		})
 	}
 }
 
 // passes tests v: its truth if no test is named.
-func (r *run) passes(v any, test []any, a args) bool {
-	if len(test) == 0 {
+func passes(v any, a args) bool {
+	if len(a.pos) == 0 {
 		return truth(v)
 	}
-	name, ok := test[0].(text)
-	if !ok {
-		r.fail(tandem.Invalid, "%s wants the name of a test, not %s", a.what, kind(test[0]))
+	name := a.first(a.what + " wants the name of a test")
+	a.pos = a.pos[1:]
+	return applyTest(name, v, a)
+}
+
+// onText is the filter that rewrites a string; other values are made strings.
+func onText(f func(*meter, string) string) filter {
+	return func(v any, a args) any {
+		a.bind(0)
+		t := str(a.m, v)
+		return t.remade(f(a.m, t.s))
 	}
-	return truth(r.test(name.s, v, args{what: name.s, pos: test[1:], names: a.names, vals: a.vals}))
+}
+
+func stringFilter(v any, a args) any {
+	a.bind(0)
+	return str(a.m, v)
+}
+
+func trim(v any, a args) any { return str(a.m, v).strip(a.bind(0, "chars"), true, true) }
+
+func replaceFilter(v any, a args) any {
+	p := a.bind(2, "old", "new", "count")
+	n := -1
+	if p.or(2, nil) != nil {
+		n = p.int(2, -1)
+	}
+	return str(a.m, v).plain().replace(a.m, str(a.m, p.vals[0]), str(a.m, p.vals[1]), n)
+}
+
+func formatFilter(v any, a args) any {
+	if len(a.names) > 0 {
+		a.m.unknown("the filter format with names")
+	}
+	return percent(a.m, str(a.m, v), newTuple(a.m, a.pos...))
+}
+
+func joined(v any, a args) any {
+	p := a.bind(0, "d", "attribute")
+	sep, by := str(a.m, p.or(0, text{})), pathOf(a.m, p.or(1, nil))
+	b := builder{m: a.m}
+	next := each(a.m, v)
+	for i := 0; ; i++ {
+		e, ok := next()
+		if !ok {
+			return b.text()
+		}
+		if i > 0 {
+			b.add(sep)
+		}
+		b.add(str(a.m, by.follow(a.m, e, nil)))
+	}
+}
+
+// indent puts spaces before every line, the first only when first is given, empty ones when blank is.
+func indent(v any, a args) any {
+	p := a.bind(0, "width", "first", "blank")
+	t, ok := v.(text)
+	if !ok {
+		a.m.invalid("indent wants a string, not %s", kind(v))
+	}
+	if _, ok := p.or(0, nil).(text); ok || t.safe {
+		a.m.unknown("indent by a string, or of a safe one")
+	}
+	b := builder{m: a.m}
+	for i, line := range join(a.m, t, lit("\n")).lines(a.m, false) {
+		if i > 0 {
+			b.lit("\n")
+		}
+		if l := line.(text); i == 0 && p.truth(1) || i > 0 && (p.truth(2) || l.s != "") {
+			b.pad(lit(" "), p.int(0, 4))
+		}
+		b.add(line.(text))
+	}
+	return b.text()
+}
+
+func safe(v any, a args) any {
+	a.bind(0)
+	t := str(a.m, v)
+	t.safe = true
+	return t
+}
+
+func toInt(v any, a args) any {
+	p := a.bind(0, "default", "base")
+	base := p.int(1, 10)
+	if base != 10 && base != 16 {
+		a.m.unknown("int with base %d", base)
+	}
+	switch v := number(v).(type) {
+	case int64, wide:
+		return v
+	case float64:
+		return truncated(a.m, v)
+	case undefined:
+		v.refuse(a.m, "number")
+	case text:
+		s := readable(a.m, v.s)
+		if base == 16 {
+			s = strings.TrimPrefix(strings.ToLower(s), "0x")
+		}
+		if n, ok := parseInt(s, base); ok {
+			return n
+		}
+		if f, err := strconv.ParseFloat(s, 64); err == nil && strings.Trim(s, "+-.eE0123456789") == "" {
+			return truncated(a.m, f)
+		}
+	}
+	return p.or(0, int64(0))
 }

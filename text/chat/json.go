@@ -6,49 +6,46 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/tandem-llm/tandem"
 )
 
 // decode reads JSON from the caller into values; objects keep the order of their keys, because models were
 // trained on tool descriptions in the order in which they were written. Empty input gives none.
-func (r *run) decode(what string, in json.RawMessage) any {
+func decode(m *meter, what string, in json.RawMessage) any {
 	if len(in) == 0 {
 		return nil
 	}
 	if len(in) > maxInput {
-		r.fail(tandem.Invalid, "%s has %d bytes: at most %d are read", what, len(in), maxInput)
+		m.invalid("%s has %d bytes: at most %d are read", what, len(in), maxInput)
 	}
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
-	v := r.decodeNext(what, dec)
+	v := decodeNext(m, what, dec)
 	if _, err := dec.Token(); err != io.EOF {
-		r.fail(tandem.Invalid, "%s has more than one JSON value", what)
+		m.invalid("%s has more than one JSON value", what)
 	}
 	return v
 }
 
-func (r *run) decodeNext(what string, dec *json.Decoder) any {
-	r.enter()
-	defer r.leave()
+func decodeNext(m *meter, what string, dec *json.Decoder) any {
+	m.enter()
+	defer m.leave()
 	t, err := dec.Token()
 	if err != nil {
-		r.fail(tandem.Invalid, "%s is not JSON: %v", what, err)
+		m.invalid("%s is not JSON: %v", what, err)
 	}
 	switch t := t.(type) {
 	case string:
-		r.spend(len(t))
+		m.spend(len(t))
 		return caller(t)
 	case json.Number:
 		if digits := strings.TrimPrefix(t.String(), "-"); strings.Trim(digits, "0123456789") == "" {
-			n, ok := readInt(t.String(), 10)
+			n, ok := parseInt(t.String(), 10)
 			if !ok {
-				r.fail(tandem.Invalid, "%s: number %s has more than %d digits", what, short(digits), maxDigits)
+				m.invalid("%s: number %s has more than %d digits", what, short(digits), maxDigits)
 			}
 			return n
 		}
@@ -56,67 +53,70 @@ func (r *run) decodeNext(what string, dec *json.Decoder) any {
 		return f
 	case json.Delim:
 		if t == '[' {
-			l := r.listOf()
+			l := &list{}
 			for dec.More() {
-				r.push(l, r.decodeNext(what, dec))
+				l.push(m, decodeNext(m, what, dec))
 			}
-			r.closing(what, dec)
+			closing(m, what, dec)
 			return l
 		}
-		r.spend(perPair)
+		m.spend(perPair)
 		d := &dict{}
 		for dec.More() {
-			key := r.decodeNext(what, dec)
-			r.put(d, key, r.decodeNext(what, dec))
+			key := decodeNext(m, what, dec)
+			d.put(m, key, decodeNext(m, what, dec))
 		}
-		r.closing(what, dec)
+		closing(m, what, dec)
 		return d
 	}
 	return t // nil, bool
 }
 
-func (r *run) closing(what string, dec *json.Decoder) {
+func closing(m *meter, what string, dec *json.Decoder) {
 	if _, err := dec.Token(); err != nil {
-		r.fail(tandem.Invalid, "%s is not JSON: %v", what, err)
+		m.invalid("%s is not JSON: %v", what, err)
 	}
 }
 
 // valueOf turns a caller's value of Options.Extra into a template's.
-func (r *run) valueOf(what string, v any) any {
-	r.enter()
-	defer r.leave()
+func valueOf(m *meter, what string, v any) any {
+	m.enter()
+	defer m.leave()
 	switch v := v.(type) {
 	case nil, bool, int64, float64:
 		return v
 	case int:
 		return int64(v)
 	case string:
-		r.spend(len(v))
+		m.spend(len(v))
 		return caller(v)
 	case json.RawMessage:
-		return r.decode(what, v)
+		return decode(m, what, v)
 	case []any:
-		l := r.listOf()
+		l := &list{}
 		for _, e := range v {
-			r.push(l, r.valueOf(what, e))
+			l.push(m, valueOf(m, what, e))
 		}
 		return l
 	case map[string]any:
-		r.spend(perPair)
+		m.spend(perPair)
 		d := &dict{}
 		for _, k := range slices.Sorted(maps.Keys(v)) {
-			r.put(d, caller(k), r.valueOf(what, v[k]))
+			d.put(m, caller(k), valueOf(m, what, v[k]))
 		}
 		return d
 	}
-	r.fail(tandem.Invalid, "variable %s holds a %T: want nil, bool, int, float64, string, JSON, []any or map[string]any", what, v)
+	m.invalid("variable %s holds a %T: want nil, bool, int, float64, string, JSON, []any or map[string]any", what, v)
 	return nil
 }
 
-// toJSON is the filter tojson as transformers has it: Python's json.dumps without ASCII escapes and sorted keys.
-func (r *run) toJSON(v any, a args) any {
-	p := r.bind(a, 0, "ensure_ascii", "indent", "separators", "sort_keys")
-	j := &jsonWriter{builder: builder{r: r}, item: lit(", "), pair: lit(": "), ascii: p.truth(0), sorted: p.truth(3)}
+// toJSON is the filter tojson as transformers has it: Python's json.dumps, without ASCII escapes unless they are asked for.
+func toJSON(v any, a args) any {
+	p := a.bind(0, "ensure_ascii", "indent", "separators", "sort_keys")
+	j := &jsonWriter{builder: builder{m: a.m}, item: lit(", "), pair: lit(": ")}
+	if j.ascii = p.truth(0); p.truth(3) {
+		a.m.unknown("tojson with sort_keys")
+	}
 	switch n := p.or(1, nil).(type) {
 	case nil:
 	case text:
@@ -124,16 +124,16 @@ func (r *run) toJSON(v any, a args) any {
 	default:
 		width := p.int(1, 0)
 		if width > 16 {
-			r.fail(tandem.Invalid, "tojson: indent %d: want at most 16", width)
+			a.m.invalid("tojson: indent %d: want at most 16", width)
 		}
 		j.indent, j.item, j.lines = lit(strings.Repeat(" ", max(0, width))), lit(","), true
 	}
 	if p.or(2, nil) != nil {
-		s := r.items(p.vals[2])
+		s := items(a.m, p.vals[2])
 		if len(s) != 2 {
-			r.fail(tandem.Invalid, "tojson: %d separators: want 2", len(s))
+			a.m.invalid("tojson: %d separators: want 2", len(s))
 		}
-		j.item, j.pair = r.str(s[0]), r.str(s[1])
+		j.item, j.pair = str(a.m, s[0]), str(a.m, s[1])
 	}
 	j.write(v, 0)
 	return j.text()
@@ -141,13 +141,13 @@ func (r *run) toJSON(v any, a args) any {
 
 type jsonWriter struct {
 	builder
-	indent, item, pair   text
-	lines, sorted, ascii bool
+	indent, item, pair text
+	lines, ascii       bool
 }
 
 func (j *jsonWriter) write(v any, level int) {
-	j.r.enter()
-	defer j.r.leave()
+	j.m.enter()
+	defer j.m.leave()
 	switch v := v.(type) {
 	case nil:
 		j.lit("null")
@@ -155,8 +155,8 @@ func (j *jsonWriter) write(v any, level int) {
 		j.lit(strconv.FormatBool(v))
 	case int64:
 		j.lit(strconv.FormatInt(v, 10))
-	case *big.Int:
-		j.lit(j.r.decimal(v))
+	case wide:
+		j.lit(string(v))
 	case float64:
 		j.lit(jsonFloat(v))
 	case text:
@@ -169,29 +169,16 @@ func (j *jsonWriter) write(v any, level int) {
 		}
 		j.end(len(v.items), level, "]")
 	case *dict:
-		order := make([]int, len(v.keys))
-		j.r.spend(8 * len(order))
-		for i := range order {
-			order[i] = i
-		}
-		if j.sorted {
-			slices.SortStableFunc(order, func(a, b int) int {
-				if j.r.less(v.keys[a], v.keys[b], false) {
-					return -1
-				}
-				return 1
-			})
-		}
 		j.lit("{")
-		for i, k := range order {
+		for i, k := range v.keys {
 			j.next(i, level+1)
-			j.quote(j.key(v.keys[k]))
+			j.quote(j.key(k))
 			j.add(j.pair)
-			j.write(v.vals[k], level+1)
+			j.write(v.vals[i], level+1)
 		}
-		j.end(len(order), level, "}")
+		j.end(len(v.keys), level, "}")
 	default:
-		j.r.fail(tandem.Invalid, "tojson: %s has no JSON form", kind(v))
+		j.m.invalid("tojson: %s has no JSON form", kind(v))
 	}
 }
 
@@ -206,10 +193,10 @@ func (j *jsonWriter) key(v any) text {
 		return lit(strconv.FormatBool(v))
 	case float64:
 		return lit(jsonFloat(v))
-	case int64, *big.Int:
-		return j.r.str(v)
+	case int64, wide:
+		return str(j.m, v)
 	}
-	j.r.fail(tandem.Invalid, "tojson: %s cannot be a key", kind(v))
+	j.m.invalid("tojson: %s cannot be a key", kind(v))
 	return text{}
 }
 
@@ -240,17 +227,17 @@ func (j *jsonWriter) newline(level int) {
 }
 
 func (j *jsonWriter) quote(t text) {
-	s := rewrite(j.r, t.s, func(_ int, c rune) (string, bool) {
+	s := rewrite(j.m, t.s, func(c rune) string {
 		switch i := strings.IndexRune("\"\\\n\r\t\b\f", c); {
 		case i >= 0 && c != utf8.RuneError:
-			return `\` + `"\nrtbf`[i:i+1], true
-		case c < ' ' || j.ascii && c > 0x7e && c < 0x10000:
-			return fmt.Sprintf(`\u%04x`, c), true
-		case j.ascii && c >= 0x10000:
-			return fmt.Sprintf(`\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff), true
+			return `\` + `"\nrtbf`[i:i+1]
+		case j.ascii && c > 0xffff:
+			return fmt.Sprintf(`\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff)
+		case c < ' ', j.ascii && c > 0x7e:
+			return fmt.Sprintf(`\u%04x`, c)
 		}
-		return "", false
-	}, nil)
+		return string(c)
+	})
 	j.lit(`"`)
 	j.add(t.remade(s))
 	j.lit(`"`)

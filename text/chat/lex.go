@@ -1,6 +1,8 @@
 package chat
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,7 +15,7 @@ import (
 type tok struct {
 	kind string
 	val  string // of text, name and string, with escapes resolved
-	num  any    // of number: int64, *big.Int or float64
+	num  any    // of number: int64, wide or float64
 	line int
 }
 
@@ -41,22 +43,17 @@ func lex(src string) []tok {
 }
 
 func (l *lexer) fail(k tandem.Kind, pos int, format string, args ...any) {
-	(&run{line: l.lineOf(pos)}).fail(k, format, args...)
-}
-
-func (l *lexer) lineOf(pos int) int {
-	if pos > l.counted {
-		l.line += strings.Count(l.src[l.counted:pos], "\n")
-		l.counted = pos
-	}
-	return l.line
+	(&meter{line: 1 + strings.Count(l.src[:pos], "\n")}).fail(k, format, args...)
 }
 
 func (l *lexer) emit(t tok, pos int) {
 	if len(l.out) == maxTokens {
 		l.fail(tandem.Invalid, pos, "the template has more than %d tokens", maxTokens)
 	}
-	t.line = l.lineOf(pos)
+	if pos > l.counted {
+		l.line, l.counted = l.line+strings.Count(l.src[l.counted:pos], "\n"), pos
+	}
+	t.line = l.line
 	l.out = append(l.out, t)
 }
 
@@ -66,14 +63,28 @@ func (l *lexer) emitText(s string, pos int) {
 	}
 }
 
+var (
+	tagBegins   = regexp.MustCompile(`\{[{%#]`)
+	rawBegins   = regexp.MustCompile(`^\{%[-+]?[\s\v]*raw[\s\v]*(-?)%\}`)
+	rawEnds     = regexp.MustCompile(`\{%([-+]?)[\s\v]*endraw[\s\v]*([-+]?)%\}`)
+	nameToken   = regexp.MustCompile(`^[_\pL][_\pL\p{Nd}\pM]*`)
+	stringToken = regexp.MustCompile(`(?s)^(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')`)
+	escapes     = regexp.MustCompile(`(?s)\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)`)
+	wholeToken  = regexp.MustCompile(`^(?:0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|[0-9]+)`)
+	fractToken  = regexp.MustCompile(`^[0-9]+(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)`)
+	operator    = regexp.MustCompile(`^(?:\*\*|//|==|!=|<=|>=|[-+*/%~<>=|,:.()[\]{};])`)
+)
+
 // text takes the text up to the next tag, and the tag.
 func (l *lexer) text() {
-	from, at := l.pos, l.nextTag(l.pos)
-	if at == len(l.src) {
+	from := l.pos
+	found := tagBegins.FindStringIndex(l.src[from:])
+	if found == nil {
 		l.emitText(l.src[from:], from)
-		l.pos = at
+		l.pos = len(l.src)
 		return
 	}
+	at := from + found[0]
 	sign := l.at(at + 2)
 	l.emitText(l.before(l.src[from:at], sign, l.src[at+1] != '{'), from)
 	l.pos = at + 2
@@ -87,7 +98,8 @@ func (l *lexer) text() {
 		l.emit(tok{kind: "{{"}, at)
 		l.expression("}}")
 	default:
-		if l.raw(at) {
+		if raw := rawBegins.FindStringSubmatch(l.src[at:]); raw != nil {
+			l.raw(at, len(raw[0]), raw[1])
 			return
 		}
 		l.emit(tok{kind: "{%"}, at)
@@ -109,20 +121,6 @@ func (l *lexer) before(text string, sign byte, block bool) string {
 	return text
 }
 
-// nextTag returns where the next "{{", "{%" or "{#" begins at or after from.
-func (l *lexer) nextTag(from int) int {
-	for at := from; ; at++ {
-		i := strings.IndexByte(l.src[at:], '{')
-		if i < 0 {
-			return len(l.src)
-		}
-		at += i
-		if c := l.at(at + 1); c == '{' || c == '%' || c == '#' {
-			return at
-		}
-	}
-}
-
 func (l *lexer) at(i int) byte {
 	if i < len(l.src) {
 		return l.src[i]
@@ -134,89 +132,47 @@ func (l *lexer) at(i int) byte {
 func (l *lexer) closed(sign byte, trim bool) {
 	switch {
 	case sign == '-':
-		l.pos = l.spaces(l.pos)
+		l.spaces()
 	case trim && sign != '+' && l.at(l.pos) == '\n': // trim_blocks
 		l.pos++
 	}
 	l.lineStart = l.src[l.pos-1] == '\n'
 }
 
-// spaces returns where the white space that begins at i ends.
-func (l *lexer) spaces(i int) int {
-	return len(l.src) - len(strings.TrimLeftFunc(l.src[i:], isSpace))
-}
+func (l *lexer) spaces() { l.pos = len(l.src) - len(strings.TrimLeftFunc(l.src[l.pos:], isSpace)) }
 
 func (l *lexer) comment(at int) {
 	i := strings.Index(l.src[l.pos:], "#}")
 	if i < 0 {
 		l.fail(tandem.Invalid, at, "a comment has no end: want #}")
 	}
-	end, sign := l.pos+i, byte(0)
+	sign := byte(0)
 	if i > 0 {
-		sign = l.src[end-1]
+		sign = l.src[l.pos+i-1]
 	}
-	l.pos = end + 2
+	l.pos += i + 2
 	l.closed(sign, true)
 }
 
-// raw takes a whole {% raw %} block, whose name would come next, as text; false if the tag is another one.
-func (l *lexer) raw(at int) bool {
-	name, ok := strings.CutPrefix(l.src[l.spaces(l.pos):], "raw")
-	if !ok {
-		return false
+// raw takes a {% raw %} block as text. Its first tag has n bytes and ends with a sign.
+func (l *lexer) raw(at, n int, sign string) {
+	l.pos = at + n
+	l.closed((sign + " ")[0], false)
+	end := rawEnds.FindStringSubmatchIndex(l.src[l.pos:])
+	if end == nil {
+		l.fail(tandem.Invalid, at, "{%% raw %%} has no {%% endraw %%}")
 	}
-	rest := strings.TrimLeftFunc(name, isSpace)
-	sign := byte(0)
-	if strings.HasPrefix(rest, "-") {
-		sign, rest = '-', rest[1:]
-	}
-	if !strings.HasPrefix(rest, "%}") {
-		return false
-	}
-	l.pos = len(l.src) - len(rest) + 2
-	l.closed(sign, false)
-	for from := l.pos; ; {
-		i := strings.Index(l.src[from:], "{%")
-		if i < 0 {
-			l.fail(tandem.Invalid, at, "{%% raw %%} has no {%% endraw %%}")
-		}
-		begin := from + i
-		from = begin + 2
-		left, right, end := l.endraw(from)
-		if end < 0 {
-			continue
-		}
-		l.emitText(l.before(l.src[l.pos:begin], left, true), l.pos)
-		l.pos = end
-		l.closed(right, true)
-		return true
-	}
-}
-
-// endraw looks for the rest of {% endraw %} behind its first two characters and returns its signs and end, -1 if it is not there.
-func (l *lexer) endraw(at int) (left, right byte, end int) {
-	if c := l.at(at); c == '-' || c == '+' {
-		left, at = c, at+1
-	}
-	tag, ok := strings.CutPrefix(l.src[l.spaces(at):], "endraw")
-	if !ok {
-		return 0, 0, -1
-	}
-	tag = strings.TrimLeftFunc(tag, isSpace)
-	if tag != "" && (tag[0] == '-' || tag[0] == '+') {
-		right, tag = tag[0], tag[1:]
-	}
-	if !strings.HasPrefix(tag, "%}") {
-		return 0, 0, -1
-	}
-	return left, right, len(l.src) - len(tag) + 2
+	body, tag := l.src[l.pos:l.pos+end[0]], l.src[l.pos:]
+	l.emitText(l.before(body, (tag[end[2]:end[3]] + " ")[0], true), l.pos)
+	l.pos += end[1]
+	l.closed((tag[end[4]:end[5]] + " ")[0], true)
 }
 
 // expression takes the tokens of a tag and its end.
 func (l *lexer) expression(end string) {
 	begin := l.pos
 	for {
-		if l.pos = l.spaces(l.pos); l.pos == len(l.src) {
+		if l.spaces(); l.pos == len(l.src) {
 			l.fail(tandem.Invalid, begin, "a tag has no end: want %s", end)
 		}
 		if len(l.brackets) == 0 {
@@ -238,43 +194,35 @@ func (l *lexer) expression(end string) {
 	}
 }
 
-// operators of two characters and of one.
-var (
-	two = map[string]bool{"**": true, "//": true, "==": true, "!=": true, "<=": true, ">=": true}
-	one = "+-*/%~<>=|,:.()[]{};"
-)
-
 // token takes one token of a tag.
 func (l *lexer) token() {
 	rest := l.src[l.pos:]
-	c, _ := utf8.DecodeRuneInString(rest)
-	switch {
+	t, n := tok{}, 0
+	switch c := rest[0]; {
 	case c == '"' || c == '\'':
-		l.str(rest[0])
+		if n = len(stringToken.FindString(rest)); n == 0 {
+			l.fail(tandem.Invalid, l.pos, "a string has no end: want %q", c)
+		}
+		t = tok{kind: "string", val: escapes.ReplaceAllStringFunc(rest[1:n-1], l.escape)}
 	case c >= '0' && c <= '9':
-		l.number()
-	case c == '_' || unicode.IsLetter(c):
-		n := strings.IndexFunc(rest, func(r rune) bool {
-			return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.M, r)
-		})
-		if n < 0 {
-			n = len(rest)
-		}
-		if n > maxName {
-			l.fail(tandem.Invalid, l.pos, "a name has %d bytes: want at most %d", n, maxName)
-		}
-		l.emit(tok{kind: "name", val: rest[:n]}, l.pos)
-		l.pos += n
-	case len(rest) > 1 && two[rest[:2]]:
-		l.emit(tok{kind: rest[:2]}, l.pos)
-		l.pos += 2
-	case strings.IndexByte(one, rest[0]) >= 0:
-		l.bracket(rest[0])
-		l.emit(tok{kind: rest[:1]}, l.pos)
-		l.pos++
+		t.kind = "number"
+		t.num, n = l.number(rest)
 	default:
-		l.fail(tandem.Invalid, l.pos, "character %q cannot stand in a tag", c)
+		if n = len(nameToken.FindString(rest)); n > maxName {
+			l.fail(tandem.Invalid, l.pos, "a name has %d bytes: want at most %d", n, maxName)
+		} else if n > 0 {
+			t = tok{kind: "name", val: rest[:n]}
+			break
+		}
+		if n = len(operator.FindString(rest)); n == 0 {
+			c, _ := utf8.DecodeRuneInString(rest)
+			l.fail(tandem.Invalid, l.pos, "character %q cannot stand in a tag", c)
+		}
+		t.kind = rest[:n]
+		l.bracket(c)
 	}
+	l.emit(t, l.pos)
+	l.pos += n
 }
 
 // bracket keeps the stack of open brackets.
@@ -294,4 +242,78 @@ func (l *lexer) bracket(c byte) {
 		l.fail(tandem.Invalid, l.pos, "%q closes no bracket", c)
 	}
 	l.brackets = l.brackets[:n-1]
+}
+
+// number reads a whole number or a fraction and returns its length. Behind a dot only whole numbers stand.
+func (l *lexer) number(s string) (any, int) {
+	written := wholeToken.FindString(s)
+	f := fractToken.FindString(s)
+	if l.pos > 0 && l.src[l.pos-1] == '.' {
+		f = ""
+	}
+	n := max(len(written), len(f))
+	if n < len(s) && s[n] == '_' {
+		l.fail(tandem.Unsupported, l.pos, "tandem does not know _ in the number %s", short(s[:n]))
+	}
+	if f != "" {
+		v, _ := strconv.ParseFloat(f, 64) // too large: infinite
+		return v, n
+	}
+	base := 0
+	if strings.Trim(written, "0123456789") == "" {
+		base = 10
+		if written[0] == '0' && strings.Trim(written, "0") != "" {
+			l.fail(tandem.Invalid, l.pos, "number %s begins with 0", short(written))
+		}
+	}
+	v, ok := parseInt(written, base)
+	if !ok {
+		l.fail(tandem.Unsupported, l.pos, "number %s is too long: want at most %d decimal digits, or 64 bits", short(written), maxDigits)
+	}
+	return v, n
+}
+
+// maxDigits bounds how many digits are read of a whole number, as Python does.
+const maxDigits = 4300
+
+// parseInt reads a whole number that may have a sign; false if it is none, or too long.
+func parseInt(s string, base int) (any, bool) {
+	n, err := strconv.ParseInt(s, base, 64)
+	if err == nil {
+		return n, true
+	}
+	digits, minus := strings.CutPrefix(strings.TrimPrefix(s, "+"), "-")
+	digits = strings.TrimLeft(digits, "0")
+	if base != 10 || len(digits) > maxDigits || digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return nil, false
+	}
+	if minus {
+		digits = "-" + digits
+	}
+	return wide(digits), true
+}
+
+var plainEscapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'b': "\b", 'f': "\f", 'v': "\v", 'a': "\a",
+	'\\': "\\", '\'': "'", '"': "\"", '\n': ""}
+
+// escape returns the character of one of Python's escapes in a string. Python keeps a backslash that begins none.
+func (l *lexer) escape(e string) string {
+	c := e[1]
+	if plain, ok := plainEscapes[c]; ok {
+		return plain
+	}
+	base, digits := 16, e[2:]
+	switch {
+	case '0' <= c && c <= '7':
+		base, digits = 8, e[1:]
+	case c == 'N' || c >= utf8.RuneSelf:
+		l.fail(tandem.Unsupported, l.pos, "tandem does not know %s in a string: want \\u and the character's code", e)
+	case c != 'x' && c != 'u' && c != 'U':
+		return e
+	}
+	code, err := strconv.ParseUint(digits, base, 32)
+	if err != nil || code > unicode.MaxRune || 0xd800 <= code && code < 0xe000 {
+		l.fail(tandem.Invalid, l.pos, "%s is no character", e)
+	}
+	return string(rune(code))
 }

@@ -38,14 +38,14 @@ var hostile = map[string]struct {
 	"repeated string": {`{{ 'a' * 10**9 }}`, tandem.Invalid},
 	"repeated list":   {`{{ ([1] * 10**9)|length }}`, tandem.Invalid},
 	"power": {`{{ 10 ** 10 ** 10 }}{{ 9**99999999|int }}{% for i in range(10**8) %}{% endfor %}`,
-		tandem.Invalid},
+		tandem.Unsupported},
 	"doubling": {`{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}`,
 		tandem.Invalid},
 	"doubling by replace": {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.replace('a', 'aaa') %}{% endfor %}`,
 		tandem.Invalid},
 	"doubling by join": {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.join(n.s) %}{% endfor %}`,
 		tandem.Invalid},
-	"doubling by indent": {`{% set n = namespace(s='\n\na') %}{% for i in range(60) %}{% set n.s = n.s|indent(n.s, true, true) %}{% endfor %}`, tandem.Invalid},
+	"doubling by indent": {`{% set n = namespace(s='\n\na') %}{% for i in range(60) %}{% set n.s = n.s|indent(n.s|length, true, true) %}{% endfor %}`, tandem.Invalid},
 	"doubling by tojson": {`{% set n = namespace(s='"') %}{% for i in range(60) %}{% set n.s = n.s|tojson %}{% endfor %}`, tandem.Invalid},
 	"doubling by block set": {`{% set s = 'a' %}` + strings.Repeat(`{% set s %}{{ s }}{{ s }}{% endset %}`, 60) +
 		`{{ s }}`, tandem.Invalid},
@@ -56,7 +56,7 @@ var hostile = map[string]struct {
 	"lists that share themselves":             {`{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}`, tandem.Invalid},
 	"JSON that shares itself":                 {`{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}`, tandem.Invalid},
 	"comparing what shares itself":            {`{% set n = namespace(l=[1],m=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}`, tandem.Invalid},
-	"a namespace that holds a list of itself": {`{% set n = namespace() %}{% set n.l = [n] %}{{ n }}`, tandem.Invalid},
+	"a namespace that holds a list of itself": {`{% set n = namespace() %}{% set n.l = [n] %}{{ n.l|tojson }}`, tandem.Invalid},
 	"a namespace in itself":                   {`{% set n = namespace() %}{% set n.n = n %}{{ n|tojson }}`, tandem.Invalid},
 	"sorting long strings":                    {`{% set s = 'a' * 100000 %}{% for i in range(10000) %}{% set x = [s ~ 1, s ~ 2, s ~ 0]|sort %}{% endfor %}`, tandem.Invalid},
 	"searching long strings": {`{% set s = 'a' * 3000000 %}{% for i in range(500000) %}{% set x = 'b' in s %}{% endfor %}`,
@@ -66,8 +66,6 @@ var hostile = map[string]struct {
 	"keys without end":             {`{% set n = namespace(d={}) %}{% for i in range(300000) %}{% set n.d = dict(n.d, a=i) %}{{ n.d|length }}{% endfor %}`, tandem.Invalid},
 	"macros kept":                  {`{% set n = namespace(l=none) %}{% for i in range(300000) %}{% macro f() %}{% endmacro %}{% set n.l = [f, n.l] %}{% endfor %}`, tandem.Invalid},
 	"numbers in long strings": {`{% set s = ' ' * 3000000 %}{% for i in range(300000) %}{% set x = s|int %}{% endfor %}`,
-		tandem.Invalid},
-	"fractions in long strings": {`{% set s = ' ' * 3000000 %}{% for i in range(300000) %}{% set x = s|float %}{% endfor %}`,
 		tandem.Invalid},
 	"long keys": {`{% set s = 'a' * 3000000 %}{% set d = {s: 1} %}{% for i in range(300000) %}{% set x = d[s] %}{% endfor %}`,
 		tandem.Invalid},
@@ -86,23 +84,18 @@ var hostile = map[string]struct {
 	"many nots":                  {`{{ ` + strings.Repeat("not ", 15000) + `1 }}`, tandem.Invalid},
 	"deep targets":               {`{% set ` + strings.Repeat("(", 63) + "a" + strings.Repeat(",)", 63) + ` = 1 %}`, tandem.Invalid},
 	"calls of calls":             {`{{ a` + strings.Repeat("()", 10000) + ` }}`, tandem.Invalid},
-	"long power":                 {`{% set n = namespace(x=3) %}{% for i in range(10**5) %}{% set n.x = n.x ** 2 %}{% endfor %}`, tandem.Invalid},
-	"long numbers": {`{% set x = 2 ** 16000 %}{% for i in range(10**5) %}{% for j in range(10**5) %}{% set y = x|string %}{% endfor %}{% endfor %}`,
-		tandem.Invalid},
-	"numbers of many digits": {`{{ ` + strings.Repeat("9", 100000) + ` }}`, tandem.Invalid},
-	"wide format":            {`{{ '%1000000000d' % 1 }}`, tandem.Invalid},
-	"wide precision":         {`{{ '%.1000000000f' % 1.5 }}`, tandem.Invalid},
-	"precision of a number":  {`{{ '%.1000000000d' % 1 }}`, tandem.Invalid},
-	"wide fields":            {`{{ '{:1000000000}'.format('a') }}`, tandem.Invalid},
-	"wide center":            {`{{ 'a'|center(10**9) }}`, tandem.Invalid},
-	"endless generator":      {`{% set n = namespace(g=[1]) %}{% for i in range(10**4) %}{% set n.g = n.g|map('string') %}{% endfor %}{{ n.g|list }}`, tandem.Invalid},
-	"recursive loop":         {`{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}`, tandem.Invalid},
+	"numbers of many digits":     {`{{ ` + strings.Repeat("9", 100000) + ` }}`, tandem.Unsupported},
+	"wide format":                {`{{ '%1000000000d' % 1 }}`, tandem.Unsupported},
+	"wide precision":             {`{{ '%.1000000000f' % 1.5 }}`, tandem.Unsupported},
+	"precision of a number":      {`{{ '%.1000000000d' % 1 }}`, tandem.Unsupported},
+	"wide groups":                {`{{ "{:01048575,}".format(1) }}`, tandem.Unsupported},
+	"wide fields":                {`{{ '{:1000000000}'.format('a') }}`, tandem.Unsupported},
+	"endless generator":          {`{% set n = namespace(g=[1]) %}{% for i in range(10**4) %}{% set n.g = n.g|map('string') %}{% endfor %}{{ n.g|list }}`, tandem.Invalid},
+	"recursive loop":             {`{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}`, tandem.Unsupported},
 	"caller that calls itself": {`{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}`,
 		tandem.Invalid},
-	"keys of deep tuples":           {`{% set n = namespace(t=(1,)) %}{% for i in range(60) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ {n.t: 1} }}`, tandem.Invalid},
-	"batch that fills up":           {`{{ [1]|batch(10**9, 1)|list }}`, tandem.Invalid},
-	"many slices":                   {`{{ [1]|slice(10**9)|list }}`, tandem.Invalid},
-	"tabs":                          {`{{ ('\t' * 1000000).expandtabs(10**6) }}`, tandem.Invalid},
+	"keys of deep tuples":           {`{% set n = namespace(t=(1,)) %}{% for i in range(60) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ {n.t: 1} }}`, tandem.Unsupported},
+	"batch that fills up":           {`{{ [1]|batch(10**9, 1)|list }}`, tandem.Unsupported},
 	"many tokens":                   {`{{ ` + strings.Repeat("+", 200000), tandem.Invalid},
 	"many strings":                  {`{{ ` + strings.Repeat(`'a'`, 80000) + strings.Repeat(".x", 40000), tandem.Invalid},
 	"many raw blocks without end":   {strings.Repeat(`{% raw %}`, 25000), tandem.Invalid},
@@ -162,9 +155,9 @@ func runOnce(source string, l limits, messages []Message) (c cost) {
 	begin, before := threadTime(), metric("/gc/heap/allocs:bytes")
 	t, err := Parse(source, llama)
 	if err == nil {
-		r := &run{ctx: ctx, limits: l}
-		c.out, err = r.render(t, messages, Options{}, false)
-		c.steps, c.spent = r.steps, r.spentBytes
+		m := &meter{ctx: ctx, limits: l}
+		c.out, err = t.metered(m, messages, Options{}, false)
+		c.steps, c.spent = m.steps, m.spentBytes
 	}
 	c.time, c.err, c.heap = threadTime()-begin, err, metric("/gc/heap/allocs:bytes")-before
 	return c

@@ -1,44 +1,12 @@
 package chat
 
-import (
-	"github.com/tandem-llm/tandem"
-)
-
-// loop runs a for statement.
-func (r *run) loop(n *loop, up *scope) flow {
+// exec runs a for statement. Elements are taken, and its condition is evaluated, turn by turn, as in Jinja.
+func (n *loop) exec(r *run, up *scope) flow {
+	r.line = n.line
 	over := r.eval(n.over, up)
-	if n.recursive {
-		text, _ := r.recursion(n, up, over, 0)
-		r.out.add(text)
-		return onward
-	}
-	return r.turns(n, up, &loopState{r: r}, over)
-}
-
-// recursion runs a recursive loop and returns what it prints.
-func (r *run) recursion(n *loop, up *scope, over any, depth int) (text, flow) {
-	outer := r.out
-	b := &builder{r: r}
-	r.out = b
-	r.enter()
-	state := &loopState{r: r, depth0: depth}
-	state.recurse = func(v any) text {
-		out, _ := r.recursion(n, up, v, depth+1)
-		return out
-	}
-	to := r.turns(n, up, state, over)
-	r.leave()
-	r.out = outer
-	return b.text(), to
-}
-
-// turns runs the body for each element of over that passes the condition. Elements are taken, and the condition is evaluated,
-// turn by turn, as in Jinja.
-func (r *run) turns(n *loop, up *scope, state *loopState, over any) flow {
-	state.next = r.each(over)
-	state.length = -1
+	state := &loopState{m: r.meter, next: each(r.meter, over), length: -1, unpacked: n.cond != nil && n.to.several}
 	if _, generator := over.(*stream); !generator && n.cond == nil {
-		state.length, _ = r.length(over)
+		state.length, _ = length(r.meter, over)
 	}
 	if n.cond != nil {
 		state.next = r.chosen(n, up, state.next)
@@ -50,7 +18,7 @@ func (r *run) turns(n *loop, up *scope, state *loopState, over any) flow {
 			break
 		}
 		sc := r.newScope(up, n.hides)
-		sc.set("loop", state)
+		sc.names, sc.vals = append(sc.names, "loop"), append(sc.vals, state)
 		r.unpack(n.to, item, sc)
 		to := r.exec(n.body, sc)
 		if to == breaks {
@@ -72,43 +40,24 @@ func (r *run) chosen(n *loop, up *scope, next func() (any, bool)) func() (any, b
 			if !ok {
 				return nil, false
 			}
+			if _, once := item.(*stream); once && n.to.several {
+				r.unknown("a condition behind a loop over generators")
+			}
 			sc := r.newScope(up, nil)
 			r.unpack(n.to, item, sc)
 			if truth(r.eval(n.cond, sc)) {
-				return r.packed(n.to, item, sc), true
+				return item, true
 			}
 		}
 	}
 }
 
-// packed returns an element that passed a condition: where several variables took it apart, they are put together as a tuple.
-func (r *run) packed(to target, item any, sc *scope) any {
-	if !to.several {
-		return item
-	}
-	l := r.tupleOf()
-	items := r.items(item)
-	if len(items) != len(to.parts) { // a generator: the variables have what it gave
-		items = make([]any, len(to.parts))
-	}
-	for i, part := range to.parts {
-		v := items[i]
-		if !part.several {
-			v = sc.get(part.name)
-		}
-		r.push(l, r.packed(part, v, sc))
-	}
-	return l
-}
-
 // loopState is the variable loop. It is never copied: as in Jinja it always describes the current turn.
 type loopState struct {
-	r       *run
-	next    func() (any, bool)
-	recurse func(v any) text // nil if the loop is not recursive
-	depth0  int
-	index0  int64 // -1 before the first turn is counted from 0 on by turns
-	length  int64 // -1: not known yet
+	m      *meter
+	next   func() (any, bool)
+	index0 int64 // of the current turn
+	length int64 // -1: not known yet
 
 	turns           int64 // taken
 	ahead           []any // elements taken from next before their turn
@@ -116,6 +65,8 @@ type loopState struct {
 	before, current any
 	changed         []any // what loop.changed was last called with
 	asked           bool  // it was called
+
+	unpacked bool // a condition took elements apart: Jinja puts them together as tuples
 }
 
 // advance begins the next turn.
@@ -140,7 +91,7 @@ func (l *loopState) pull() (any, bool) {
 	if l.ended {
 		return nil, false
 	}
-	l.r.step(1)
+	l.m.step(1)
 	item, ok := l.next()
 	l.ended = !ok
 	return item, ok
@@ -162,7 +113,7 @@ func (l *loopState) peek() (any, bool) {
 func (l *loopState) size() int64 {
 	if l.length < 0 {
 		for {
-			l.r.spend(perItem)
+			l.m.spend(perItem)
 			item, ok := l.next()
 			if !ok {
 				break
@@ -193,46 +144,45 @@ func (l *loopState) attr(name string) (any, bool) {
 	case "length":
 		return l.size(), true
 	case "depth":
-		return int64(l.depth0 + 1), true
+		return int64(1), true
 	case "depth0":
-		return int64(l.depth0), true
-	case "previtem":
-		if l.index0 == 0 {
-			return undefined{name: "loop.previtem"}, true
+		return int64(0), true
+	case "cycle", "changed":
+		return &method{l, name}, true
+	case "previtem", "nextitem":
+		if l.unpacked {
+			l.m.unknown("loop.%s of a loop over several names with a condition", name)
 		}
-		return l.before, true
+	}
+	switch name {
+	case "previtem":
+		if l.index0 > 0 {
+			return l.before, true
+		}
+		return undefined{name: "loop.previtem"}, true
 	case "nextitem":
 		if item, more := l.peek(); more {
 			return item, true
 		}
 		return undefined{name: "loop.nextitem"}, true
-	case "cycle", "changed":
-		return &method{l, name}, true
 	}
 	return nil, false
 }
 
-// call is loop(v), loop.cycle(…) and loop.changed(…).
-func (l *loopState) call(r *run, name string, a args) any {
-	switch name {
-	case "cycle":
-		r.noNames(a)
+// call is loop.cycle(…) and loop.changed(…).
+func (l *loopState) call(name string, a args) any {
+	if len(a.names) > 0 {
+		a.m.invalid("%s takes no names", a.what)
+	}
+	if name == "cycle" {
 		if len(a.pos) == 0 {
-			r.fail(tandem.Invalid, "loop.cycle wants values")
+			a.m.invalid("loop.cycle wants values")
 		}
 		return a.pos[l.index0%int64(len(a.pos))]
-	case "changed":
-		r.noNames(a)
-		if l.asked && r.equal(&list{items: l.changed}, &list{items: a.pos}) {
-			return false
-		}
-		l.asked, l.changed = true, a.pos
-		return true
 	}
-	r.noNames(a)
-	r.take(a, 1, 1)
-	if l.recurse == nil {
-		r.fail(tandem.Invalid, "loop is called in a loop without \"recursive\"")
+	if l.asked && equal(a.m, &list{items: l.changed}, &list{items: a.pos}) {
+		return false
 	}
-	return l.recurse(a.pos[0])
+	l.asked, l.changed = true, a.pos
+	return true
 }

@@ -1,23 +1,17 @@
 package chat
 
 import (
+	"cmp"
 	"math"
-	"math/big"
 	"math/bits"
-
-	"github.com/tandem-llm/tandem"
+	"strconv"
+	"strings"
+	"unicode"
 )
 
-// maxBits bounds whole numbers.
-const maxBits = 1 << 14
-
-// whole returns n as a template's value: int64 where it fits.
-func whole(n *big.Int) any {
-	if n != nil && n.IsInt64() {
-		return n.Int64()
-	}
-	return n
-}
+// wide is a whole number beyond 64 bits, in digits, as JSON and templates may hold one. It is printed and compared for equality, but not
+// computed with.
+type wide string
 
 // number returns a bool as the number that it is in Python, and other values as they are.
 func number(v any) any {
@@ -36,21 +30,10 @@ func integer(v any) (int64, bool) {
 	return n, ok
 }
 
-// large returns a whole number or a bool, nil for other values.
-func large(v any) *big.Int {
-	switch v := number(v).(type) {
-	case int64:
-		return big.NewInt(v)
-	case *big.Int:
-		return v
-	}
-	return nil
-}
-
 // isWhole reports whether v is a whole number or a bool.
 func isWhole(v any) bool {
 	switch v.(type) {
-	case int64, *big.Int, bool:
+	case int64, wide, bool:
 		return true
 	}
 	return false
@@ -62,124 +45,114 @@ func isNumber(v any) bool {
 	return fraction || isWhole(v)
 }
 
-// float returns a number as a fraction.
-func (r *run) float(v any) float64 {
+// fraction returns a number as a float64.
+func fraction(m *meter, v any) float64 {
 	switch v := number(v).(type) {
 	case int64:
 		return float64(v)
 	case float64:
 		return v
-	case *big.Int:
-		f, _ := new(big.Float).SetInt(v).Float64()
-		if math.IsInf(f, 0) {
-			r.fail(tandem.Invalid, "a whole number is too large for a fraction")
-		}
-		return f
+	case wide:
+		tooWide(m)
 	}
-	r.fail(tandem.Invalid, "%s is no number", kind(v))
+	m.invalid("%s is no number", kind(v))
 	return 0
 }
 
-// exact returns the whole number that f is.
-func exact(f float64) (any, bool) {
-	if f != math.Trunc(f) || math.IsInf(f, 0) {
-		return nil, false
+func tooWide(m *meter) { m.unknown("computing with a whole number of more than 64 bits") }
+
+// exact returns the whole number that f is; false if it is none, or beyond 64 bits.
+func exact(f float64) (int64, bool) {
+	if f != math.Trunc(f) || f < -1<<63 || f >= 1<<63 {
+		return 0, false
 	}
-	return truncated(f), true
+	return int64(f), true
 }
 
-// truncated returns a finite f without its fraction.
-func truncated(f float64) any {
-	if math.Abs(f) < 1<<62 {
-		return int64(f)
+// truncated returns f without its fraction.
+func truncated(m *meter, f float64) int64 {
+	n, ok := exact(math.Trunc(f))
+	if !ok {
+		tooWide(m)
 	}
-	n, _ := big.NewFloat(f).Int(nil)
-	return whole(n)
+	return n
 }
 
-// order compares two numbers exactly: -1, 0, 1, and 2 where one is not a number.
-func (r *run) order(a, b any) int {
-	a, b = number(a), number(b)
-	x, xok := a.(int64)
-	y, yok := b.(int64)
+// order compares two numbers: -1, 0, 1, and 2 where one is not a number.
+func order(m *meter, a, b any) int {
+	x, xok := integer(a)
+	y, yok := integer(b)
 	if xok && yok {
-		switch {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
+		return cmp.Compare(x, y)
 	}
-	f, fok := a.(float64)
-	g, gok := b.(float64)
-	switch {
-	case fok && math.IsNaN(f) || gok && math.IsNaN(g):
+	if xok && magnitude(x) > 1<<53 || yok && magnitude(y) > 1<<53 {
+		tooWide(m)
+	}
+	f, g := fraction(m, a), fraction(m, b)
+	if math.IsNaN(f) || math.IsNaN(g) {
 		return 2
-	case fok && math.IsInf(f, 0) || gok && math.IsInf(g, 0) || fok && gok:
-		if !fok {
-			f = 0
-		}
-		if !gok {
-			g = 0
-		}
-		return big.NewFloat(f).Cmp(big.NewFloat(g))
 	}
-	r.step(64) // of large numbers, with the room of rational
-	if !fok && !gok {
-		return large(a).Cmp(large(b))
-	}
-	return rational(a).Cmp(rational(b))
+	return cmp.Compare(f, g)
 }
 
-func rational(v any) *big.Float {
-	if f, ok := v.(float64); ok {
-		return big.NewFloat(f)
+// sameNumber is a == b of two numbers.
+func sameNumber(m *meter, a, b any) bool {
+	w, wok := a.(wide)
+	x, xok := b.(wide)
+	switch {
+	case wok && xok:
+		return w == x
+	case wok:
+		f, ok := b.(float64)
+		return ok && string(w) == strconv.FormatFloat(f, 'f', 0, 64)
+	case xok:
+		return sameNumber(m, b, a)
 	}
-	return new(big.Float).SetPrec(maxBits + 64).SetInt(large(v))
+	return order(m, a, b) == 0
 }
 
-func (r *run) sign(minus bool, v any) any {
-	v = number(v)
+// signed is -v or +v.
+func signed(m *meter, minus bool, v any) any {
 	if !isNumber(v) {
-		r.fail(tandem.Invalid, "%s has no sign", kind(v))
+		m.invalid("%s is no number", kind(v))
 	}
+	v = number(v)
 	if !minus {
 		return v
 	}
 	if f, ok := v.(float64); ok {
 		return -f
 	}
-	if n, ok := v.(int64); ok && n != math.MinInt64 {
-		return -n
+	n, ok := v.(int64)
+	if !ok || n == math.MinInt64 {
+		tooWide(m)
 	}
-	return whole(new(big.Int).Neg(large(v)))
+	return -n
 }
 
 // arithmetic computes with numbers as Python does.
-func (r *run) arithmetic(op string, left, right any) any {
+func arithmetic(m *meter, op string, left, right any) any {
 	left, right = number(left), number(right)
 	if !isNumber(left) || !isNumber(right) {
-		r.fail(tandem.Invalid, "%s %s %s is not defined", kind(left), op, kind(right))
+		m.invalid("%s %s %s is not defined", kind(left), op, kind(right))
 	}
-	if (op == "/" || op == "//" || op == "%") && !truth(right) || right == 0.0 && (op == "/" || op == "//" || op == "%") {
-		r.fail(tandem.Invalid, "division by zero")
-	}
-	if !isWhole(left) || !isWhole(right) {
-		return r.fractions(op, r.float(left), r.float(right))
+	if (op == "/" || op == "//" || op == "%") && !truth(right) {
+		m.invalid("division by zero")
 	}
 	i, iok := left.(int64)
 	j, jok := right.(int64)
-	if iok && jok {
-		if n, ok := small(op, i, j); ok {
-			return n
-		}
+	if !iok || !jok {
+		return fractions(m, op, fraction(m, left), fraction(m, right))
 	}
-	return r.wholes(op, large(left), large(right))
+	n, ok := wholes(m, op, i, j)
+	if !ok {
+		m.unknown("%s with such large whole numbers", op)
+	}
+	return n
 }
 
-// small computes where the result fits into 64 bits and is quickly found.
-func small(op string, i, j int64) (any, bool) {
+// wholes computes with whole numbers; false where the result does not fit.
+func wholes(m *meter, op string, i, j int64) (any, bool) {
 	switch op {
 	case "+":
 		n := i + j
@@ -191,21 +164,21 @@ func small(op string, i, j int64) (any, bool) {
 		hi, lo := bits.Mul64(magnitude(i), magnitude(j))
 		return i * j, hi == 0 && lo < 1<<63
 	case "/":
-		return float64(i) / float64(j), magnitude(i) < 1<<53 && magnitude(j) < 1<<53
-	case "//", "%":
-		if i == math.MinInt64 {
-			return nil, false
-		}
-		m := i % j
-		if m != 0 && (m < 0) != (j < 0) {
-			m += j
-		}
-		if op == "%" {
-			return m, true
-		}
-		return (i - m) / j, magnitude(i) < 1<<62 && magnitude(j) < 1<<62
+		return float64(i) / float64(j), magnitude(i) <= 1<<53 && magnitude(j) <= 1<<53
+	case "**":
+		return power(m, i, j)
 	}
-	return nil, false
+	if i == math.MinInt64 {
+		return nil, false
+	}
+	rest := i % j
+	if rest != 0 && (rest < 0) != (j < 0) {
+		rest += j
+	}
+	if op == "%" {
+		return rest, true
+	}
+	return (i - rest) / j, magnitude(i) < 1<<62 && magnitude(j) < 1<<62
 }
 
 func magnitude(i int64) uint64 {
@@ -215,62 +188,23 @@ func magnitude(i int64) uint64 {
 	return uint64(i)
 }
 
-func (r *run) wholes(op string, x, y *big.Int) any {
-	most := max(x.BitLen(), y.BitLen()) + 1
-	switch op {
-	case "*":
-		most = x.BitLen() + y.BitLen()
-	case "**":
-		if y.Sign() < 0 {
-			return r.fractions(op, r.float(x), r.float(y))
-		}
-		if x.BitLen() > 1 {
-			if !y.IsInt64() || y.Int64() > maxBits {
-				most = maxBits + 1
-			} else {
-				most = x.BitLen() * int(y.Int64())
-			}
-		}
+func power(m *meter, i, n int64) (any, bool) {
+	if n < 0 {
+		m.unknown("** with a fraction")
 	}
-	if most > maxBits {
-		r.fail(tandem.Invalid, "a whole number of more than %d bits", maxBits)
+	if magnitude(i) < 2 && n > 1 {
+		n = 2 - n%2 // of 0, 1 and -1
 	}
-	r.step(1 + most/64)
-	r.spend(most / 4)
-	n := new(big.Int)
-	switch op {
-	case "+":
-		n.Add(x, y)
-	case "-":
-		n.Sub(x, y)
-	case "*":
-		n.Mul(x, y)
-	case "**":
-		if x.BitLen() <= 1 && y.BitLen() > 1 { // of 0, 1 and -1, whose power depends on whether y is even
-			y = new(big.Int).Add(big.NewInt(2), new(big.Int).And(y, big.NewInt(1)))
-		}
-		n.Exp(x, y, nil)
-	case "/":
-		f, _ := new(big.Rat).SetFrac(x, y).Float64()
-		if math.IsInf(f, 0) {
-			r.fail(tandem.Invalid, "a quotient is too large")
-		}
-		return f
-	case "//", "%":
-		m := new(big.Int)
-		n.DivMod(x, y, m) // m is never negative
-		if m.Sign() != 0 && y.Sign() < 0 {
-			m.Add(m, y)
-			n.Sub(n, big.NewInt(1))
-		}
-		if op == "%" {
-			n = m
-		}
+	p, ok := int64(1), true
+	for ; n > 0 && ok; n-- {
+		var v any
+		v, ok = wholes(m, "*", p, i)
+		p = v.(int64)
 	}
-	return whole(n)
+	return p, ok
 }
 
-func (r *run) fractions(op string, x, y float64) any {
+func fractions(m *meter, op string, x, y float64) any {
 	switch op {
 	case "+":
 		return x + y
@@ -280,59 +214,25 @@ func (r *run) fractions(op string, x, y float64) any {
 		return x * y
 	case "/":
 		return x / y
-	case "**":
-		return r.power(x, y)
 	}
-	m := math.Mod(x, y)
-	d := (x - m) / y
-	switch {
-	case m == 0:
-		m = math.Copysign(0, y)
-	case (y < 0) != (m < 0):
-		m += y
-		d--
-	}
-	if op == "%" {
-		return m
-	}
-	if d == 0 {
-		return math.Copysign(0, x/y)
-	}
-	f := math.Floor(d)
-	if d-f > 0.5 {
-		f++
-	}
-	return f
+	m.unknown("%s with a fraction", op)
+	return nil
 }
 
-func (r *run) power(x, y float64) any {
-	switch {
-	case x == 0 && y < 0:
-		r.fail(tandem.Invalid, "0 ** %v is not defined", y)
-	case x < 0 && y != math.Trunc(y) && !math.IsInf(x, 0):
-		r.fail(tandem.Unsupported, "%v ** %v is a complex number, which tandem does not know", x, y)
+// modulo is v % x, which also formats strings.
+func modulo(m *meter, v, x any) any {
+	if t, ok := v.(text); ok {
+		return percent(m, t, x)
 	}
-	f := math.Pow(x, y)
-	if n := math.Abs(y); n == math.Trunc(n) && n <= 1024 && !math.IsInf(x, 0) && !math.IsNaN(x) && f != 0 && !math.IsInf(f, 0) {
-		f = powerOf(x, int(n), y < 0) // correctly rounded, which math.Pow is not
-	}
-	if math.IsInf(f, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
-		r.fail(tandem.Invalid, "%v ** %v is too large", x, y)
-	}
-	return f
+	return arithmetic(m, "%", v, x)
 }
 
-func powerOf(x float64, n int, inverse bool) float64 {
-	p, b := big.NewFloat(1).SetPrec(256), big.NewFloat(x).SetPrec(256)
-	for ; n > 0; n >>= 1 {
-		if n&1 != 0 {
-			p.Mul(p, b)
-		}
-		b.Mul(b, b)
+// readable returns a number's text without the white space around it, and counts what reading it costs.
+func readable(m *meter, s string) string {
+	m.spend(2 * len(s))
+	m.step(len(s) / 8)
+	if strings.ContainsFunc(s, func(c rune) bool { return c == '_' || c > 0x7f && unicode.IsDigit(c) }) || len(s) > maxDigits {
+		m.unknown("a number with _, other digits than 0 to 9, or of more than %d", maxDigits)
 	}
-	if inverse {
-		p.Quo(big.NewFloat(1).SetPrec(256), p)
-	}
-	f, _ := p.Float64()
-	return f
+	return strings.TrimFunc(s, isSpace)
 }

@@ -15,6 +15,7 @@ type parser struct {
 
 	loops  int         // open loops of this macro
 	macros []*macroDef // open ones
+	names  *names      // of the scope that is read
 
 	soft    int     // open conditions of this scope: a filter that is not known there matters only when it is reached
 	unknown []error // filters and tests outside of conditions
@@ -23,8 +24,8 @@ type parser struct {
 // maxDepth bounds recursion: an expression in brackets takes several levels.
 const maxDepth = 4 * maxNest
 
-// parse turns a source into statements.
-func parse(source string) (body []statement, err error) {
+// parse turns a source into statements. hides are the names that its outermost scope hides, reads those that may be the caller's variables.
+func parse(source string) (body []statement, hides []string, reads map[string]bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			f, ok := p.(failure)
@@ -34,11 +35,13 @@ func parse(source string) (body []statement, err error) {
 			body, err = nil, f.err
 		}
 	}()
-	p := &parser{toks: lex(source)}
+	reads = map[string]bool{}
+	p := &parser{toks: lex(source), names: newNames(nil, &hides)}
 	if body, _ = p.body(); len(p.unknown) > 0 {
-		return nil, p.unknown[0]
+		return nil, nil, nil, p.unknown[0]
 	}
-	return body, nil
+	p.names.resolve(reads)
+	return body, hides, reads, nil
 }
 
 func (p *parser) cur() *tok { return &p.toks[p.at] }
@@ -52,7 +55,7 @@ func (p *parser) next() *tok {
 }
 
 func (p *parser) fail(k tandem.Kind, format string, args ...any) {
-	(&run{line: p.cur().line}).fail(k, format, args...)
+	(&meter{line: p.cur().line}).fail(k, format, args...)
 }
 
 // is reports whether the next token is of a kind; isName whether it is that word.
@@ -82,27 +85,19 @@ func (p *parser) skipName(word string) bool {
 
 func (p *parser) want(kind string) *tok {
 	if !p.is(kind) {
-		p.fail(tandem.Invalid, "want %s, not %s", describe(kind), p.cur())
+		p.fail(tandem.Invalid, "want %s, not %s", &tok{kind: kind}, p.cur())
 	}
 	return p.next()
 }
 
-func describe(kind string) string {
-	switch kind {
-	case "name", "string", "number":
-		return "a " + kind
-	}
-	return short(kind)
-}
-
 // String shows a token in errors.
 func (t *tok) String() string {
-	switch t.kind {
-	case "name":
+	switch {
+	case t.kind == "name" && t.val != "":
 		return short(t.val)
-	case "text", "string", "number":
+	case t.kind == "name" || t.kind == "text" || t.kind == "string" || t.kind == "number":
 		return "a " + t.kind
-	case "end":
+	case t.kind == "end":
 		return "the end of the template"
 	}
 	return short(t.kind)
@@ -126,13 +121,13 @@ func (p *parser) body(ends ...string) (out []statement, end string) {
 		case "end":
 			if len(ends) > 0 {
 				last := slices.IndexFunc(ends, func(end string) bool { return strings.HasPrefix(end, "end") })
-				(&run{line: begun}).fail(tandem.Invalid, "a block has no end: want {%% %s %%}", ends[last])
+				(&meter{line: begun}).fail(tandem.Invalid, "a block has no end: want {%% %s %%}", ends[last])
 			}
 			return out, ""
 		case "text":
 			out = append(out, &data{t.val})
 		case "{{":
-			out = append(out, &output{t.line, []expr{p.tuple(true, "")}})
+			out = append(out, &output{t.line, p.tuple(true, "")})
 			p.want("}}")
 		case "{%":
 			if !p.is("name") {
@@ -156,12 +151,16 @@ func (p *parser) block(ends ...string) ([]statement, string) {
 	return p.body(ends...)
 }
 
-// scope is block for a body that is a scope of its own.
-func (p *parser) scope(ends ...string) ([]statement, string) {
-	outer := p.soft
-	p.soft = 0
-	defer func() { p.soft = outer }()
-	return p.block(ends...)
+// scope is block for a body that is a scope of its own, which begins with params; it puts into hides what the scope hides.
+func (p *parser) scope(hides *[]string, params func(*names), ends ...string) (body []statement, end string) {
+	soft, outer := p.soft, p.names
+	p.soft, p.names = 0, newNames(outer, hides)
+	if params != nil {
+		params(p.names)
+	}
+	body, end = p.block(ends...)
+	p.soft, p.names = soft, outer
+	return body, end
 }
 
 // notKnown notes that a filter or test is not known.
@@ -190,24 +189,15 @@ func (p *parser) statement() statement {
 		return p.callBlock(t.line)
 	case "filter":
 		s := &filterBlock{line: t.line, chain: p.filters(p.filter(nil))}
-		s.body, _ = p.scope("endfilter")
+		s.body, _ = p.scope(&s.hides, nil, "endfilter")
 		return s
 	case "with":
 		return p.with(t.line)
-	case "print":
-		s := &output{line: t.line}
-		for !p.is("%}") {
-			if len(s.values) > 0 {
-				p.want(",")
-			}
-			s.values = append(s.values, p.expression())
-		}
-		return s
 	case "generation":
 		loops := p.loops
 		p.loops = 0
 		s := &plainBlock{}
-		s.body, _ = p.scope("endgeneration")
+		s.body, _ = p.scope(&s.hides, nil, "endgeneration")
 		p.loops = loops
 		return s
 	case "break", "continue":
@@ -221,7 +211,7 @@ func (p *parser) statement() statement {
 		p.fail(tandem.Invalid, "{%% %s %%} without an open block", t.val)
 	}
 	p.fail(tandem.Unsupported, "{%% %.40s %%} is not a statement that tandem runs (it runs if, for, set, macro, call, filter, with, "+
-		"print, break, continue, generation, raw): give another template with --chat-template", t.val)
+		"break, continue, generation, raw): give another template with --chat-template", t.val)
 	return nil
 }
 
@@ -252,15 +242,24 @@ func (p *parser) loop(line int) statement {
 	}
 	s.over = p.tuple(false, "recursive")
 	if p.skipName("if") {
+		outer := p.names
+		p.names = newNames(outer, new([]string))
+		p.names.target(s.to, true, false)
 		s.cond = p.expression()
+		p.names = outer
 	}
-	s.recursive = p.skipName("recursive")
+	if p.isName("recursive") {
+		p.fail(tandem.Unsupported, "tandem does not know recursive loops")
+	}
 	var end string
-	s.body, end = p.scope("endfor", "else")
+	s.body, end = p.scope(&s.hides, func(in *names) {
+		in.param("loop")
+		in.target(s.to, true, false)
+	}, "endfor", "else")
 	p.loops--
 	if end == "else" {
 		s.hasElse = true
-		s.none, _ = p.scope("endfor")
+		s.none, _ = p.scope(&s.noneHides, nil, "endfor")
 	}
 	return s
 }
@@ -269,10 +268,12 @@ func (p *parser) assignment(line int) statement {
 	s := &assignment{line: line, to: p.target("", true)}
 	if p.skip("=") {
 		s.value = p.tuple(true, "")
+		p.names.target(s.to, false, p.soft > 0)
 		return s
 	}
+	p.names.target(s.to, false, p.soft > 0)
 	s.chain = p.filters(nil)
-	s.body, _ = p.scope("endset")
+	s.body, _ = p.scope(&s.hides, nil, "endset")
 	return s
 }
 
@@ -347,8 +348,12 @@ func (p *parser) storeName() string {
 
 func (p *parser) macro(line int) statement {
 	m := &macroDef{line: line, name: p.storeName()}
+	p.names.store(m.name, p.soft > 0)
+	outer := p.names
+	p.names = newNames(outer, &m.hides)
 	p.signature(m)
 	p.macroBody(m, "endmacro")
+	p.names = outer
 	return m
 }
 
@@ -373,34 +378,39 @@ func (p *parser) signature(m *macroDef) {
 	p.next()
 }
 
-// macroBody reads what a macro prints. Loops and conditions around it do not count inside.
+// macroBody reads what a macro prints, in the scope of its parameters. Loops and conditions around it do not count inside.
 func (p *parser) macroBody(m *macroDef, end string) {
-	loops := p.loops
-	p.loops = 0
+	loops, soft := p.loops, p.soft
+	p.loops, p.soft = 0, 0
+	for _, name := range append([]string{"caller"}, m.params...) {
+		p.names.param(name)
+	}
 	p.macros = append(p.macros, m)
-	m.body, _ = p.scope(end)
+	m.body, _ = p.block(end)
 	p.macros = p.macros[:len(p.macros)-1]
-	p.loops = loops
-	for i, name := range m.params {
-		if name == "caller" && m.caller && i < len(m.params)-len(m.values) {
-			p.fail(tandem.Invalid, "parameter caller of a macro wants a default, as {%% call %%} gives it")
-		}
-		m.kwargs = m.kwargs && name != "kwargs"
-		m.varargs = m.varargs && name != "varargs"
+	p.loops, p.soft = loops, soft
+	if i := slices.Index(m.params, "caller"); m.caller && i >= 0 && i < len(m.params)-len(m.values) {
+		p.fail(tandem.Invalid, "parameter caller of a macro wants a default, as {%% call %%} gives it")
 	}
 }
 
 func (p *parser) callBlock(line int) statement {
 	s := &callBlock{line: line, def: &macroDef{line: line}}
+	outer := p.names
+	p.names = newNames(outer, &s.def.hides)
 	if p.is("(") {
 		p.signature(s.def)
 	}
+	inner := p.names
+	p.names = outer
 	c, ok := p.expression().(*call)
 	if !ok {
 		p.fail(tandem.Invalid, "{%% call %%} wants a call of a macro")
 	}
 	s.call = c
+	p.names = inner
 	p.macroBody(s.def, "endcall")
+	p.names = outer
 	return s
 }
 
@@ -414,6 +424,10 @@ func (p *parser) with(line int) statement {
 		p.want("=")
 		s.values = append(s.values, p.expression())
 	}
-	s.body, _ = p.scope("endwith")
+	s.body, _ = p.scope(&s.hides, func(in *names) {
+		for _, t := range s.to {
+			in.target(t, true, false)
+		}
+	}, "endwith")
 	return s
 }

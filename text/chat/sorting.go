@@ -1,26 +1,28 @@
 package chat
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/tandem-llm/tandem"
 )
 
-// path returns the parts of an attribute like "function.name" or 0; none for nil.
-func (r *run) path(attr any) []any {
+// path is the parts of an attribute like "function.name" or 0.
+type path []any
+
+// pathOf returns an attribute's parts; none for nil.
+func pathOf(m *meter, attr any) path {
 	name, ok := attr.(text)
 	switch {
 	case attr == nil:
 		return nil
 	case !ok:
-		return []any{attr}
+		return path{attr}
 	}
-	r.work(len(name.s))
-	var parts []any
+	m.work(len(name.s))
+	var parts path
 	for part := range strings.SplitSeq(name.s, ".") {
-		r.spend(perItem)
+		m.spend(perItem)
 		if i, err := strconv.ParseInt(part, 10, 64); err == nil && part[0] >= '0' && part[0] <= '9' {
 			parts = append(parts, i)
 		} else {
@@ -30,12 +32,12 @@ func (r *run) path(attr any) []any {
 	return parts
 }
 
-// follow returns the element of v that a path leads to; def, unless nil, stands for each that is undefined.
-func (r *run) follow(v any, path []any, def any) any {
-	for _, part := range path {
-		r.step(1)
-		v = r.item(v, part)
-		if _, missing := v.(undefined); missing && def != nil {
+// follow returns the element of v that the path leads to; def, unless nil, stands for each that is undefined.
+func (p path) follow(m *meter, v, def any) any {
+	for _, part := range p {
+		m.step(1)
+		v = item(m, v, part)
+		if isUndefined(v) && def != nil {
 			v = def
 		}
 	}
@@ -43,22 +45,22 @@ func (r *run) follow(v any, path []any, def any) any {
 }
 
 // sortKey returns what elements are sorted by: an attribute or themselves, strings in lower case unless exact.
-func (r *run) sortKey(attr, def any, exact bool) func(any) any {
-	path := r.path(attr)
-	return func(v any) any { return r.folding(r.follow(v, path, def), exact) }
+func sortKey(m *meter, attr, def any, exact bool) func(any) any {
+	by := pathOf(m, attr)
+	return func(v any) any { return folding(m, by.follow(m, v, def), exact) }
 }
 
-func (r *run) folding(v any, exact bool) any {
+func folding(m *meter, v any, exact bool) any {
 	if t, ok := v.(text); ok && !exact {
-		return lit(lower(r, t.s))
+		return lit(lower(m, t.s))
 	}
 	return v
 }
 
 // sortedBy returns items in the order of their keys; equal ones keep their order, also in reverse.
-func (r *run) sortedBy(items []any, key func(any) any, backwards bool) []any {
+func sortedBy(m *meter, items []any, key func(any) any, backwards bool) []any {
 	type entry struct{ key, item any }
-	r.spend(2 * perItem * len(items))
+	m.spend(2 * perItem * len(items))
 	entries := make([]entry, len(items))
 	for i, e := range items {
 		entries[i] = entry{key(e), e}
@@ -68,9 +70,9 @@ func (r *run) sortedBy(items []any, key func(any) any, backwards bool) []any {
 			a, b = b, a
 		}
 		switch {
-		case r.less(a.key, b.key, false):
+		case less(m, a.key, b.key, false):
 			return -1
-		case r.less(b.key, a.key, false):
+		case less(m, b.key, a.key, false):
 			return 1
 		}
 		return 0
@@ -82,110 +84,99 @@ func (r *run) sortedBy(items []any, key func(any) any, backwards bool) []any {
 	return out
 }
 
-func sorted(r *run, v any, a args) any {
-	p := r.bind(a, 0, "reverse", "case_sensitive", "attribute")
-	var attrs []any
-	if t, ok := p.or(2, nil).(text); ok {
+func sorted(v any, a args) any {
+	p := a.bind(0, "reverse", "case_sensitive", "attribute")
+	attrs := []any{p.or(2, nil)}
+	if t, ok := attrs[0].(text); ok {
+		attrs = nil
 		for part := range strings.SplitSeq(t.s, ",") {
-			r.spend(2*perItem + len(part)) // with its path
+			a.m.spend(2*perItem + len(part)) // with its path
 			attrs = append(attrs, lit(part))
 		}
-	} else {
-		attrs = []any{p.or(2, nil)}
 	}
 	var keys []func(any) any
 	for _, attr := range attrs {
-		keys = append(keys, r.sortKey(attr, nil, p.truth(1)))
+		keys = append(keys, sortKey(a.m, attr, nil, p.truth(1)))
 	}
 	key := func(v any) any {
 		l := &list{}
 		for _, k := range keys {
-			r.push(l, k(v))
+			l.push(a.m, k(v))
 		}
 		return l
 	}
-	return &list{items: r.sortedBy(r.items(v), key, r.flag(p, 0))}
+	return &list{items: sortedBy(a.m, items(a.m, v), key, p.flag(0))}
 }
 
 // flag returns a parameter of Python's sorted, which wants a number.
-func (r *run) flag(p params, i int) bool {
+func (p params) flag(i int) bool {
 	v := p.or(i, false)
 	if !isWhole(v) {
-		r.fail(tandem.Invalid, "%s: reverse is %s: want true or false", p.what, kind(v))
+		p.m.invalid("%s: reverse is %s: want true or false", p.what, kind(v))
 	}
 	return truth(v)
 }
 
-func dictsort(r *run, v any, a args) any {
-	p := r.bind(a, 0, "case_sensitive", "by", "reverse")
+func dictsort(v any, a args) any {
+	p := a.bind(0, "case_sensitive", "by", "reverse")
 	by, ok := p.or(1, lit("key")).(text)
 	if !ok || by.s != "key" && by.s != "value" {
-		r.fail(tandem.Invalid, "dictsort: by is %s: want \"key\" or \"value\"", kind(p.or(1, nil)))
+		a.m.invalid("dictsort: by is %s: want \"key\" or \"value\"", kind(p.or(1, nil)))
 	}
-	var d *dict
-	switch v := v.(type) {
-	case *dict:
-		d = v
-	case *namespace:
-		return r.apply(r.attr(v, "items"), args{what: ".items()"})
-	default:
-		r.fail(tandem.Invalid, "dictsort wants a dict, not %s", kind(v))
+	d, ok := v.(*dict)
+	if !ok {
+		a.m.invalid("dictsort wants a dict, not %s", kind(v))
 	}
 	at := 0
 	if by.s == "value" {
 		at = 1
 	}
-	key := func(v any) any { return r.folding(v.(*list).items[at], p.truth(0)) }
-	return &list{items: r.sortedBy(r.pairs(d), key, r.flag(p, 2))}
+	key := func(v any) any { return folding(a.m, v.(*list).items[at], p.truth(0)) }
+	return &list{items: sortedBy(a.m, d.pairs(a.m), key, p.flag(2))}
 }
 
-func groupby(r *run, v any, a args) any {
-	p := r.bind(a, 1, "attribute", "default", "case_sensitive")
-	key := r.sortKey(p.vals[0], p.or(1, nil), p.truth(2))
-	shown := r.sortKey(p.vals[0], p.or(1, nil), true)
+func groupby(v any, a args) any {
+	p := a.bind(1, "attribute", "default", "case_sensitive")
+	key := sortKey(a.m, p.vals[0], p.or(1, nil), p.truth(2))
+	shown := sortKey(a.m, p.vals[0], p.or(1, nil), true)
 	out := &list{}
 	var current any
-	for _, e := range r.sortedBy(r.items(v), key, false) {
+	for _, e := range sortedBy(a.m, items(a.m, v), key, false) {
 		k := key(e)
-		if len(out.items) == 0 || !r.same(current, k) {
-			group := r.tupleOf(shown(e), &list{})
+		if len(out.items) == 0 || !same(a.m, current, k) {
+			group := newTuple(a.m, shown(e), &list{})
 			group.group = true
-			r.push(out, group)
+			out.push(a.m, group)
 			current = k
 		}
-		r.push(out.items[len(out.items)-1].(*list).items[1].(*list), e)
+		out.items[len(out.items)-1].(*list).items[1].(*list).push(a.m, e)
 	}
 	return out
 }
 
-func unique(r *run, v any, a args) any {
-	p := r.bind(a, 0, "case_sensitive", "attribute")
-	key := r.sortKey(p.or(1, nil), nil, p.truth(0))
-	return lazily(func() func() (any, bool) {
+func unique(v any, a args) any {
+	p := a.bind(0, "case_sensitive", "attribute")
+	key := sortKey(a.m, p.or(1, nil), nil, p.truth(0))
+	return lazily(a.m, v, func() func(any) (any, bool) {
 		seen := map[any]bool{}
-		next := r.each(v)
-		return func() (any, bool) {
-			for {
-				e, ok := next()
-				if !ok {
-					return nil, false
-				}
-				if k := r.plain(key(e)); !seen[k] {
-					r.spend(perPair)
-					seen[k] = true
-					return e, true
-				}
+		return func(e any) (any, bool) {
+			k := hashed(a.m, key(e))
+			if seen[k] {
+				return nil, false
 			}
+			a.m.spend(perPair)
+			seen[k] = true
+			return e, true
 		}
 	})
 }
 
 // extreme is max, or min: the first of the largest or smallest.
-func extreme(most bool) func(r *run, v any, a args) any {
-	return func(r *run, v any, a args) any {
-		p := r.bind(a, 0, "case_sensitive", "attribute")
-		key := r.sortKey(p.or(1, nil), nil, p.truth(0))
-		next := r.each(v)
+func extreme(most bool) filter {
+	return func(v any, a args) any {
+		p := a.bind(0, "case_sensitive", "attribute")
+		key := sortKey(a.m, p.or(1, nil), nil, p.truth(0))
+		next := each(a.m, v)
 		best, ok := next()
 		if !ok {
 			return undefined{name: "the " + a.what + " of an empty list"}
@@ -197,87 +188,46 @@ func extreme(most bool) func(r *run, v any, a args) any {
 				return best
 			}
 			k := key(e)
-			if most && r.less(bestKey, k, false) || !most && r.less(k, bestKey, false) {
+			if most && less(a.m, bestKey, k, false) || !most && less(a.m, k, bestKey, false) {
 				best, bestKey = e, k
 			}
 		}
 	}
 }
 
-func sum(r *run, v any, a args) any {
-	p := r.bind(a, 0, "attribute", "start")
-	path := r.path(p.or(0, nil))
-	total := p.or(1, int64(0))
-	if _, ok := total.(text); ok {
-		r.fail(tandem.Invalid, "sum does not add strings: want join")
+// batch cuts a list into lists of n elements.
+func batch(v any, a args) any {
+	p := a.bind(1, "linecount", "fill_with")
+	n := p.int(0, 0)
+	if n < 1 || p.or(1, nil) != nil {
+		a.m.unknown("batch with a fill, or of fewer than 1")
 	}
-	next := r.each(v)
-	for {
-		e, ok := next()
-		if !ok {
-			return total
+	next := each(a.m, v)
+	return &stream{func() (any, bool) {
+		l := &list{}
+		for e, ok := next(); ok; e, ok = next() {
+			if l.push(a.m, e); len(l.items) == n {
+				break
+			}
 		}
-		total = r.plus(total, r.follow(e, path, nil))
-	}
+		return l, len(l.items) > 0
+	}}
 }
 
-// batch and sliced cut a list into lists: of n elements, and n of about the same length.
-func batch(r *run, v any, a args) any {
-	p := r.bind(a, 1, "linecount", "fill_with")
-	return lazily(func() func() (any, bool) {
-		next := r.each(v)
-		l, ended := &list{}, false
-		return func() (any, bool) {
-			for !ended {
-				item, more := next()
-				if ended = !more; ended {
-					break
-				}
-				full := l
-				cut := r.equal(int64(len(l.items)), p.vals[0])
-				if cut {
-					l = &list{}
-				}
-				if r.push(l, item); cut {
-					return full, true
-				}
-			}
-			rest := l
-			l = &list{}
-			if fill := p.or(1, nil); fill != nil && len(rest.items) > 0 {
-				for n := p.int(0, 0); len(rest.items) < n; {
-					r.push(rest, fill)
-				}
-			}
-			return rest, len(rest.items) > 0
-		}
-	})
-}
-
-func sliced(r *run, v any, a args) any {
-	p := r.bind(a, 1, "slices", "fill_with")
-	return lazily(func() func() (any, bool) {
-		items := r.items(v)
-		n := p.int(0, 0)
-		if n == 0 {
-			r.fail(tandem.Invalid, "slice: division by zero")
-		}
-		each, extra, at, i := len(items)/max(n, 1), len(items)%max(n, 1), 0, 0
-		return func() (any, bool) {
-			if i >= n {
-				return nil, false
-			}
-			size := each
-			if i < extra {
-				size++
-			}
-			l := r.listOf(slices.Clone(items[at : at+size])...)
-			at += size
-			if fill := p.or(1, nil); fill != nil && i >= extra {
-				r.push(l, fill)
-			}
-			i++
-			return l, true
-		}
-	})
+// round rounds to digits behind the point, halves to the even neighbour, as Python's round.
+func round(v any, a args) any {
+	p := a.bind(0, "precision", "method")
+	if !isNumber(v) {
+		a.m.invalid("round wants a number, not %s", kind(v))
+	}
+	digits, ok := integer(p.or(0, int64(0)))
+	if !ok || digits < 0 || digits > 15 || p.has(1) {
+		a.m.unknown("round to anything but 0 to 15 digits, or with a method")
+	}
+	f, ok := v.(float64)
+	if ok && !math.IsNaN(f) && !math.IsInf(f, 0) {
+		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
+		return f
+	}
+	return number(v)
 }

@@ -4,97 +4,69 @@ import (
 	"math"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/tandem-llm/tandem"
 )
 
-// textMethod is a method of Python's str. Of a safe string most give safe strings.
-func (r *run) textMethod(t text, name string, a args) any {
-	r.work(len(t.s))
-	r.spend(16 * len(t.user)) // spans of the parts
-	switch name {
-	case "upper", "lower", "title", "capitalize", "swapcase", "casefold":
-		r.bind(a, 0)
-		return t.remade(recase[name](r, t.s))
-	case "strip", "lstrip", "rstrip":
-		return r.strip(t, name, r.bind(a, 0, ""))
-	case "startswith", "endswith":
-		return r.affix(t, name, r.bind(a, 1, "", "", ""))
-	case "removeprefix", "removesuffix":
-		fix := r.bind(a, 1, "").text(0).s
-		switch {
-		case name == "removeprefix" && strings.HasPrefix(t.s, fix):
-			return t.slice(len(fix), len(t.s))
-		case name == "removesuffix" && strings.HasSuffix(t.s, fix):
-			return t.slice(0, len(t.s)-len(fix))
-		}
-		return t
-	case "replace":
-		p := r.bind(a, 2, "", "", "")
-		with := p.text(1)
-		if t.safe {
-			with = r.escape(with)
-		}
-		return r.replace(t, p.text(0), with, p.int(2, -1))
-	case "split", "rsplit":
-		p := r.bind(a, 0, "sep", "maxsplit")
-		if p.or(0, nil) == nil {
-			return &list{items: r.fields(t, p.int(1, -1), name == "rsplit")}
-		}
-		if p.text(0).s == "" {
-			r.fail(tandem.Invalid, "%s wants a separator that is not empty", a.what)
-		}
-		return &list{items: r.split(t, p.text(0), p.int(1, -1), name == "rsplit")}
-	case "partition", "rpartition":
-		return r.partition(t, r.bind(a, 1, "").text(0), name == "rpartition")
-	case "splitlines":
-		return &list{items: r.lines(t, r.bind(a, 0, "keepends").truth(0))}
-	case "find", "rfind", "index", "rindex", "count":
-		return r.search(t, name, r.bind(a, 1, "", "", ""))
-	case "join":
-		return r.joinStrings(t, r.bind(a, 1, "").vals[0])
-	case "center", "ljust", "rjust", "zfill", "expandtabs":
-		return r.padded(t, name, a)
-	case "format":
-		return r.format(t, a)
-	case "format_map":
-		p := r.bind(a, 1, "")
-		return r.formatWith(t, nil, func(name string) (any, bool) { return r.element(p.vals[0], lit(name)) })
-	}
-	r.bind(a, 0)
-	r.step(len(t.s) / 64)
-	return is(t.s, name)
+// textMethods are methods of Python's str.
+var textMethods = map[string]func(t text, a args) any{
+	"upper":      func(t text, a args) any { return t.recased(a, upper) },
+	"lower":      func(t text, a args) any { return t.recased(a, lower) },
+	"title":      func(t text, a args) any { return t.recased(a, title) },
+	"capitalize": func(t text, a args) any { return t.recased(a, capitalize) },
+	"strip":      func(t text, a args) any { return t.strip(a.bind(0, ""), true, true) },
+	"lstrip":     func(t text, a args) any { return t.strip(a.bind(0, ""), true, false) },
+	"rstrip":     func(t text, a args) any { return t.strip(a.bind(0, ""), false, true) },
+	"startswith": func(t text, a args) any { return t.affix(a, strings.HasPrefix) },
+	"endswith":   func(t text, a args) any { return t.affix(a, strings.HasSuffix) },
+	"replace": func(t text, a args) any {
+		p := a.bind(2, "", "", "")
+		return t.replace(a.m, p.text(0), p.text(1), p.int(2, -1))
+	},
+	"split":      func(t text, a args) any { return t.split(a) },
+	"splitlines": func(t text, a args) any { return &list{items: t.lines(a.m, a.bind(0, "keepends").truth(0))} },
+	"find":       func(t text, a args) any { return t.search(a, strings.Index) },
+	"rfind":      func(t text, a args) any { return t.search(a, strings.LastIndex) },
+	"join":       func(t text, a args) any { return t.join(a) },
+	"format":     func(t text, a args) any { return format(t, a) },
 }
 
-var recase = map[string]func(*run, string) string{"upper": upper, "lower": lower, "title": title, "capitalize": capitalize,
-	"swapcase": swapcase, "casefold": casefold}
+// textMethod calls a method of t.
+func textMethod(t text, name string, a args) any {
+	if t.safe {
+		a.m.unknown(".%s() of a safe string", name)
+	}
+	a.m.work(len(t.s))
+	a.m.spend(16 * len(t.user)) // spans of the parts
+	return textMethods[name](t, a)
+}
 
-func (r *run) strip(t text, name string, p params) text {
+func (t text) recased(a args, to func(*meter, string) string) text {
+	a.bind(0)
+	return t.remade(to(a.m, t.s))
+}
+
+func (t text) strip(p params, left, right bool) text {
 	var cut *text
-	r.spend(16 * len(t.user))
+	p.m.spend(16 * len(t.user))
 	if p.or(0, nil) != nil {
 		c := p.text(0)
-		r.step(len(c.s) * (1 + len(t.s)/256)) // each character is looked for in c
+		p.m.step(len(c.s) * (1 + len(t.s)/256)) // each character is looked for in c
 		cut = &c
 	}
-	return t.trimmed(cut, name != "rstrip", name != "lstrip")
+	return t.trimmed(cut, left, right)
 }
 
-// span returns the bytes of t that the parameters from and to mean, as slices have them; false if they mean none at all.
-func (r *run) span(t text, p params) (i, j int, ok bool) {
+// within returns the bytes of t that the parameters from and to mean, as slices have them; false if they mean none at all.
+func (t text) within(p params) (i, j int, ok bool) {
 	count := utf8.RuneCountInString(t.s)
-	start, stop := 0, math.MaxInt32
+	by := span{to: math.MaxInt32, step: 1, hasFrom: true, hasTo: true}
 	if p.or(1, nil) != nil {
-		start = p.int(1, 0)
+		by.from = p.int(1, 0)
 	}
 	if p.or(2, nil) != nil {
-		stop = p.int(2, 0)
+		by.to = p.int(2, 0)
 	}
-	if start > count {
-		return 0, 0, false
-	}
-	from, to := bounds(count, start, stop, 1, true, true)
-	if to < from {
+	from, to := by.of(count)
+	if by.from > count || to < from {
 		return 0, 0, false
 	}
 	i = offset(t.s, from)
@@ -102,19 +74,20 @@ func (r *run) span(t text, p params) (i, j int, ok bool) {
 }
 
 // affix is startswith and endswith, of one string or any of a tuple.
-func (r *run) affix(t text, name string, p params) any {
+func (t text) affix(a args, has func(s, fix string) bool) any {
+	p := a.bind(1, "", "", "")
 	fixes := []any{p.vals[0]}
 	if l, ok := p.vals[0].(*list); ok && l.tuple {
 		fixes = l.items
 	}
-	i, j, ok := r.span(t, p)
+	i, j, ok := t.within(p)
 	for _, f := range fixes {
 		fix, isText := f.(text)
 		if !isText {
-			r.fail(tandem.Invalid, "%s wants a string or a tuple of strings, not %s", p.what, kind(f))
+			a.m.invalid("%s wants a string or a tuple of strings, not %s", p.what, kind(f))
 		}
-		r.work(len(fix.s))
-		if ok && (name == "startswith" && strings.HasPrefix(t.s[i:j], fix.s) || name == "endswith" && strings.HasSuffix(t.s[i:j], fix.s)) {
+		a.m.work(len(fix.s))
+		if ok && has(t.s[i:j], fix.s) {
 			return true
 		}
 	}
@@ -122,43 +95,30 @@ func (r *run) affix(t text, name string, p params) any {
 }
 
 // seek counts looking for part in s. From the end, and for a long part, each byte is hashed.
-func (r *run) seek(s, part string, last bool) {
-	if r.work(len(s)); last || len(part) > 32 {
-		r.step((len(s) + len(part)) / 32)
+func seek(m *meter, s, part string, last bool) {
+	if m.work(len(s)); last || len(part) > 32 {
+		m.step((len(s) + len(part)) / 32)
 	}
 }
 
-// search is find, rfind, index, rindex and count, within a part of t.
-func (r *run) search(t text, name string, p params) any {
+// search is find and rfind, within a part of t.
+func (t text) search(a args, find func(s, part string) int) any {
+	p := a.bind(1, "", "", "")
 	part := p.text(0).s
-	r.seek(t.s, part, name[0] == 'r')
-	i, j, ok := r.span(t, p)
-	if name == "count" {
-		if !ok {
-			return int64(0)
+	seek(a.m, t.s, part, true)
+	if i, j, ok := t.within(p); ok {
+		if at := find(t.s[i:j], part); at >= 0 {
+			return int64(utf8.RuneCountInString(t.s[:i+at]))
 		}
-		return int64(strings.Count(t.s[i:j], part))
-	}
-	at := -1
-	if ok {
-		if at = strings.Index(t.s[i:j], part); name[0] == 'r' {
-			at = strings.LastIndex(t.s[i:j], part)
-		}
-	}
-	switch {
-	case at >= 0:
-		return int64(utf8.RuneCountInString(t.s[:i+at]))
-	case strings.HasSuffix(name, "index"):
-		r.fail(tandem.Invalid, "%s: %s is not in the string", p.what, short(part))
 	}
 	return int64(-1)
 }
 
 // replace puts with for the first n occurrences of old, for all when n is negative. An empty old is before each character and at
 // the end.
-func (r *run) replace(t, old, with text, n int) text {
-	r.seek(t.s, old.s, false)
-	b := builder{r: r}
+func (t text) replace(m *meter, old, with text, n int) text {
+	seek(m, t.s, old.s, false)
+	b := builder{m: m}
 	from := 0
 	for ; n != 0; n-- {
 		i := strings.Index(t.s[from:], old.s)
@@ -181,89 +141,46 @@ func (r *run) replace(t, old, with text, n int) text {
 		}
 	}
 	b.add(t.slice(from, len(t.s)))
-	out := b.text()
-	out.safe = t.safe
-	return out
+	return b.text()
 }
 
-// split cuts t at sep, at most times (all when negative), from the right if last.
-func (r *run) split(t, sep text, most int, last bool) []any {
-	r.seek(t.s, sep.s, last)
-	var ends []int // where the separators begin
-	for from, to := 0, len(t.s); most < 0 || len(ends) < most; {
-		i := 0
-		if last {
-			i = strings.LastIndex(t.s[:to], sep.s)
-			to = i
-		} else if i = strings.Index(t.s[from:], sep.s); i >= 0 {
-			i += from
-			from = i + len(sep.s)
+// split is .split(sep, maxsplit): at sep, or at runs of white space.
+func (t text) split(a args) *list {
+	p := a.bind(0, "sep", "maxsplit")
+	most := p.int(1, -1)
+	out := &list{}
+	if p.or(0, nil) == nil {
+		for t = t.trimmed(nil, true, false); t.s != ""; t = t.trimmed(nil, true, false) {
+			a.m.spend(16 * len(t.user))
+			end := strings.IndexFunc(t.s, isSpace)
+			if end < 0 || most >= 0 && len(out.items) == most {
+				end = len(t.s)
+			}
+			out.push(a.m, t.slice(0, end))
+			t = t.slice(end, len(t.s))
 		}
+		return out
+	}
+	sep := p.text(0)
+	if sep.s == "" {
+		a.m.invalid("%s wants a separator that is not empty", a.what)
+	}
+	seek(a.m, t.s, sep.s, false)
+	from := 0
+	for most < 0 || len(out.items) < most {
+		i := strings.Index(t.s[from:], sep.s)
 		if i < 0 {
 			break
 		}
-		r.spend(perItem)
-		ends = append(ends, i)
+		out.push(a.m, t.slice(from, from+i))
+		from += i + len(sep.s)
 	}
-	if last {
-		reverse(ends)
-	}
-	r.spend(perItem)
-	out := make([]any, 0, len(ends)+1)
-	from := 0
-	for _, end := range ends {
-		out = append(out, t.slice(from, end))
-		from = end + len(sep.s)
-	}
-	return append(out, t.slice(from, len(t.s)))
-}
-
-// fields cuts t at runs of white space, at most times (all when negative), from the right if last.
-func (r *run) fields(t text, most int, last bool) []any {
-	out := []any{}
-	for t = t.trimmed(nil, !last, last); t.s != ""; t = t.trimmed(nil, !last, last) {
-		r.spend(perItem + 16*len(t.user))
-		if most >= 0 && len(out) == most {
-			out = append(out, t)
-			break
-		}
-		i, j := 0, strings.IndexFunc(t.s, isSpace)
-		if last {
-			i, j = lastSpace(t.s), len(t.s)
-		} else if j < 0 {
-			j = len(t.s)
-		}
-		out = append(out, t.slice(i, j))
-		if last {
-			t = t.slice(0, i)
-		} else {
-			t = t.slice(j, len(t.s))
-		}
-	}
-	if last {
-		reverse(out)
-	}
+	out.push(a.m, t.slice(from, len(t.s)))
 	return out
 }
 
-// lastSpace returns where the characters behind the last white space of s begin.
-func lastSpace(s string) int {
-	i := strings.LastIndexFunc(s, isSpace)
-	if i < 0 {
-		return 0
-	}
-	_, n := utf8.DecodeRuneInString(s[i:])
-	return i + n
-}
-
-func reverse[E any](s []E) {
-	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
-		s[i], s[j] = s[j], s[i]
-	}
-}
-
 // lines cuts t behind line breaks, with them if keep. A break at the end begins no further line.
-func (r *run) lines(t text, keep bool) []any {
+func (t text) lines(m *meter, keep bool) []any {
 	out := []any{}
 	for from := 0; from < len(t.s); {
 		i := strings.IndexFunc(t.s[from:], isBreak)
@@ -278,7 +195,7 @@ func (r *run) lines(t text, keep bool) []any {
 		if keep {
 			end = next
 		}
-		r.spend(perItem)
+		m.spend(perItem)
 		out = append(out, t.slice(from, end))
 		from = next
 	}
@@ -289,116 +206,22 @@ func isBreak(c rune) bool {
 	return c >= '\n' && c <= '\r' || c >= 0x1c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
 }
 
-// partition cuts t at the first or last sep: before, sep, behind.
-func (r *run) partition(t, sep text, last bool) *list {
-	if sep.s == "" {
-		r.fail(tandem.Invalid, ".partition(): the separator is empty")
-	}
-	r.seek(t.s, sep.s, last)
-	i := strings.Index(t.s, sep.s)
-	if last {
-		i = strings.LastIndex(t.s, sep.s)
-	}
-	none := text{safe: t.safe}
-	switch {
-	case i >= 0:
-		return r.tupleOf(t.slice(0, i), t.slice(i, i+len(sep.s)), t.slice(i+len(sep.s), len(t.s)))
-	case last:
-		return r.tupleOf(none, none, t)
-	}
-	return r.tupleOf(t, none, none)
-}
-
-// joinStrings is .join(v), where all elements are strings.
-func (r *run) joinStrings(sep text, v any) text {
-	b := builder{r: r}
-	next := r.each(v)
+// join is .join(v), where all elements are strings.
+func (t text) join(a args) text {
+	b := builder{m: a.m}
+	next := each(a.m, a.bind(1, "").vals[0])
 	for i := 0; ; i++ {
 		e, ok := next()
 		if !ok {
-			break
+			return b.text()
 		}
-		t, isText := e.(text)
-		switch {
-		case sep.safe:
-			t = r.escape(r.str(e))
-		case !isText:
-			r.fail(tandem.Invalid, ".join() wants strings, not %s", kind(e))
+		part, isText := e.(text)
+		if !isText {
+			a.m.invalid(".join() wants strings, not %s", kind(e))
 		}
 		if i > 0 {
-			b.add(sep)
+			b.add(t)
 		}
-		b.add(t)
+		b.add(part)
 	}
-	out := b.text()
-	out.safe = sep.safe
-	return out
-}
-
-// padded is center, ljust, rjust, zfill and expandtabs.
-func (r *run) padded(t text, name string, a args) text {
-	if name == "expandtabs" {
-		return r.expandTabs(t, r.bind(a, 0, "tabsize").int(0, 8))
-	}
-	fill := lit(" ")
-	names := []string{"", ""}
-	if name == "zfill" {
-		names = names[:1]
-	}
-	p := r.bind(a, 1, names...)
-	if len(a.pos) == 2 {
-		if fill = p.text(1); utf8.RuneCountInString(fill.s) != 1 {
-			r.fail(tandem.Invalid, "%s wants one character to fill with, not %s", a.what, short(fill.s))
-		}
-	}
-	width := p.int(0, 0)
-	missing := width - utf8.RuneCountInString(t.s)
-	if missing <= 0 {
-		return t
-	}
-	b := builder{r: r}
-	left := 0
-	switch name {
-	case "center":
-		left = missing/2 + missing&width&1
-	case "rjust":
-		left = missing
-	case "zfill":
-		left, fill = missing, lit("0")
-		if t.s != "" && (t.s[0] == '-' || t.s[0] == '+') {
-			b.add(t.slice(0, 1))
-			t = t.slice(1, len(t.s))
-		}
-	}
-	b.pad(fill, left)
-	b.add(t)
-	b.pad(fill, missing-left)
-	out := b.text()
-	out.safe = t.safe
-	return out
-}
-
-func (r *run) expandTabs(t text, size int) text {
-	b := builder{r: r}
-	column, from := 0, 0
-	for i, c := range t.s {
-		switch c {
-		case '\t':
-			b.add(t.slice(from, i))
-			from = i + 1
-			if size > 0 {
-				n := size - column%size
-				b.pad(lit(" "), n)
-				column += n
-			}
-		case '\n', '\r':
-			column = 0
-		default:
-			column++
-		}
-	}
-	b.add(t.slice(from, len(t.s)))
-	out := b.text()
-	out.safe = t.safe
-	return out
 }

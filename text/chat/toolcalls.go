@@ -47,7 +47,7 @@ func (t *Template) trial(arguments string, asString bool, good func(string) bool
 }
 
 // callArguments gives the arguments of tool calls the form that the template wants. A string that is no JSON stays one.
-func (r *run) callArguments(calls any, asString bool) {
+func callArguments(m *meter, calls any, asString bool) {
 	l, ok := calls.(*list)
 	if !ok {
 		return
@@ -57,24 +57,24 @@ func (r *run) callArguments(calls any, asString bool) {
 		if of == nil {
 			continue
 		}
-		if f, ok := r.lookup(of, lit("function")); ok {
+		if f, ok := of.lookup(m, lit("function")); ok {
 			of, _ = f.(*dict)
 		}
 		if of == nil {
 			continue
 		}
-		v, ok := r.lookup(of, lit("arguments"))
+		v, ok := of.lookup(m, lit("arguments"))
 		if !ok {
 			continue
 		}
 		switch v := v.(type) {
 		case text:
 			if !asString {
-				r.put(of, lit("arguments"), r.parsed(v))
+				of.put(m, lit("arguments"), parsed(m, v))
 			}
 		case *dict, *list:
 			if asString {
-				r.put(of, lit("arguments"), r.toJSON(v, args{what: "tojson"}))
+				of.put(m, lit("arguments"), toJSON(v, args{m: m, what: "tojson"}))
 			}
 		}
 	}
@@ -84,8 +84,8 @@ func (r *run) callArguments(calls any, asString bool) {
 const maxParsed = 100
 
 // parsed returns the value of t, which is JSON, and t itself if it is not. An empty one is an object without entries.
-func (r *run) parsed(t text) any {
-	r.spend(len(t.s))
+func parsed(m *meter, t text) any {
+	m.spend(len(t.s))
 	if strings.TrimSpace(t.s) == "" {
 		return &dict{}
 	}
@@ -103,5 +103,5 @@ func (r *run) parsed(t text) any {
 	if !json.Valid([]byte(t.s)) {
 		return t
 	}
-	return r.decode("the arguments of a tool call", json.RawMessage(t.s))
+	return decode(m, "the arguments of a tool call", json.RawMessage(t.s))
 }

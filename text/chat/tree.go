@@ -3,10 +3,12 @@ package chat
 // The tree of a template: expressions and statements, as the parser makes them. Immutable.
 
 // expr is an expression: one of the types below.
-type expr any
+type expr interface {
+	eval(r *run, sc *scope) any
+}
 
 type (
-	constant struct{ v any } // nil, bool, int64, *big.Int, float64, text
+	constant struct{ v any } // nil, bool, int64, wide, float64, text
 	variable struct{ name string }
 	listing  struct {
 		items []expr
@@ -34,7 +36,7 @@ type (
 		args callArgs
 	}
 	negation struct{ of expr } // not
-	signed   struct {
+	minus    struct {          // a sign
 		minus bool
 		of    expr
 	}
@@ -67,13 +69,15 @@ type target struct {
 }
 
 // statement is one of the types below. hides are names that are undefined where its body begins: see names.
-type statement any
+type statement interface {
+	exec(r *run, sc *scope) flow
+}
 
 type (
 	data   struct{ text string }
 	output struct {
-		line   int
-		values []expr
+		line  int
+		value expr
 	}
 	branching struct {
 		line     int
@@ -87,8 +91,7 @@ type (
 		line       int
 		to         target
 		over       expr
-		cond       expr // nil: all
-		recursive  bool
+		cond       expr        // nil: all
 		body, none []statement // none: nil for no else
 		hasElse    bool
 
@@ -103,13 +106,13 @@ type (
 		hides []string
 	}
 	macroDef struct {
-		line                    int
-		name                    string // "" of a call block
-		params                  []string
-		values                  []expr // defaults of the last params
-		body                    []statement
-		caller, kwargs, varargs bool // the body reads them
-		hides                   []string
+		line   int
+		name   string // "" of a call block
+		params []string
+		values []expr // defaults of the last params
+		body   []statement
+		caller bool // the body reads it
+		hides  []string
 	}
 	callBlock struct {
 		line int

@@ -1,12 +1,15 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // A program is a string of bytes, each of which chooses how a template goes on. Every program is one that the parser takes, so that a
@@ -28,76 +31,64 @@ func (p *program) choose(n int) int {
 func pick[E any](p *program, of []E) E { return of[p.choose(len(of))] }
 
 // prelude sets the variables that expressions begin with: large ones, and ones that hold themselves.
-const prelude = `{% set n = namespace(t=(1, 'a'), l=[1], d={'a': 1}) %}{% for i in range(25) %}{% set n.t = (n.t, n.t) %}{% set n.l = [n.l, n.l] %}` +
-	`{% endfor %}{% set n.n = n %}{% set user = messages[0].content %}{% set long = 'ab, \n\x01é' * 30000 %}{% set spans = (user * 900)|list|join(',') %}` +
-	`{% set many = [none, 1] * 9000 %}{% set words = range(9000)|map('string')|list %}{% set big = 3 ** 8000 %}{% set names = dict(words|batch(2)|list) %}` +
-	`{% set path = 'n' ~ '.n' * 9000 %}{% set far = 10 ** 9 %}{% set code = 'a%s%d' * 900 %}{% set marks = '<&\'>' * 9000 %}` +
-	`{% macro f(a, b=1) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{% macro g(a) %}{{ f(a, a, *many) }}{{ caller() }}{% endmacro %}`
+var prelude = `{% set n = namespace(t=(1, 'a'), l=[1], d={'a': 1}) %}{% for i in range(25) %}{% set n.t = (n.t, n.t) %}` +
+	`{% set n.l = [n.l, n.l] %}{% endfor %}{% set n.n = n %}{% set user = messages[0].content %}{% set long = 'ab, \n\x01é' * 30000 %}` +
+	`{% set spans = (user * 900)|list|join(',') %}{% set many = [none, 1] * 9000 %}{% set words = range(9000)|map('string')|list %}` +
+	`{% set big = 9223372036854775807 %}{% set names = {` + numbered(2000, "'%d': 1", ", ") + `} %}{% set path = 'n' ~ '.n' * 9000 %}` +
+	`{% set far = 10 ** 9 %}{% set code = 'a%s%d' * 900 %}{% set marks = '<&\'>' * 9000 %}` +
+	`{% macro f(a, b=1) %}{{ a }}{{ b }}{% endmacro %}{% macro g(a) %}{{ f(a, *many) }}{{ caller() }}{% endmacro %}`
 
 // leaves and patterns are expressions by their kind: S a string, N a number, L a list or the like, D a dict, A anything. In a pattern, a
 // letter between < and > stands for an expression of that kind.
 var leaves = map[byte][]string{
-	'S': {"long", "spans", "user", "''", "'a'", "','", "'\u00df\\x01'", "path", "code", "marks", "'%s %(a)s'", "'%*d'", "'%0900000d'",
-		"'{:01048575,}{a}{0}'",
-		"'{0[0]!r:>{1}}'", "'99999'", "'%c%Y'", "'upper'", "'string'", "'0'"},
-	'N': {"0", "1", "3", "-3", "far", "-far", "big", "1048575", "1.5", "-1e300", "true", "(2 ** 70)", "n.t|length"},
-	'L': {"many", "words", "n.l", "n.t", "range(90000)", "range(9)[::2147483647]", "names.items()", "names.values()", "messages",
+	'S': {"long", "spans", "user", "''", "'a'", "','", "'\u00df\\x01'", "path", "code", "marks", "'%s %d'",
+		"'{a}{0}{:05d}'", "'99999'", "'%A%Y'", "'upper'", "'string'", "'0'"},
+	'N': {"0", "1", "3", "-3", "far", "-far", "big", "1048575", "1.5", "-1e300", "true", "18446744073709551616", "n.t|length"},
+	'L': {"many", "words", "n.l", "n.t", "range(90000)", "names.items()", "names.values()", "messages",
 		"(many|map('string'))", "[long, user]"},
 	'D': {"names", "n.d", "messages[0]", "dict(a=n.l)", "{1: long}"},
-	'A': {"n", "none", "f", "g", "joiner(long)", "cycler(1, 2)", "loop", "loop.changed", "undefined_name", "namespace(**n.d)", "tools",
+	'A': {"n", "none", "f", "g", "loop", "loop.changed", "undefined_name", "namespace(**n.d)", "tools",
 		"range"},
 }
 
 var patterns = map[byte][]string{
-	'S': {"<A> ~ <A>", "<S> + <S>", "<S> * <N>", "<S> % <A>", "<S> % (<A>, <A>)", "<S> % <D>", "<S>[<N>]", "<S>[<N>:<N>:<N>]",
+	'S': {"<A> ~ <A>", "<S> + <S>", "<S> * <N>", "<S> % <A>", "<S> % (<A>, <A>)", "<S>[<N>]", "<S>[<N>:<N>:<N>]",
 		"<S>[<N>:]", "<A>|string", "<S>|upper", "<S>|lower",
-		"<S>|title", "<S>|capitalize", "<S>|trim", "<S>|trim(<S>)", "<S>|center(<N>)", "<S>|replace(<S>, <S>)",
+		"<S>|title", "<S>|capitalize", "<S>|trim", "<S>|trim(<S>)", "<S>|replace(<S>, <S>)",
 		"<S>|replace(<S>, <S>, <N>)", "<L>|join(<S>)",
-		"<L>|join(<S>, attribute=<S>)", "<S>|indent(<N>, true, true)", "<S>|indent(<S>)", "<S>|truncate(<N>, true, <S>, <N>)",
-		"<S>|truncate(<N>)", "<A>|e", "<A>|escape",
-		"<A>|forceescape", "<S>|safe", "<D>|xmlattr", "<A>|urlencode", "<N>|filesizeformat", "<S>|filesizeformat(true)", "<A>|tojson",
+		"<L>|join(<S>, attribute=<S>)", "<S>|indent(<N>, true, true)", "<S>|indent(<S>)", "<S>|safe", "<A>|tojson",
 		"<A>|tojson(indent=<N>)",
-		"<A>|tojson(ensure_ascii=true, indent=<S>)", "<L>|tojson(separators=(<S>, <S>), sort_keys=true)", "<S>|format(<A>, <A>)",
-		"<S>|format(a=<A>)", "<S>|reverse",
-		"<S>.format(<A>, <N>, a=<A>)", "<S>.format_map(<D>)", "<S>.upper()", "<S>.lower()", "<S>.title()", "<S>.capitalize()",
-		"<S>.casefold()", "<S>.swapcase()", "<S>.strip(<S>)",
-		"<S>.lstrip()", "<S>.rstrip(<S>)", "<S>.center(<N>, 'x')", "<S>.ljust(<N>)", "<S>.rjust(<N>, <S>)", "<S>.zfill(<N>)",
-		"<S>.expandtabs(<N>)", "<S>.removeprefix(<S>)",
-		"<S>.removesuffix(<S>)", "<S>.replace(<S>, <S>, <N>)", "<S>.join(<L>)", "strftime_now(<S>)", "f(<A>, <A>)", "f(*<L>)",
+		"<A>|tojson(ensure_ascii=true, indent=<S>)", "<L>|tojson(separators=(<S>, <S>))", "<S>|format(<A>, <A>)",
+		"<S>.format(<A>, <N>, a=<A>)", "<S>.upper()", "<S>.lower()", "<S>.title()", "<S>.capitalize()",
+		"<S>.strip(<S>)",
+		"<S>.lstrip()", "<S>.rstrip(<S>)", "<S>.replace(<S>, <S>, <N>)", "<S>.join(<L>)", "strftime_now(<S>)", "f(<A>, <A>)", "f(*<L>)",
 		"f(<A>, **<D>)", "loop.cycle(<S>, <S>)"},
-	'N': {"<N> + <N>", "<N> - <N>", "<N> * <N>", "<N> / <N>", "<N> // <N>", "<N> % <N>", "<N> ** <N>", "-<N>", "<N>|abs", "<S>|int",
-		"<S>|int(<N>, <N>)", "<S>|float", "<N>|round(<N>)",
-		"<N>|round(<N>, 'floor')", "<A>|length", "<A>|count", "<S>|wordcount", "<L>|sum", "<S>.count(<S>)", "<S>.find(<S>, <N>, <N>)",
-		"<S>.rfind(<S>)", "<S>.index(<S>)", "<S>.rindex(<S>, <N>)",
-		"<L>|list|sum(attribute=<S>)", "(<L>|list).count(<A>)", "(<L>|list).index(<A>, <N>)", "1.5.is_integer()"},
+	'N': {"<N> + <N>", "<N> - <N>", "<N> * <N>", "<N> / <N>", "<N> // <N>", "<N> % <N>", "<N> ** <N>", "-<N>", "<S>|int",
+		"<S>|int(<N>, <N>)", "<N>|round(<N>)",
+		"<A>|length", "<A>|count", "<S>.find(<S>, <N>, <N>)",
+		"<S>.rfind(<S>)", "(<L>|list).count(<A>)", "(<L>|list).index(<A>, <N>)"},
 	'L': {"<L> + <L>", "<L> * <N>", "[<A>, <A>]", "(<A>, <A>)", "[<A>] * <N>", "<L>[<N>:<N>:<N>]", "<L>|list", "<S>|list", "<L>|sort",
 		"<L>|sort(reverse=true, attribute=<S>)",
-		"<L>|sort(attribute=',' * <N>)", "<L>|unique|list", "<L>|unique(attribute=<S>)|list", "<L>|batch(<N>, <A>)|list",
-		"<L>|slice(<N>, <A>)|list", "<L>|reverse|list",
+		"<L>|sort(attribute=',' * <N>)", "<L>|unique|list", "<L>|unique(attribute=<S>)|list", "<L>|batch(<N>)|list",
 		"<L>|groupby(<S>)", "<L>|groupby(<N>, default=<A>)", "<L>|map('string')|list", "<L>|map('tojson')|list",
 		"<L>|map(attribute=<S>)|list", "<L>|map('replace', <S>, <S>)|list",
 		"<L>|select|list", "<L>|select('in', <A>)|list", "<L>|reject('equalto', <A>)|list", "<L>|selectattr(<S>)|list",
 		"<L>|rejectattr(<S>, 'eq', <A>)|list", "<D>|dictsort(true, 'value')",
-		"<D>|dictsort", "<D>|items|list", "<S>.split(<S>)", "<S>.split()", "<S>.split(<S>, <N>)", "<S>.rsplit(<S>)",
-		"<S>.rsplit(none, <N>)", "<S>.splitlines(true)", "<S>.partition(<S>)",
-		"<S>.rpartition(<S>)", "range(<N>)", "range(<N>, <N>, <N>)", "<D>.keys()", "<D>.values()", "<D>.items()", "(<L>|list).copy()"},
-	'D': {"{<A>: <A>}", "{<S>: <A>, <N>: <A>}", "dict(<D>, a=<A>)", "dict(<L>)", "dict(**<D>)", "<D>.copy()"},
-	'A': {"<L>[<N>]", "<D>[<A>]", "<A>[<S>]", "<D>.get(<A>, <A>)", "<A>|attr(<S>)", "<A>|default(<A>, true)", "<A>|d(<A>)", "<L>|first",
+		"<D>|dictsort", "<D>|items|list", "<S>.split(<S>)", "<S>.split()", "<S>.split(<S>, <N>)", "<S>.splitlines(true)",
+		"range(<N>)", "range(<N>, <N>, <N>)", "<D>.keys()", "<D>.values()", "<D>.items()"},
+	'D': {"{<A>: <A>}", "{<S>: <A>, <N>: <A>}", "dict(<D>, a=<A>)", "dict(**<D>)"},
+	'A': {"<L>[<N>]", "<D>[<A>]", "<A>[<S>]", "<D>.get(<A>, <A>)", "<A>|default(<A>, true)", "<A>|d(<A>)", "<L>|first",
 		"<L>|last", "<L>|max", "<L>|min(attribute=<S>)",
 		"<A> == <A>", "<A> != <A>", "<L> < <L>", "<S> <= <S>", "<N> > <N>", "<L> >= <L>", "<A> in <L>", "<S> not in <S>", "<A> in <D>",
 		"<A> and <A>", "<A> or <A>", "not <A>", "<A> if <A> else <A>",
-		"<L>|random", "<A> is defined", "<A> is undefined", "<A> is none", "<A> is true", "<A> is false", "<A> is boolean",
+		"<A> is defined", "<A> is undefined", "<A> is none", "<A> is true", "<A> is false", "<A> is boolean",
 		"<A> is string", "<A> is number", "<A> is integer", "<A> is float",
-		"<A> is mapping", "<A> is sequence", "<A> is iterable", "<A> is callable", "<S> is escaped", "<A> is upper", "<S> is lower",
-		"<N> is odd", "<N> is even", "<S> is filter", "<A> is test",
-		"<N> is divisibleby <N>", "<A> is sameas <A>", "<A> is in <L>", "<A> is eq <A>", "<A> is equalto <A>", "<A> is ne <A>",
+		"<A> is mapping", "<A> is sequence", "<A> is iterable", "<A> is callable",
+		"<N> is odd", "<N> is even", "<N> is divisibleby <N>",
+		"<A> is sameas <A>", "<A> is in <L>", "<A> is eq <A>", "<A> is equalto <A>", "<A> is ne <A>",
 		"<L> is lt <L>", "<S> is lessthan <S>", "<N> is le <N>", "<L> is gt <L>",
-		"<N> is greaterthan <N>", "<L> is ge <L>", "<S>.startswith(<S>, <N>)", "<S>.endswith((<S>, <S>))", "<S>.isalnum()",
-		"<S>.isalpha()", "<S>.isascii()", "<S>.isdecimal()", "<S>.isdigit()",
-		"<S>.isidentifier()", "<S>.islower()", "<S>.isnumeric()", "<S>.isprintable()", "<S>.isspace()", "<S>.istitle()",
-		"<S>.isupper()", "namespace(**<D>)", "cycler(*<L>).next()",
-		"joiner(<A>)()", "raise_exception(<A>)", "loop.changed(<A>)", "loop.index", "loop.length", "loop.nextitem", "lipsum(<N>)",
-		"self", "<A>.name", "<A>.n.n.n", "caller()"},
+		"<N> is greaterthan <N>", "<L> is ge <L>", "<S>.startswith(<S>, <N>)", "<S>.endswith((<S>, <S>))", "namespace(**<D>)",
+		"raise_exception(<A>)", "loop.changed(<A>)", "loop.index", "loop.length", "loop.nextitem", "<A>.n.n.n", "caller()"},
 }
 
 // TestPatterns: every operation that a template can ask for is in a pattern.
@@ -107,8 +98,10 @@ func TestPatterns(t *testing.T) {
 		all += " " + strings.Join(of, " ") + " "
 	}
 	for _, f := range slices.Concat(slices.Collect(maps.Keys(filters)), slices.Collect(maps.Keys(tests)),
-		slices.Collect(maps.Keys(globals)),
-		strings.Fields(ofText.runs+ofDict.runs+ofList.runs+ofReal.runs)) {
+		slices.Collect(maps.Keys(globals)), slices.Collect(maps.Keys(textMethods))) {
+		if globals[f] != nil && slices.Contains([]string{"cycler", "joiner", "lipsum", "self"}, f) {
+			continue // refused
+		}
 		if !strings.Contains(all, f) {
 			t.Errorf("no pattern has %s", f)
 		}
@@ -141,8 +134,6 @@ func (p *program) template() string {
 	use := pick(p, []string{
 		"{%% for i in range(90000) %%}{%% for j in range(90000) %%}{%% set x = %s %%}{%% endfor %%}{%% endfor %%}",
 		"{{ %s }}",
-		"{%% for i in range(90000) %%}{%% for x in [%s] recursive %%}{%% if loop.first %%}{{ loop(many) }}{%% endif %%}" +
-			"{%% endfor %%}{%% endfor %%}",
 		"{%% set n.x = user %%}{%% for i in range(90) %%}{%% set n.x = [n.x, %s] %%}{%% endfor %%}{{ n.x }}",
 		"{%% for x in range(90000) if %s %%}{{ loop.length }}{%% endfor %%}",
 		"{%% call g(1) %%}{{ %s }}{%% endcall %%}",
@@ -162,7 +153,7 @@ func FuzzWork(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		source := (&program{rest: b}).template()
-		if _, err := Parse(source, llama); err != nil && !strings.Contains(err.Error(), "not one that tandem") {
+		if _, err := Parse(source, llama); err != nil && !errors.Is(err, tandem.Unsupported) {
 			t.Fatalf("%s: %v", strings.TrimPrefix(source, prelude), err)
 		}
 		c := measure(source, defaults, say("user", "hello")...)

@@ -4,8 +4,8 @@
     generate.py SEED COUNT OUT.jsonl.gz [OLDER.jsonl.gz]
 
 The first line holds the variables, each other line a template and its output (null: an error). Needs jinja2 3.1. TestJinja2 of
-text/chat renders the same. Templates whose output tells an address of memory, or that use what docs/guides/templates.md lists
-as refused, are left out."""
+text/chat renders the same; with -jinja OUT.jsonl.gz -rewrite it takes out of a new file what tandem refuses by name. Templates whose
+output tells an address of memory are left out here."""
 import gzip, json, random, re, signal, sys
 import jinja2, jinja2.ext, jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -35,44 +35,42 @@ VARIABLES = {
 
 # by hand: what random templates seldom meet
 HAND = r"""
-{{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 2 ** -1 }} {{ 7 // -2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7.5 // 2 }} {{ 7.5 % -2 }} {{ 1 - - 1 }} {{ not not true }} {{ not 1 == 2 }}
+{{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 7 // -2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 1 - - 1 }} {{ not not true }} {{ not 1 == 2 }}
 {{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 1 == 1.0 == true }} {{ 1 in [1] in [[1]] }}
 {{ 'a' ~ 1 + 2 }}
 {{ 1 + 2 ~ 3 }}
-{{ 'a' ~ 1 ~ 2 * 3 }} {{ 'x' ~ missing is defined }} {{ l|length - 1 is odd }} {{ 5 is odd and not 4 is odd }} {{ -1|abs }} {{ -(1|abs) }} {{ - l[0] }} {{ 'a' if no }}|{{ 1 if no else 2 if no else 3 }} {{ (1 if yes) if yes else 2 }}
-{{ 0x1F }} {{ 0b1_01 }} {{ 0o17 }} {{ 1_000_000 }} {{ 1_0.5e1_0 }} {{ 18446744073709551615 + 1 }} {{ 9223372036854775807 * 9223372036854775807 }} {{ -9223372036854775808 - 1 }} {{ 2 ** 200 // 3 ** 50 }} {{ 10 ** 30 / 10 ** 28 }} {{ 1e22 == 10 ** 22 }}
-{{ (1,) == [1] }} {{ (1, 2) < (1, 3) }} {{ [1] + [2] }} {{ () }} {{ (1,) }} {{ 1, }} {{ (1, 2)[0] }} {{ [1, [2, (3,)]] }} {{ {(1, 2): 3}[1, 2] }} {{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {'b': 1, 'a': 2} }} {{ dict(b=1, a=2) }}
+{{ 'a' ~ 1 ~ 2 * 3 }} {{ 'x' ~ missing is defined }} {{ l|length - 1 is odd }} {{ 5 is odd and not 4 is odd }} {{ - l[0] }} {{ 'a' if no }} {{ 1 if no else 2 if no else 3 }} {{ (1 if yes) if yes else 2 }}
+{{ 0x1F }} {{ 0o17 }}
+{{ (1,) == [1] }} {{ (1, 2) < (1, 3) }} {{ [1] + [2] }} {{ () }} {{ (1,) }} {{ 1, }} {{ (1, 2)[0] }} {{ [1, [2, (3,)]] }} {{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {'b': 1, 'a': 2} }} {{ dict(b=1, a=2) }}
 {{ recs|sort(attribute='k', reverse=true)|map(attribute='n')|join }} {{ recs|sort(attribute='v,n')|map(attribute='n')|join }} {{ ['b','A','B','a']|sort }} {{ ['b','A','B','a']|sort(true, true) }} {{ ['b','A','B','a']|unique(true)|join }} {{ d|dictsort(true) }} {{ d|dictsort(by='value', reverse=true) }} {{ recs|max(attribute='k') }} {{ recs|min(attribute='v') }} {{ ['a', 'B']|max(case_sensitive=true) }}
 {% for g in recs|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='n')|join(',') }} {{ g[0] }}{{ g|length }};{% endfor %}{{ recs|groupby('v')|first }}{% for k, v in recs|groupby('v', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}
-{{ range(10)|batch(3, 'x')|list }} {{ range(10)|slice(3)|list }} {{ range(7)|slice(3, 0)|list }} {{ l|batch(2)|map('sum')|list }} {{ range(3) }} {{ range(0, 9, 2)[1:] }} {{ range(5)[-1] }} {{ 3 in range(5) }} {{ range(3)|list == [0, 1, 2] }}
-{{ 2.5|round }} {{ 3.5|round }} {{ 2.675|round(2) }} {{ 1234|round(-2) }} {{ 1250.0|round(-2) }} {{ 7|round }} {{ 2.1|round(0, 'ceil') }} {{ -2.5|round(0, 'floor') }} {{ 2.345|round(2, 'floor') }} {{ 15|round(-1) }} {{ 25|round(-1) }} {{ 1e300|round(2) }}
-{{ '%05.1f|%-6s|%+d|%x|%o|%e|%g|%r|%%|%c|%5s' % (3.14159, 'ab', 7, 255, 8, 12345.678, 0.00001, 'q', 'z', 'é') }} {{ '%(b)s %(a)03d' % d }} {{ '%s' % l }} {{ '%s %s'|format('a', 1) }} {{ '%(x)s'|format(x=2) }} {{ '%*d|%.*f' % (5, 42, 2, 1.5) }}
-{{ '{} {}'.format('a', 1) }} {{ '{1}{0}'.format('a', 'b') }} {{ '{a}-{b[0]}-{c.k}'.format(a=1, b=l, c={'k': 3}) }} {{ '{:>6}|{:^6}|{:<6}|{:*^7}'.format('a', 'b', 'c', 'd') }} {{ '{:05d} {:,} {:_x} {:.2f} {:e} {:%} {:+}'.format(42, 1234567, 65535, 2.5, 1e10, 0.25, 3) }} {{ '{!r} {!s}'.format('q', 'q') }} {{ '{:{}}|'.format('a', 5) }} {{ '{{}}'.format() }} {{ '{x}'.format_map({'x': 1}) }}
-{{ 'abcabc'.rfind('a') }}{{ 'abcabc'.find('a', 1) }}{{ 'abcabc'.index('c', -2) }}{{ 'äöüä'.find('ä', 1) }}{{ 'aaa'.count('a', 1) }}{{ [3, 1, 3].index(3, 1) }} {{ 'ab'.replace('', '-') }} {{ 'ab'.replace('', '-', 2) }} {{ 'aXbXc'.rsplit('X', 1) }} {{ ' a  b c '.rsplit(none, 1) }} {{ ' a  b c '.split(none, 1) }} {{ 'a,b,,c'.split(',') }} {{ 'aXbXc'.rpartition('X') }}
-{{ 'a\r\nb\rc\nd\n'.splitlines() }} {{ 'a\x0bb\u2028c'.splitlines(true) }} {{ ''.splitlines() }} {{ '\n'.splitlines() }} {{ 'one two'.title() }} {{ "it's"|title }} {{ "it's".title() }} {{ 'hELLO'|capitalize }} {{ 'ß'|upper }} {{ 'ŉﬃ'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'Straße'.casefold() }} {{ 'aB'.swapcase() }} {{ 'İ'.lower()|length }}
-{{ 'a'.isalpha() }}{{ '²'.isdigit() }}{{ '½'.isnumeric() }}{{ '²'.isdecimal() }}{{ '一'.isnumeric() }}{{ 'aA'.islower() }}{{ 'Ab Cd'.istitle() }}{{ ''.isascii() }}{{ 'a b'.isidentifier() }}{{ '\t'.isspace() }}{{ '\x1f'.isspace() }}
-{{ '7'.zfill(3) }}{{ '-7'.zfill(4) }}{{ 'a'.center(4, '*') }}{{ 'ab'.center(5, '*') }}{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3) }}{{ 'a\tb'.expandtabs(4) }}
-{{ '0x1f'|int(0, 16) }} {{ '0b11'|int(0, 0) }} {{ '12.9'|int }} {{ ' 1_000 '|int }} {{ 'x'|int(5) }} {{ none|int }} {{ 'inf'|float }} {{ '1e3'|float }} {{ '٣'|int }} {{ '99999999999999999999'|int }} {{ 1e20|int }} {{ true|int }} {{ '1__0'|int }}
-{{ '\101\x41\u00e9\U0001F600\q\é' }} {{ "a" 'b' "c" }} {{ '\0' == '\x00' }} {{ 'a\'b' ~ "c\"d" }} {{ ['a\'b', "c\"", '\n\t\\', 'é\u200b\x7f'] }}
-{{ 1 is sameas true }} {{ none is sameas none }} {{ 1 is eq true }} {{ 2 is divisibleby 2 }} {{ 'a' is in 'abc' }} {{ 1 is not in [2] }} {{ l is sequence }} {{ 5 is iterable }} {{ d is mapping }} {{ range(2) is sequence }} {{ l|map('string') is iterable }} {{ l|map('string') is sequence }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ dict is callable }} {{ 1.0 is integer }} {{ true is number }} {{ true is integer }}
-{% macro m(a, b='x') %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}{{ m(1, 2, 3, q=4) }}{{ m(*[1, 2]) }}{{ m(**{'a': 3, 'z': 4}) }}{{ m() }}{{ m.name }}{{ m.arguments }}{{ m.catch_kwargs }}
+{{ range(5)[-1] }} {{ 3 in range(5) }} {{ range(3)|list == [0, 1, 2] }}
+{{ 2.5|round }} {{ 3.5|round }} {{ 2.675|round(2) }} {{ 7|round }} {{ 1e300|round(2) }}
+{{ '%s' % l }} {{ '%s %s'|format('a', 1) }}
+{{ '{} {}'.format('a', 1) }} {{ '{1}{0}'.format('a', 'b') }} {{ '{:{}} {{ '{{}}
+{{ 'abcabc'.rfind('a') }} {{ 'abcabc'.find('a', 1) }} {{ 'äöüä'.find('ä', 1) }} {{ [3, 1, 3].index(3, 1) }} {{ 'ab'.replace('', '-') }} {{ 'ab'.replace('', '-', 2) }} {{ ' a  b c '.split(none, 1) }} {{ 'a,b,,c'.split(',') }}
+{{ 'a\r\nb\rc\nd\n'.splitlines() }} {{ 'a\x0bb\u2028c'.splitlines(true) }} {{ ''.splitlines() }} {{ '\n'.splitlines() }} {{ 'one two'.title() }} {{ "it's"|title }} {{ "it's".title() }} {{ 'hELLO'|capitalize }} {{ 'ß'|upper }} {{ 'ŉﬃ'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'İ'.lower()|length }}
+{{ '0x1f'|int(0, 16) }} {{ '12.9'|int }} {{ 'x'|int(5) }} {{ none|int }} {{ '99999999999999999999'|int }} {{ true|int }}
+{{ "a" 'b' "c" }} {{ '\0' == '\x00' }} {{ 'a\'b' ~ "c\"d" }} {{ ['a\'b', "c\"", '\n\t\\', 'é\u200b\x7f'] }}
+{{ 1 is sameas true }} {{ none is sameas none }} {{ 1 is eq true }} {{ 2 is divisibleby 2 }} {{ 'a' is in 'abc' }} {{ 1 is not in [2] }} {{ l is sequence }} {{ 5 is iterable }} {{ d is mapping }} {{ range(2) is sequence }} {{ l|map('string') is iterable }} {{ l|map('string') is sequence }} {{ dict is callable }} {{ 1.0 is integer }} {{ true is number }} {{ true is integer }}
+{% macro m(a, b='x') %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, b=4) }}{{ m(*[1, 2]) }}{{ m(**{'a': 3, 'b': 4}) }}{{ m() }}
 {% macro box() %}<{{ caller('y') }}>{{ caller is defined }}{% endmacro %}{% call(x) box() %}{{ x }}!{% endcall %}{% macro opt() %}{% if caller %}c{{ caller() }}{% else %}none{% endif %}{% endmacro %}{{ opt() }}{% call opt() %}b{% endcall %}
 {% filter upper|replace('A', 'x') %}abc{{ 'ä' }}{% endfilter %}{% with a = 1, b = n %}{{ a }}{{ b }}{% endwith %}{{ a }}{% with %}{% set q = 1 %}{% endwith %}{{ q is defined }}{{ t }}{% set (x, (y, z)) = [1, [2, 3]] %}{{ x }}{{ y }}{{ z }}{% set x, = [4] %}{{ x }}
-{% for i in l %}{{ loop.cycle('o', 'e') }}{{ loop.changed(i > 1) }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.depth0 }}{{ loop.revindex }};{% else %}none{% endfor %}{% for x in tree recursive %}{{ loop.depth }}{{ x.n }}{{ loop(x.c) if x.c }}{% endfor %}{% for i in l %}{% continue %}{% else %}E{% endfor %}{% for i in l %}{% if loop.index == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}
-{% for a, (b, c) in nested %}{{ a }}{{ b }}{{ c }}{% endfor %}{% for k, v in d.items() if v > 1 %}{{ loop.index }}{{ k }}{{ loop.nextitem }}{% endfor %}{% for k in d %}{{ k }}{% endfor %}{{ d.keys() }}{{ d.values() }}{{ d.items() }}{{ d.keys()|list }}{{ 'a' in d.keys() }}{{ d.items()|first }}
-{% set ns = namespace(d, e=5) %}{{ ns.a }}{{ ns['e'] }}{{ ns }}{{ ns.zz is defined }}{% set ns.zz, w = 1, 2 %}{{ ns.zz }}{{ w }}{% if recs|selectattr('zz') %}always{% endif %}{{ recs|selectattr('zz')|list }}{% set g = l|map('string') %}{{ g|join }}{{ g|join }}|{{ (l|select('odd'))[0] is defined }}
+{% for i in l %}{{ loop.cycle('o', 'e') }}{{ loop.changed(i > 1) }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.depth0 }}{{ loop.revindex }};{% else %}none{% endfor %}{% for i in l %}{% continue %}{% else %}E{% endfor %}{% for i in l %}{% if loop.index == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}
+{% for a, (b, c) in nested %}{{ a }}{{ b }}{{ c }}{% endfor %}{% for k, v in d.items() if v > 1 %}{{ loop.index }}{{ k }}{{ loop.last }}{% endfor %}{% for k in d %}{{ k }}{% endfor %}{{ d.values()|list }}{{ d.keys()|list }}{{ 'a' in d.keys() }}{{ d.items()|first }}
+{% set ns = namespace(d, e=5) %}{{ ns.a }}{{ ns['e'] }}{{ ns.zz is defined }}{% set ns.zz, w = 1, 2 %}{{ ns.zz }}{{ w }}{% if recs|selectattr('zz') %}always{% endif %}{{ recs|selectattr('zz')|list }}{% set g = l|map('string') %}{{ g|join }}{{ g|join }}|{{ (l|select('odd'))[0] is defined }}
 {{ deep.items }}{{ deep['items'] }}
 {{ deep['items'] }}{{ deep.x['y'].0.z }}{{ deep.get('items') }}{{ deep.items is callable }}{{ messages.append is defined }}{{ d.update is defined }}{{ ''.__class__ is defined }}{{ messages.append }}|{{ none.x }}{{ 5 .x }}
-{{ ('<'|e) + '<' }}{{ '<'|e ~ '<' }}{{ ('<'|safe) + '<' }}{{ '<a>'|escape|escape }}{{ '<'|forceescape|forceescape }}{{ ('%s'|safe) % '<' }}{{ ('{}'|safe).format('<') }}{{ [('<'|safe)] }}{{ ('-'|safe).join(['<', 'b']) }}{{ ('a<'|safe).replace('a', '<') }}{{ ('<b>'|e)[:4] + '<' }}{{ {'a': '<', 'b': none}|xmlattr }}
-{{ 'a b/c&d é'|urlencode }} {{ {'a': 'x y', 'b': 1}|urlencode }} {{ [['k', '/']]|urlencode }} {{ 13000000|filesizeformat }} {{ 13000000|filesizeformat(true) }} {{ 1|filesizeformat }} {{ 999|filesizeformat }} {{ 'hello big world'|truncate(9) }} {{ 'hello big world'|truncate(9, true, '…', 0) }} {{ 'a-b c_d 1'|wordcount }} {{ 'a'|center(5) }}|{{ 'x\n\ny'|indent(2, true, true) }} {{ 'x\ny'|indent('> ') }}
-{{ {'b': [1, 2.0, none, true], 'a': 'é<"\n\x7f'}|tojson }} {{ {'b': 1, 'a': {'c': []}}|tojson(indent=2, sort_keys=true) }} {{ [1, {}]|tojson(indent=0) }} {{ 'é'|tojson(true) }} {{ {1: 2, none: 3, true: 4, 1.5: 5}|tojson }} {{ [1, 2]|tojson(separators=(',', ':')) }} {{ 1e16|tojson }} {{ 12345678901234567890|tojson }} {{ messages[3].tool_calls|tojson }} {{ (1, (2,))|tojson }}
-{{ 'a'|attr('upper') is callable }}{{ d|attr('a') is defined }}{{ recs|map('attr', 'n')|list|length }}{{ strs|map('replace', 'a', 'z')|list }}{{ l|map('default', 1)|list }}{{ recs|map(attribute='n', default='q')|list }}{{ messages|map(attribute='tool_calls.0.function.name', default='-')|list }}{{ recs|rejectattr('k', 'gt', 1)|map(attribute='n')|list }}{{ l|select('in', [1, 2])|list }}{{ mixed|reject('none')|list|length }}{{ l|sum(start=10) }}{{ pairs|sum(start=[]) }}
-{{ d|items|list }}{{ missing|items|list }}{{ missing|list }}{{ missing|length }}{{ missing ~ 'a' }}{{ missing == zzz }}{{ missing in [1] }}{{ missing|default('d') }}{{ ''|d('e', true) }}{{ missing is none }}{{ [missing] }}{{ missing|join }}{{ l|first }}{{ nothing|first is defined }}{{ 'abc'|last }}{{ 'abc'|reverse }}{{ l|reverse|list }}{{ d|reverse|list }}{{ l|reverse|first }}
+{{ ('<'|safe) + '<' }} {{ [('<'|safe)] }}
+{{ 'x\n\ny'|indent(2, true, true) }}
+{{ {'b': [1, 2.0, none, true], 'a': 'é<"\n\x7f'}|tojson }} {{ {'b': 1, 'a': {'c': []}} {{ [1, {}]|tojson(indent=0) }} {{ 'é'|tojson(true) }} {{ {1: 2, none: 3, true: 4, 1.5: 5}|tojson }} {{ [1, 2]|tojson(separators=(',', ':')) }} {{ 1e16|tojson }} {{ 12345678901234567890|tojson }} {{ messages[3].tool_calls|tojson }} {{ (1, (2,))|tojson }}
+{{ strs|map('replace', 'a', 'z')|list }} {{ l|map('default', 1)|list }} {{ recs|map(attribute='n', default='q')|list }} {{ recs|rejectattr('k', 'gt', 1)|map(attribute='n')|list }} {{ l|select('in', [1, 2])|list }} {{ mixed|reject('none')|list|length }}
+{{ d|items|list }} {{ missing|items|list }} {{ missing|list }} {{ missing|length }} {{ missing ~ 'a' }} {{ missing == zzz }} {{ missing in [1] }} {{ missing|default('d') }} {{ ''|d('e', true) }} {{ missing is none }} {{ [missing] }} {{ missing|join }} {{ l|first }} {{ nothing|first is defined }} {{ 'abc'|last }}
 {{ missing.x }}
 {{ missing + 1 }}
 {{ missing < 1 }}
 {{ [1, 'a']|sort }}
-{{ [1, 'a']|map('abs')|first }}{{ [none, none]|sort }}{{ [{'a': 1}, {'a': 1}]|sort }}
+{{ [none, none]|sort }} {{ [{'a': 1}, {'a': 1}]|sort }}
 {{ messages.append(1) }}
 {{ 'a'|nope }}
 {% if false %}{{ 'a'|nope }}{{ 1 is nope }}{% endif %}{{ 'x' if true else 'a'|nope }}
@@ -443,7 +441,8 @@ class Generator:
 
 def refused(source):
     """What tandem refuses by name, or cannot decide as Python does."""
-    return bool(re.search(r'(map|select|reject|unique|batch|slice|items|reverse|attr)\b[^|]*\|(string|e|escape|urlencode|forceescape|safe|trim|center)|[\d)}]\s*\[[^\]]*:|sameas\s*\(?\s*(?!none|true|None|True)|\\N|self\b|super\b|lipsum|\bblock\b|include|import|extends|autoescape|\.(real|imag|numerator)|encode\(|translate|maketrans|pprint|random|urlize|wordwrap|striptags', source))
+    return bool(re.search(r'(map|select|reject|unique|batch|items|attr)\b[^|]*\|(string|safe|trim)|[\d)}]\s*\[[^\]]*:|'
+                          r'sameas\s*\(?\s*(?!none|true|None|True)|\bblock\b|include|import|extends|autoescape|super\b', source))
 
 
 def main():
