@@ -3,6 +3,7 @@ package drafter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 const (
@@ -375,15 +377,10 @@ func TestFullPoolPauses(t *testing.T) {
 	}
 	paused := func(now, all int64) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		testkit.Eventually(t, fmt.Sprintf("%d paused now, %d in all", now, all), func() bool {
 			n := r.counters.Snapshot()
-			if n["pool.paused"] == now && n["pool.pauses"] == all && (now > 0 || n["pool.paused_us"] > 0) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("counted %v: want %d paused now, %d in all", n, now, all)
-			}
-		}
+			return n["pool.paused"] == now && n["pool.pauses"] == all && (now > 0 || n["pool.paused_us"] > 0)
+		})
 	}
 	before := r.counters.Snapshot()["pool.pauses"] // 1, unless drafting alone took the 30 ms
 	ended := make(chan error)
@@ -450,11 +447,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 		r.sched.Spare(s)
 		s.explored.Sent(tandem.Root(9), 0)
 	})
-	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["faults"] < 4; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("drafting ahead without notes is no fault")
-		}
-	}
+	testkit.Eventually(t, "drafting ahead without notes is a fault", func() bool { return r.counters.Snapshot()["faults"] >= 4 })
 	if _, err := r.Propose(context.Background(), p); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after a fault ahead: %v, want UnknownSession", err)
 	}
@@ -467,11 +460,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 func TestIdleSessionsAreDropped(t *testing.T) {
 	r := newRig(t, Config{Idle: 20 * time.Millisecond})
 	r.open(1, r.text)
-	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("session was never dropped")
-		}
-	}
+	testkit.Eventually(t, "the session is dropped", func() bool { return r.counters.Snapshot()["sessions.idle"] > 0 })
 	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after the drop: %v", err)
 	}
@@ -485,7 +474,9 @@ func TestShutdownEndsCalls(t *testing.T) {
 			MaxNodes: 4})
 		ended <- err
 	}()
-	time.Sleep(2 * time.Millisecond)
+	testkit.Eventually(t, "it is opened", func() (begun bool) {
+		return r.sched.Do(context.Background(), func() error { begun = r.session(1) != nil; return nil }) == nil && begun
+	})
 	if err := r.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 var _ tandem.Drafter = (*Lookup)(nil)
@@ -263,7 +264,7 @@ func TestLookupWaitsForThePool(t *testing.T) {
 		_, err := r.Propose(context.Background(), proposal(1, text, len(text)))
 		ended <- err
 	}()
-	time.Sleep(5 * time.Millisecond)
+	testkit.Eventually(t, "it waits for room", func() bool { return r.counters.Snapshot()["pool.paused"] == 1 })
 	r.pool.take(t)
 	r.pool.take(t)
 	if err := <-ended; err != nil {
@@ -277,11 +278,7 @@ func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
 	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("session was never dropped")
-		}
-	}
+	testkit.Eventually(t, "the session is dropped", func() bool { return r.counters.Snapshot()["sessions.idle"] > 0 })
 	if _, err := r.Propose(context.Background(), proposal(1, text, len(text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after the drop: %v", err)
 	}

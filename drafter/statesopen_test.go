@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestStatesOpen: Open waits for a verifier that does not hold the session yet, and for features as long as some come; without them it goes
@@ -23,7 +24,7 @@ func statesOpen(t *testing.T, name string) {
 	text := randomText(rand.New(rand.NewPCG(9, 10)), 40)
 	f.oracle.most = 3
 	f.oracle.fails = func(_ context.Context, call int) error {
-		switch time.Sleep(15 * time.Millisecond); {
+		switch {
 		case call < 3:
 			return tandem.Errorf("test", tandem.UnknownSession, "not yet")
 		case call < 5:
@@ -31,10 +32,9 @@ func statesOpen(t *testing.T, name string) {
 		}
 		return nil
 	}
-	begun := time.Now()
 	f.begin(1, "", text, 38)
-	if n := f.counters.Snapshot(); n["features.came"] != 37 || n["features.missing"] != 0 || time.Since(begun) < 12*15*time.Millisecond {
-		t.Errorf("counted %v after %v: want all 37 features, in pieces", n, time.Since(begun))
+	if n := f.counters.Snapshot(); n["features.came"] != 37 || n["features.missing"] != 0 || f.oracle.calls < 12 {
+		t.Errorf("counted %v after %d calls: want all 37 features, in pieces", n, f.oracle.calls)
 	}
 	for kind, least := range map[tandem.Kind]time.Duration{tandem.UnknownSession: wait,
 		tandem.Deadline: wait, tandem.Unsupported: 0} {
@@ -69,12 +69,7 @@ func statesOpen(t *testing.T, name string) {
 		t.Errorf("an Open whose caller gave up: %v", err)
 	}
 	f.oracle.fails = nil
-	for time.Since(begun) < 30*time.Second && f.sessions() != 2 {
-		time.Sleep(time.Millisecond)
-	}
-	if n := f.sessions(); n != 2 {
-		t.Errorf("%d sessions are held: want the two that were opened", n)
-	}
+	testkit.Eventually(t, "the two sessions that were opened are held", func() bool { return f.sessions() == 2 })
 	f.begin(4, "", text, 1) // nothing to draft from
 	if tree := f.tree(4, 1, 1, 4); tree.Len() != 1 {
 		t.Errorf("tree %+v below the first token", tree)

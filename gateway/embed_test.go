@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // vectorSource is a verifier that makes vectors of width 2 of the first token of each text, a millisecond a token.
@@ -204,7 +205,7 @@ func TestEmbedLetsOthersIn(t *testing.T) {
 			}
 		})
 		for i := range 8 {
-			time.Sleep(4 * time.Second)
+			testkit.Sleep(4 * time.Second)
 			asked := time.Now()
 			_, err := w.gw.Generate(context.Background(), tandem.Request{Tenant: "other", Prompt: "please", MaxTokens: 2,
 				Sampling: tandem.Sampling{TopP: 1}}, &sink{})

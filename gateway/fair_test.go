@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestGreedyTenantHarmsNobody: a tenant has a thousand requests running and waiting; each of another's begins
@@ -28,14 +29,14 @@ func TestGreedyTenantHarmsNobody(t *testing.T) {
 					r := tandem.Request{Prompt: "all mine", Tenant: "greedy", MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1, Seed: seed}}
 					_, err := w.gw.Generate(ctx, r, &sink{})
 					if kind := tandem.KindOf(err); kind == tandem.Exhausted {
-						time.Sleep(100 * time.Millisecond)
+						testkit.Sleep(100 * time.Millisecond)
 					} else if err != nil && kind != tandem.Canceled {
 						t.Error(err)
 					}
 				}
 			})
 		}
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		// A request takes 150 ms; of four places one becomes free long before that.
 		const most = 200 * time.Millisecond
 		for i := range 20 {
@@ -82,7 +83,7 @@ func TestGreedyTenantsLongRequests(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(3 * time.Second)
+		testkit.Sleep(3 * time.Second)
 		const asked = 8
 		for i := range asked {
 			begun := time.Now()
@@ -96,7 +97,7 @@ func TestGreedyTenantsLongRequests(t *testing.T) {
 			if _, err := w.gw.Generate(context.Background(), r, s); err != nil || first > 2*time.Second {
 				t.Errorf("request %d of the modest tenant began after %v: %v: want at most 2s", i, first, err)
 			}
-			time.Sleep(time.Duration(i) * 300 * time.Millisecond)
+			testkit.Sleep(time.Duration(i) * 300 * time.Millisecond)
 		}
 		if n := c.Counters.Snapshot()["sessions.stepped_aside"]; n == 0 || n > asked {
 			t.Errorf("%d requests were parked for %d small ones", n, asked)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/round"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -212,7 +213,7 @@ func TestQueueIsFair(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range 10 {
 			group.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
+				testkit.Sleep(time.Duration(i) * time.Millisecond)
 				s := &sink{each: func(tandem.Delta) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -245,7 +246,7 @@ func TestSlowSink(t *testing.T) {
 		r := tandem.Request{Prompt: "x", MaxTokens: 10, Sampling: tandem.Sampling{TopP: 1}}
 		for _, block := range []time.Duration{20 * time.Second, 0} {
 			group.Go(func() {
-				res, err := w.gw.Generate(context.Background(), r, &sink{each: func(tandem.Delta) { time.Sleep(block) }})
+				res, err := w.gw.Generate(context.Background(), r, &sink{each: func(tandem.Delta) { testkit.Sleep(block) }})
 				if took := time.Since(w.began); err != nil || block == 0 && took > time.Second {
 					t.Errorf("sink of %v: done after %v, %v", block, took, err)
 				}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,18 +203,25 @@ func TestGuessesInOneProcess(t *testing.T) {
 		o.learn(t, twin, append(twin.Vocab().Encode(requests[i].Prompt, true), plain[i]...))
 	}
 	// all runs the requests at once and returns the rounds and what was accepted of each drafter.
+	// disturb is called again and again, each time when some requests have gone on.
 	all := func(t *testing.T, change func(*tandem.Request), disturb func()) (rounds int, accepted map[string]int) {
 		t.Helper()
 		accepted = map[string]int{}
 		var mu sync.Mutex
 		var group sync.WaitGroup
-		ctx, stop := context.WithCancel(t.Context())
+		var moved atomic.Int64
+		over := make(chan struct{})
+		more := make(chan struct{}, 1)
 		var disturbing sync.WaitGroup
 		if disturb != nil {
 			disturbing.Go(func() {
-				for ctx.Err() == nil {
-					time.Sleep(150 * time.Millisecond)
-					disturb()
+				for {
+					select {
+					case <-more:
+						disturb()
+					case <-over:
+						return
+					}
 				}
 			})
 		}
@@ -222,7 +230,14 @@ func TestGuessesInOneProcess(t *testing.T) {
 				r.Bounds = tandem.Bounds{Nodes: 20, Depth: 6, Width: 4}
 				change(&r)
 				var got tokensOf
-				res, err := g.Generate(context.Background(), r, &got)
+				res, err := g.Generate(context.Background(), r, progress{&got, func() {
+					if moved.Add(1)%50 == 0 {
+						select {
+						case more <- struct{}{}:
+						default: // it is told already
+						}
+					}
+				}})
 				if err != nil || !slices.Equal(got, plain[i]) {
 					t.Errorf("request %d: tokens %v, error %v, want %v", i, got, err, plain[i])
 				}
@@ -235,7 +250,7 @@ func TestGuessesInOneProcess(t *testing.T) {
 			})
 		}
 		group.Wait()
-		stop()
+		close(over)
 		disturbing.Wait()
 		return rounds, accepted
 	}

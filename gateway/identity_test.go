@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // identified is a verifier that tells what it computes. A lax one takes sessions of any identity.
@@ -105,7 +106,7 @@ func TestOtherIdentity(t *testing.T) {
 					t.Errorf("lax %v: a new request: %v, identity %q, tokens %v: want those of %s, %v",
 						lax, err, second.started.Identity, second.tokens, identityB, other)
 				}
-				time.Sleep(2*time.Second - time.Since(began))
+				testkit.Sleep(2*time.Second - time.Since(began))
 				v.become(identityA, 0)
 				done <- nil
 			}()

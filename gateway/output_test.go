@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // slowSubmit is a verifier to which a ticket takes a while.
@@ -19,7 +20,7 @@ type slowSubmit struct {
 const submitTime = 3 * time.Millisecond
 
 func (v slowSubmit) Submit(ctx context.Context, t tandem.Ticket) error {
-	time.Sleep(submitTime)
+	testkit.Sleep(submitTime)
 	v.took()
 	return v.Verifier.Submit(ctx, t)
 }

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // reader is a client that takes its pauses. It holds the gateway to the contract of a sink.
@@ -31,7 +32,7 @@ func (r *reader) call(f func() error) error {
 		r.broken = "called by two goroutines at a time"
 	}
 	defer r.inside.Store(false)
-	time.Sleep(r.pause(r.n))
+	testkit.Sleep(r.pause(r.n))
 	if (r.n == 0) != (r.started.Session == 0) {
 		r.broken = fmt.Sprintf("call %d, started as session %v", r.n, r.started.Session)
 	}
@@ -80,7 +81,7 @@ func TestSlowClientsGiveTheirPlacesBack(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(15 * time.Second) // their buffers are full by then
+		testkit.Sleep(15 * time.Second) // their buffers are full by then
 		counts := c.Counters.Snapshot()
 		if running, waiting := w.gw.Load(); running != 0 || waiting != 0 || counts["sessions.parked"] != places ||
 			counts["sessions.parkings"] != places {
@@ -129,7 +130,7 @@ func TestWholeOutputKeepsNoPlace(t *testing.T) {
 					s.broken, res.Stats.Reopened, err)
 			}
 		})
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		if _, err := w.gw.Generate(context.Background(), r, &sink{}); err != nil {
 			t.Errorf("beside it: %v", err)
 		}
@@ -162,11 +163,11 @@ func TestUnreadOutputIsBounded(t *testing.T) {
 			var err error
 			var all sync.WaitGroup
 			all.Go(func() { res, err = g.Generate(context.Background(), r, s) })
-			time.Sleep(29 * time.Second)
+			testkit.Sleep(29 * time.Second)
 			if n := c.Counters.Snapshot()["sessions.parked"]; n != 1 {
 				t.Errorf("%d sessions are parked after 29 s: want 1", n)
 			}
-			time.Sleep(2 * time.Second)
+			testkit.Sleep(2 * time.Second)
 			synctest.Wait()
 			if n := c.Counters.Snapshot()["sessions.parked"]; n != 0 || w.held() > 0 {
 				t.Errorf("%d sessions are parked after 31 s, and %d held: want none", n, w.held())
@@ -313,20 +314,20 @@ func TestCancelWhileParked(t *testing.T) {
 				}
 			})
 			all.Go(func() { // has the place for a while, when the other is parked
-				time.Sleep(500 * time.Millisecond)
+				testkit.Sleep(500 * time.Millisecond)
 				if _, err := w.gw.Generate(context.Background(),
 					tandem.Request{Prompt: "y", MaxTokens: 100, Sampling: tandem.Sampling{TopP: 1}}, &sink{}); err != nil {
 					t.Error(err)
 				}
 			})
-			time.Sleep(at)
+			testkit.Sleep(at)
 			cancel()
 			synctest.Wait()
 			if counts := c.Counters.Snapshot(); counts["sessions.parked"] != 0 {
 				t.Errorf("cancelled after %v: still parked", at)
 			}
 			all.Wait()
-			time.Sleep(50 * time.Millisecond)
+			testkit.Sleep(50 * time.Millisecond)
 			synctest.Wait()
 			if running, waiting := w.gw.Load(); running+waiting > 0 {
 				t.Errorf("cancelled after %v: %d places taken, %d wait", at, running, waiting)
@@ -392,7 +393,7 @@ func TestShutdownWhileParked(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(15 * time.Second)
+		testkit.Sleep(15 * time.Second)
 		end, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
 		time.AfterFunc(1100*time.Millisecond, cancel) // the front end gives its streams up

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/round"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // word is one progress of a peer that reads a prompt, and how long after the one before it comes.
@@ -214,7 +215,7 @@ func TestCancelDuringPrefill(t *testing.T) {
 				&sink{})
 			ended <- err
 		}()
-		time.Sleep(30050 * time.Millisecond)
+		testkit.Sleep(30050 * time.Millisecond)
 		if got := w.gw.Prefills(); len(got) != 1 || got[0].Held != 299 || got[0].Total != 1500 {
 			t.Errorf("prefills while it is read: %v: want one with 299 of 1500 tokens", got)
 		}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // outage makes a peer forget everything at a moment, and perhaps says that it came up.
@@ -322,7 +323,7 @@ func TestCancelAtEveryMoment(t *testing.T) {
 			if p := rec.problem(res.OutputTokens); p != "" {
 				t.Error(p)
 			}
-			time.Sleep(50 * time.Millisecond)
+			testkit.Sleep(50 * time.Millisecond)
 			synctest.Wait()
 			w.mu.Lock()
 			if w.held() > 0 {

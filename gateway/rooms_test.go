@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,13 +38,21 @@ type tokensOf []tandem.Token
 func (*tokensOf) Started(tandem.Started) error { return nil }
 func (s *tokensOf) Delta(d tandem.Delta) error { *s = append(*s, d.Tokens...); return nil }
 
-// progress is a sink that counts rounds as well.
+// progress is a sink that tells of each round as well.
 type progress struct {
 	*tokensOf
-	rounds *atomic.Int64
+	round func()
 }
 
-func (p progress) Delta(d tandem.Delta) error { p.rounds.Add(1); return p.tokensOf.Delta(d) }
+func (p progress) Delta(d tandem.Delta) error { p.round(); return p.tokensOf.Delta(d) }
+
+func requestsOf() *[6]chan struct{} {
+	var all [6]chan struct{}
+	for i := range all {
+		all[i] = make(chan struct{}, 1)
+	}
+	return &all
+}
 
 // TestRoomsInOneProcess is a tandem without services: real models, all three rooms, several requests at
 // once. Speculation, and peers that forget everything, change no token.
@@ -59,16 +66,19 @@ func TestRoomsInOneProcess(t *testing.T) {
 		}
 		return tandem.Request{Prompt: prompts[i%len(prompts)], MaxTokens: 40, IgnoreEOS: true, Sampling: s, Bounds: p}
 	}
-	var rounds [6]atomic.Int64 // of the requests that run, over when they have ended
-	const over = 1 << 40
-	all := func(p tandem.Bounds) (out [6]tokensOf, accepted int) {
+	// going tells that a request has gone on, and is closed when it has ended.
+	all := func(p tandem.Bounds, going *[6]chan struct{}) (out [6]tokensOf, accepted int) {
 		var mu sync.Mutex
 		var group sync.WaitGroup
 		for i := range out {
 			group.Go(func() {
-				rounds[i].Store(0)
-				res, err := g.Generate(context.Background(), request(i, p), progress{&out[i], &rounds[i]})
-				rounds[i].Store(over)
+				defer close(going[i])
+				res, err := g.Generate(context.Background(), request(i, p), progress{&out[i], func() {
+					select {
+					case going[i] <- struct{}{}:
+					default: // it is told already
+					}
+				}})
 				if err != nil {
 					t.Errorf("request %d, tree %v: %v", i, p, err)
 				}
@@ -80,7 +90,7 @@ func TestRoomsInOneProcess(t *testing.T) {
 		group.Wait()
 		return out, accepted
 	}
-	plain, _ := all(tandem.Bounds{})
+	plain, _ := all(tandem.Bounds{}, requestsOf())
 	tree := tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 	same := func(when string, got [6]tokensOf) {
 		for i := range got {
@@ -89,21 +99,18 @@ func TestRoomsInOneProcess(t *testing.T) {
 			}
 		}
 	}
-	drafted, accepted := all(tree)
+	drafted, accepted := all(tree, requestsOf())
 	if same("drafted", drafted); accepted < 40 {
 		t.Errorf("%d of 240 tokens were accepted drafts: want at least 40", accepted)
 	}
-	for i := range rounds {
-		rounds[i].Store(0)
-	}
+	going := requestsOf()
 	var forgetting sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())
 	forgetting.Go(func() {
 		for who := 0; ; who++ {
-			time.Sleep(25 * time.Millisecond)
-			for i := range rounds { // nobody is made to forget a request again before it has gone on
-				for before := rounds[i].Load(); rounds[i].Load() == before && before < over; {
-					time.Sleep(time.Millisecond)
+			for range 3 { // nobody is made to forget a request again before it has gone on
+				for _, on := range going {
+					<-on
 				}
 			}
 			if ctx.Err() != nil {
@@ -118,7 +125,7 @@ func TestRoomsInOneProcess(t *testing.T) {
 			}
 		}
 	})
-	forgotten, _ := all(tree)
+	forgotten, _ := all(tree, going)
 	stop()
 	forgetting.Wait()
 	same("peers forget", forgotten)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // bothSelfDrafts are the target's own in these tests.
@@ -323,7 +324,7 @@ func TestSelfDraftsToldLate(t *testing.T) {
 			if err := g.Shutdown(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(tc.after)
+			testkit.Sleep(tc.after)
 		})
 	}
 }

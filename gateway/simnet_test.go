@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // web is the network between processes that are real but for their wires, in the virtual time of a bubble. Whatever passes from one
@@ -142,9 +143,9 @@ func (n *web) send(from, to *proc, f func()) {
 		}
 		n.work.Go(func() {
 			n.steps.Add(1)
-			time.Sleep(n.upTo(time.Millisecond) + n.upTo(l.delay))
+			testkit.Sleep(n.upTo(time.Millisecond) + n.upTo(l.delay))
 			l, p := n.link(from, to)
-			if time.Sleep(time.Until(p.until)); !l.cut && !p.down {
+			if testkit.Sleep(time.Until(p.until)); !l.cut && !p.down {
 				f()
 			}
 		})

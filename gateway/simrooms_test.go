@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/test/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -251,14 +252,14 @@ func (b *box) killGateway(i int, long time.Duration) {
 	cancel()
 	x.stop()
 	_ = x.g.Shutdown(ended) // its requests are cut short
-	time.Sleep(3 * time.Second)
+	testkit.Sleep(3 * time.Second)
 	for _, v := range b.verifiers {
 		_ = v.room().CloseOwned(context.Background(), x.fleet.own)
 	}
 	for _, d := range b.drafters {
 		_ = d.room().CloseOwned(context.Background(), x.fleet.own)
 	}
-	time.Sleep(long)
+	testkit.Sleep(long)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gateways[i] = b.newGateway()
@@ -268,7 +269,7 @@ func (b *box) killGateway(i int, long time.Duration) {
 func (b *box) subscribe(x *serving, v *verifying) {
 	g, f := x.g, x.fleet
 	for x.ctx.Err() == nil {
-		time.Sleep(50 * time.Millisecond)
+		testkit.Sleep(50 * time.Millisecond)
 		if l, p := b.n.link(f.gw, &v.proc); p.down || l.cut {
 			continue
 		}
@@ -313,7 +314,7 @@ func (s *roomsSink) Delta(d tandem.Delta) error {
 // client asks one request after the other until then.
 func (b *box) client(c int, until time.Time) {
 	for time.Now().Before(until) {
-		time.Sleep(b.n.upTo(15 * time.Second))
+		testkit.Sleep(b.n.upTo(15 * time.Second))
 		i := b.n.pick(roomsPrompts)
 		r := tandem.Request{Tokens: roomsPrompt(i), MaxTokens: 1 + b.n.pick(roomsTokens), IgnoreEOS: true, Sampling: roomsSampling(i),
 			Strategy: []tandem.Strategy{"", tandem.StrategyPlanner, tandem.StrategyFixed, tandem.StrategyMinions}[b.n.pick(4)]}
@@ -339,7 +340,7 @@ func (b *box) request(c, i int, r tandem.Request) (again bool) {
 	res, err := x.g.Generate(ctx, r, s)
 	end := tandem.KindOf(err).String()
 	if _, p := b.n.link(&x.proc, &x.proc); p.down && err != nil {
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		again, end, err, r.MaxTokens = true, "cut", nil, len(s.tokensOf)
 	}
 	b.judge(i, r, s.tokensOf, res, err, time.Since(asked))
@@ -431,7 +432,7 @@ func play(t *testing.T, seed uint64, files []string, draft string, long time.Dur
 		}
 	}
 	b.n.work.Wait()
-	time.Sleep(11 * time.Minute) // sessions that nobody could close are dropped when they are idle
+	testkit.Sleep(11 * time.Minute) // sessions that nobody could close are dropped when they are idle
 	if after := free(); !slices.Equal(before, after) {
 		t.Errorf("free pages of verifiers and drafters: %v, want %v", after, before)
 	}

@@ -1,6 +1,10 @@
 package gateway_test
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/test/testkit"
+)
 
 // roomsFaults are what may go wrong; how many there are of a kind is how often it does. None of the first costs a request.
 var (
@@ -14,12 +18,12 @@ func (b *box) faults(until time.Time) {
 	all := append(append([]string{}, roomsPassing...), roomsOthers...)
 	for time.Now().Before(until) {
 		if b.mild {
-			time.Sleep(b.n.upTo(5 * time.Second))
+			testkit.Sleep(b.n.upTo(5 * time.Second))
 			b.fault(roomsPassing[b.n.pick(len(roomsPassing))], b.n.upTo(12*time.Second))
-			time.Sleep(5 * time.Second)
+			testkit.Sleep(5 * time.Second)
 			continue
 		}
-		time.Sleep(b.n.upTo(10 * time.Second))
+		testkit.Sleep(b.n.upTo(10 * time.Second))
 		long := b.n.upTo(2 * time.Second)
 		if b.n.pick(3) == 0 {
 			long = b.n.upTo(75 * time.Second)
@@ -44,7 +48,7 @@ func (b *box) fault(what string, long time.Duration) {
 	}
 	during := func(do, undo func()) {
 		b.n.change(do)
-		time.Sleep(long)
+		testkit.Sleep(long)
 		b.n.change(undo)
 	}
 	switch set := b.n.set; what {
@@ -52,7 +56,7 @@ func (b *box) fault(what string, long time.Duration) {
 		b.restart(v, long)
 	case "kill drafter":
 		if b.killDrafter(d) {
-			time.Sleep(long)
+			testkit.Sleep(long)
 			b.startDrafter(d)
 		}
 	case "kill gateway":
@@ -91,7 +95,7 @@ func (b *box) fault(what string, long time.Duration) {
 		b.mu.Unlock()
 	case "silent clients":
 		b.silence(true)
-		time.Sleep(long)
+		testkit.Sleep(long)
 		b.silence(false)
 	case "nobody verifies", "other identity": // the one of another identity is the last
 		for i, v := range b.verifiers {
@@ -107,7 +111,7 @@ func (b *box) fault(what string, long time.Duration) {
 // restart kills a verifier, and starts it again after a while.
 func (b *box) restart(v *verifying, after time.Duration) {
 	if b.killVerifier(v) {
-		time.Sleep(after)
+		testkit.Sleep(after)
 		b.startVerifier(v)
 	}
 }

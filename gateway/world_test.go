@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // next is the model: the token after a prefix depends on nothing but the prefix and the seed.
@@ -317,7 +318,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	busy := w.propose + w.lag(d.who)
 	if err := pause(ctx, busy+f.wait); err != nil {
 		if p.Return {
-			time.Sleep(50 * time.Microsecond) // tells apart what would happen at once
+			testkit.Sleep(50 * time.Microsecond) // tells apart what would happen at once
 		}
 		w.log("%s at %d ends: %v", who, p.Base, err)
 		return tandem.Proposed{}, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestMemoryThatRunsOut: requests that fit into the verifier's memory when they begin grow beyond it. Those for which there is no room wait
@@ -37,7 +38,7 @@ func runOut(t *testing.T, known bool) {
 	reopened := 0
 	for i := range requests {
 		all.Go(func() {
-			time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+			testkit.Sleep(time.Duration(i) * 7 * time.Millisecond)
 			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: tokens, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)},
 				Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 			s := &sink{}

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 const (
@@ -56,7 +57,7 @@ func (m *model) Forward(batch []engine.Part, _ int) (*engine.Output, error) {
 		rows += len(g.Extend) + len(g.Nodes)
 	}
 	if m.costs != nil {
-		time.Sleep(m.costs.Time(rows))
+		testkit.Sleep(m.costs.Time(rows))
 	}
 	if m.meets != nil {
 		if err := m.meets(batch); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestStumbles: a session that panics anywhere, or wants too much or nothing, is dropped, and no other. Nobody finds what
@@ -189,7 +190,7 @@ func TestCancel(t *testing.T) {
 		if took := time.Since(begun); !errors.Is(err, tandem.Deadline) || took > 96*time.Millisecond {
 			t.Errorf("%v after %v: want Deadline at once", err, took)
 		}
-		time.Sleep(11 * time.Millisecond) // the pass that runs
+		testkit.Sleep(11 * time.Millisecond) // the pass that runs
 		synctest.Wait()
 		if !long.closed || !errors.Is(long.left, tandem.Deadline) || long.held != 80 {
 			t.Errorf("given up with %d rows: closed %v, %v", long.held, long.closed, long.left)
@@ -203,15 +204,15 @@ func TestCancel(t *testing.T) {
 			queued.tree = 1000
 			b.Queue(queued, call, time.Now(), 8)
 		})
-		time.Sleep(150 * time.Millisecond)
+		testkit.Sleep(150 * time.Millisecond)
 		cancelLater()
 		if err := call.Wait(); !errors.Is(err, tandem.Canceled) {
 			t.Errorf("got %v, want Canceled", err)
 		}
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		synctest.Wait()
 		n := len(queued.turns)
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		synctest.Wait()
 		if queued.gone || queued.Busy() || len(queued.turns) != n {
 			t.Errorf("what was given up goes on, or cost the session: gone %v, busy %v", queued.gone, queued.Busy())
@@ -248,14 +249,14 @@ func TestSweep(t *testing.T) {
 		}
 		go func() { _, _ = b.enters(t.Context(), opening) }()
 		for range 5 {
-			time.Sleep(30 * time.Second)
+			testkit.Sleep(30 * time.Second)
 			b.Post(func() { b.queue(asked, 4) })
 		}
 		synctest.Wait()
 		if !idle.closed || idle.left != nil || asked.gone || opening.gone || b.counter("sessions.idle") != 1 {
 			t.Errorf("gone: %v, %v, %v; %d dropped", idle.gone, asked.gone, opening.gone, b.counter("sessions.idle"))
 		}
-		time.Sleep(4 * time.Minute)
+		testkit.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if !asked.closed || !opening.closed || b.counter("sessions.idle") != 3 {
 			t.Errorf("gone: %v, %v; %d dropped", asked.gone, opening.gone, b.counter("sessions.idle"))
@@ -279,7 +280,7 @@ func TestOwners(t *testing.T) {
 			all = append(all, p)
 			go func() { _, ended[i] = b.enters(t.Context(), p) }()
 		}
-		time.Sleep(time.Second)
+		testkit.Sleep(time.Second)
 		err := b.Do(t.Context(), func() error {
 			b.CloseOwned(1)
 			b.Close(3)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // box is a drafter and a verifier as schedules see them, in time that passes as costs say.
@@ -57,7 +58,7 @@ func (x box) decode(ctx context.Context, i int) (rounds int) {
 	rng := rand.New(rand.NewPCG(1, uint64(i)))
 	d, v := x.draft.player(tandem.SessionID(i+1), 0), x.target.player(tandem.SessionID(i+1), 0)
 	d.level, v.whole = x.width, true
-	time.Sleep(time.Duration(rng.Int64N(int64(x.target1))))
+	testkit.Sleep(time.Duration(rng.Int64N(int64(x.target1))))
 	for _, p := range []*player{d, v} {
 		if _, err := (&bench{Schedule: p.s}).enters(ctx, p); err != nil {
 			return 0
@@ -68,7 +69,7 @@ func (x box) decode(ctx context.Context, i int) (rounds int) {
 			return rounds
 		}
 		// gateway, wire, client
-		time.Sleep(time.Duration(100+rng.IntN(300))*time.Microsecond + time.Duration(rng.ExpFloat64()*float64(x.jitter)))
+		testkit.Sleep(time.Duration(100+rng.IntN(300))*time.Microsecond + time.Duration(rng.ExpFloat64()*float64(x.jitter)))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -222,7 +223,9 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-func TestFeaturesWait(t *testing.T) {
+func TestFeaturesWait(t *testing.T) { synctest.Test(t, featuresWait) }
+
+func featuresWait(t *testing.T) {
 	s := newShelf(t, 10)
 	v := &Verifier{features: s.features}
 	s.open(opens(1, 11, true), 0)
@@ -250,7 +253,7 @@ func TestFeaturesWait(t *testing.T) {
 			out, err := v.Features(t.Context(), q)
 			done <- result{out, err}
 		}()
-		time.Sleep(time.Millisecond)
+		synctest.Wait()
 		c.do()
 		got := <-done
 		if got.out.Len() != c.rows || tandem.KindOf(got.err) != c.kind {

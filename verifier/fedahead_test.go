@@ -89,8 +89,7 @@ func TestFedTextAhead(t *testing.T) {
 			twin := plain{openModel(t, filepath.Join(sides, "target.gguf"), 2)}
 			for i := range 3 {
 				a := asked{prompt: tinyText(uint64(i), 4), tokens: 40, bounds: tandem.Bounds{Nodes: 12, Depth: 2, Width: 8},
-					sampling: tandem.Sampling{Temperature: 0.4 * float64(i), TopP: 1, Seed: 3}, how: tandem.Proposal{Ahead: true},
-					disturb: func(*stream) { time.Sleep(time.Millisecond) }}
+					sampling: tandem.Sampling{Temperature: 0.4 * float64(i), TopP: 1, Seed: 3}, how: tandem.Proposal{Ahead: true}}
 				s, err := r.generate(a)
 				if want := twin.generate(t, a); err != nil || !slices.Equal(s.text, want) {
 					t.Errorf("got  %v, %v\nwant %v", s.text, err, want)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -58,16 +59,10 @@ func TestPulse(t *testing.T) {
 		}
 		was := p.finished
 		p.mu.Unlock()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		testkit.Eventually(t, "an idle "+name+" shows that it lives", func() bool {
 			p.mu.Lock()
-			now := p.finished
-			p.mu.Unlock()
-			if now > was+1 {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("an idle %s shows nothing", name)
-			}
-		}
+			defer p.mu.Unlock()
+			return p.finished > was+1
+		})
 	}
 }

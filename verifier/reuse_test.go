@@ -26,7 +26,6 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 	const chats, turns, tokens = 6, 3, 12
 	var all sync.WaitGroup
 	var models sync.Mutex // the twin's
-	begun := time.Now()
 	for chat := range chats {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(chat), 5))
@@ -48,16 +47,8 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 				models.Lock()
 				want := twin.generate(t, a)
 				models.Unlock()
-				for {
-					s, err := r.generate(a)
-					if tandem.KindOf(err) == tandem.Exhausted && time.Since(begun) < 5*time.Minute {
-						time.Sleep(time.Millisecond)
-						continue
-					}
-					if err != nil || !slices.Equal(s.text, want) {
-						t.Errorf("chat %d, turn %d: %v\n got %v\nwant %v", chat, turn, err, s.text, want)
-					}
-					break
+				if s, err := r.patiently(a); err != nil || !slices.Equal(s.text, want) {
+					t.Errorf("chat %d, turn %d: %v\n got %v\nwant %v", chat, turn, err, s.text, want)
 				}
 				a.prompt = append(slices.Clone(want), twin.prompt(prompts[rng.IntN(4)])[1:]...)
 			}
@@ -102,14 +93,7 @@ func TestManyOnATinyPool(t *testing.T) {
 			models.Lock()
 			want := twin.generate(t, a)
 			models.Unlock()
-			var s *stream
-			var err error
-			for range 2000 { // a gateway has those wait that have not begun
-				if s, err = r.generate(a); tandem.KindOf(err) != tandem.Exhausted {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			s, err := r.patiently(a) // a gateway has those wait that have not begun
 			if err != nil || !slices.Equal(s.text, want) {
 				t.Errorf("session %d: %v\n got %v\nwant %v", i, err, s.text, want)
 			}

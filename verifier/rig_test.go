@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/test/mempool"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -248,12 +249,20 @@ func (s *stream) open(ctx context.Context) error {
 // reopen opens the session in its next epoch, as soon as there is memory for it.
 func (s *stream) reopen(ctx context.Context) (err error) {
 	s.epoch++
-	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
-		if err = s.open(ctx); tandem.KindOf(err) != tandem.Exhausted {
-			break
-		}
-	}
+	testkit.Until(func() bool {
+		err = s.open(ctx)
+		return tandem.KindOf(err) != tandem.Exhausted
+	})
 	return err
+}
+
+// patiently generates as soon as there is memory for it.
+func (r *rig) patiently(a asked) (s *stream, err error) {
+	testkit.Until(func() bool {
+		s, err = r.generate(a)
+		return tandem.KindOf(err) != tandem.Exhausted
+	})
+	return s, err
 }
 
 func (s *stream) ticket() tandem.Ticket {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestRoomHoldsOneBatch: as many tickets wait as a batch has, and those of the pass that runs are none of them.
@@ -53,14 +55,16 @@ func TestRoomHoldsOneBatch(t *testing.T) {
 }
 
 // TestWaitingTells: how many, how long, whose.
-func TestWaitingTells(t *testing.T) {
+func TestWaitingTells(t *testing.T) { synctest.Test(t, waitingTells) }
+
+func waitingTells(t *testing.T) {
 	r := newRoom(4, new(tandem.Counters))
 	v := &Verifier{room: r}
 	if w := v.Waiting(); !reflect.DeepEqual(w, Waiting{Most: 4, Of: map[string]int{}}) {
 		t.Errorf("an empty room: %+v", w)
 	}
 	first := r.enter(tandem.Ticket{Drafter: "go"})
-	time.Sleep(5 * time.Millisecond)
+	testkit.Sleep(5 * time.Millisecond)
 	second := time.Now()
 	r.enter(tandem.Ticket{Drafter: "py"})
 	r.enter(tandem.Ticket{Drafter: "go"})

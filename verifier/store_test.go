@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/test/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -55,11 +57,7 @@ func stored(t *testing.T, m *engine.Model, dir string) (verifier.Config, *said) 
 // count waits until a counter has reached n.
 func (r *rig) count(name string, n int64) {
 	r.t.Helper()
-	for begun := time.Now(); r.counters.Snapshot()[name] < n; time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 20*time.Second {
-			r.t.Fatalf("%s: want at least %d, counters %v", name, n, r.counters.Snapshot())
-		}
-	}
+	testkit.Eventually(r.t, fmt.Sprintf("%s is at least %d", name, n), func() bool { return r.counters.Snapshot()[name] >= n })
 }
 
 func openFamily(t *testing.T, path, kvType string) *engine.Model {
@@ -235,16 +233,13 @@ func TestStoreTogether(t *testing.T) {
 			for i := range texts * each {
 				all.Go(func() {
 					a, want := jobs[i%texts], wants[i%texts]
-					for {
-						s, err := r.generate(a)
-						if tandem.KindOf(err) == tandem.Exhausted && pages < 20 {
-							time.Sleep(time.Millisecond)
-							continue
-						}
-						if err != nil || !slices.Equal(s.text, want) || pages > 20 && s.reused < 128 {
-							t.Errorf("%d: %v, %d tokens reused\n got %v\nwant %v", i, err, s.reused, s.text, want)
-						}
-						return
+					generate := r.generate
+					if pages < 20 {
+						generate = r.patiently
+					}
+					s, err := generate(a)
+					if err != nil || !slices.Equal(s.text, want) || pages > 20 && s.reused < 128 {
+						t.Errorf("%d: %v, %d tokens reused\n got %v\nwant %v", i, err, s.reused, s.text, want)
 					}
 				})
 			}
@@ -277,6 +272,14 @@ func TestStoreEnds(t *testing.T) {
 		m := openModel(t, targetFile, 2)
 		c, _ := stored(t, m, folder)
 		c.Counters = &tandem.Counters{}
+		var stages atomic.Int64
+		reached := make(chan struct{}) // the i-th thing that the verifier does
+		c.Events.BeginFunc = func(ctx context.Context, _ tandem.Stage, _ []tandem.Attr) (context.Context, tandem.End) {
+			if stages.Add(1) == int64(1+i/2) {
+				close(reached)
+			}
+			return ctx, func(error, ...tandem.Attr) {}
+		}
 		v, err := verifier.New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -292,8 +295,13 @@ func TestStoreEnds(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(i) * 200 * time.Microsecond)
+		opened := make(chan struct{})
+		go func() { all.Wait(); close(opened) }()
 		if i%2 == 0 {
+			select {
+			case <-reached:
+			case <-opened:
+			}
 			if err := v.Shutdown(context.Background()); err != nil {
 				t.Error(err)
 			}

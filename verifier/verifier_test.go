@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -244,25 +245,27 @@ func TestCancelledOpenFreesItsMemory(t *testing.T) {
 func TestIdleSessionsAreDropped(t *testing.T) {
 	r := newRig(t, rigOptions{verifier: verifier.Config{Idle: 20 * time.Millisecond}})
 	s := openStream(t, r, 1, 2, 3)
-	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("session was never dropped")
-		}
-	}
+	testkit.Eventually(t, "the session is dropped", func() bool { return r.counters.Snapshot()["sessions.idle"] > 0 })
 	if v := s.ask(s.ticket()); v.Kind != tandem.UnknownSession {
 		t.Errorf("after the drop: %+v", v)
 	}
 }
 
 func TestShutdownEndsOpens(t *testing.T) {
-	r := newRig(t, rigOptions{verifier: verifier.Config{Chunk: 1}})
-	ended := make(chan error)
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	r := newRig(t, rigOptions{verifier: verifier.Config{Chunk: 1, Events: tandem.Events{
+		BeginFunc: func(ctx context.Context, _ tandem.Stage, _ []tandem.Attr) (context.Context, tandem.End) {
+			begin()
+			return ctx, func(error, ...tandem.Attr) {}
+		}}}})
+	ended := make(chan error, 1)
 	go func() {
 		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5}, limit-1), Limit: limit,
 			MaxNodes: 4, Sampling: greedy})
 		ended <- err
 	}()
-	time.Sleep(2 * time.Millisecond)
+	<-begun
 	if err := r.v.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func running(g *Gate) int { n, _ := g.Load(); return n }
@@ -228,10 +229,10 @@ func TestThousandRequests(t *testing.T) {
 							t.Errorf("%v, retry after %v", err, e.RetryAfter)
 							return
 						}
-						time.Sleep(e.RetryAfter)
+						testkit.Sleep(e.RetryAfter)
 						continue
 					}
-					time.Sleep(each)
+					testkit.Sleep(each)
 					g.Leave(p)
 					return
 				}

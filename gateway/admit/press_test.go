@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // job is a request that needs a slot for some time, which it may have in parts. Opening takes some time again in each.
@@ -59,7 +61,7 @@ func play(t *testing.T, g *Gate, jobs map[*job]time.Duration) {
 	var all sync.WaitGroup
 	for j, at := range jobs {
 		all.Go(func() {
-			time.Sleep(at)
+			testkit.Sleep(at)
 			j.run(t, g)
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestConduct follows one drafter through offences, being put aside, and good behaviour.
@@ -17,11 +19,11 @@ func TestConduct(t *testing.T) {
 					t.Errorf("put aside after offence %d of %d: %v", i+1, n, aside)
 				}
 			}
-			time.Sleep(want - time.Millisecond)
+			testkit.Sleep(want - time.Millisecond)
 			if !c.Aside() {
 				t.Errorf("asked again before %v", want)
 			}
-			time.Sleep(time.Millisecond)
+			testkit.Sleep(time.Millisecond)
 			if c.Aside() {
 				t.Errorf("still put aside after %v", want)
 			}
@@ -37,7 +39,7 @@ func TestConduct(t *testing.T) {
 			if c.Offend(time.Now()) {
 				t.Error("put aside for an offence every 40 s")
 			}
-			time.Sleep(40 * time.Second)
+			testkit.Sleep(40 * time.Second)
 		}
 	})
 }

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func start(t *testing.T, w Work) *Owner {
@@ -108,9 +110,17 @@ type count struct{ finished atomic.Int64 }
 func (c *count) Finished()                 { c.finished.Add(1) }
 func (c *count) Expect(int, time.Duration) {}
 
-func TestPulse(t *testing.T) {
+func TestPulse(t *testing.T) { synctest.Test(t, pulse) }
+
+func pulse(t *testing.T) {
 	var c count
-	o := start(t, Work{Pulse: &c})
+	o := New(Work{Pulse: &c, Tick: func() {}, Every: time.Hour})
+	o.Start()
+	defer func() {
+		if err := o.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
 	if err := o.Do(context.Background(), func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -121,14 +131,12 @@ func TestPulse(t *testing.T) {
 	if before == 0 {
 		t.Error("a function has ended, and nothing shows it")
 	}
-	time.Sleep(1500 * time.Millisecond)
+	testkit.Sleep(1500 * time.Millisecond)
 	if now := c.finished.Load(); now != before {
 		t.Errorf("%d operations finished while one hung", now-before)
 	}
 	close(hold)
-	for end := time.Now().Add(30 * time.Second); c.finished.Load() < before+3; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("an idle owner shows nothing")
-		}
+	if testkit.Sleep(30 * time.Second); c.finished.Load() < before+3 {
+		t.Error("an idle owner shows nothing")
 	}
 }

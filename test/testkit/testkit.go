@@ -13,17 +13,33 @@ import (
 // Rewrite says that golden files are to be written anew: flag -rewrite of a test program.
 var Rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
-// patience is how long Eventually waits: far longer than anything takes that is going to happen, on a loaded machine too.
-const patience = time.Minute
+// patience is how long Eventually and Until wait: far longer than anything takes that is going to happen, on a loaded machine too.
+const patience = 2 * time.Minute
 
-// Eventually waits up to a minute for ok, or fails the test: what says what was waited for, or what was wrong all the time.
+// Eventually waits for ok, or fails the test after two minutes: what says what was waited for, or what was wrong all the time.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
+	if !Until(ok) {
+		t.Fatalf("gave up after %v: %s", patience, what)
+	}
+}
+
+// Until waits up to two minutes for ok and reports whether it came: for goroutines of a test, which may not end it.
+func Until(ok func() bool) bool {
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("gave up after %v: %s", patience, what)
+			return false
 		}
 	}
+	return true
+}
+
+// Sleep is time.Sleep in a bubble of testing/synctest, where it takes no time: nobody else may call it. A bubble's clock starts in 2000.
+func Sleep(d time.Duration) {
+	if time.Now().Year() > 2020 {
+		panic("testkit.Sleep by the machine's clock: wait for what is to happen, or test in a bubble")
+	}
+	time.Sleep(d)
 }
 
 // AtOnce lets up to n parallel tests of a package run beside each other, however few processors there are: for packages whose tests wait

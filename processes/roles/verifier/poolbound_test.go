@@ -5,13 +5,13 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/pool"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -60,11 +60,7 @@ func TestPoolIsOneBatch(t *testing.T) {
 	put := func(drafter string) error {
 		return p.Put(t.Context(), tandem.Ticket{Session: tandem.NewSessionID(), Base: 1, Drafter: drafter, Tree: tandem.Root(1)})
 	}
-	for end := time.Now().Add(30 * time.Second); put("first") != nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the pool never came up")
-		}
-	}
+	testkit.Eventually(t, "the pool comes up", func() bool { return put("first") == nil })
 	<-begun // it has its place, and keeps the verifier
 	// On a busy machine the publisher hears late and sends a ticket again, which takes one more place: so places are counted, not puts.
 	for _, drafter := range []string{"go", "", "go", "go"} {
@@ -82,12 +78,5 @@ func TestPoolIsOneBatch(t *testing.T) {
 		t.Errorf("told %v", told)
 	}
 	release()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for put("go") != nil {
-		if ctx.Err() != nil {
-			t.Fatal("the verifier has long finished, and the pool is still full")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "the verifier has finished, and the pool has room", func() bool { return put("go") == nil })
 }

@@ -69,7 +69,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("%d replicas: want 3", n)
 	}
 	servers[0].Shutdown()
-	time.Sleep(2 * lease)
+	v.beats(t, int64(2*lease/beat))
 	v.until(t, "still there", one(func(p Process) bool { return up(p) && p.Instance == a.What().Instance }))
 	kv, _ = openRegistry(t, cfg) // by one of the servers that are left
 	testkit.Eventually(t, "its key is renewed", func() bool { return keys(kv) == 1 })

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/shm"
 	"github.com/tandem-llm/tandem/services/peers/trees"
 	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -132,11 +133,16 @@ func (v *view) now() []Process {
 // until waits for a view that is as it should be.
 func (v *view) until(t *testing.T, what string, good func([]Process) bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !good(v.now()); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: table has %+v, counters %v", what, v.now(), v.counters.Snapshot())
-		}
+	if !testkit.Until(func() bool { return good(v.now()) }) {
+		t.Fatalf("%s: table has %+v, counters %v", what, v.now(), v.counters.Snapshot())
 	}
+}
+
+// beats waits until the table has looked n times more at what it has.
+func (v *view) beats(t *testing.T, n int64) {
+	t.Helper()
+	n += v.table.looks.Load()
+	testkit.Eventually(t, "the table looks again", func() bool { return v.table.looks.Load() > n })
 }
 
 // names returns the drafters that may be used.
@@ -197,7 +203,7 @@ func TestWhoIsKilledIsGoneAfterThreeBeats(t *testing.T) {
 	v := watch(t, cfg, nil)
 	v.until(t, "found", drafters("go"))
 	a.announcer.Close() // silent, but reachable
-	time.Sleep(6 * beat)
+	v.beats(t, 6)
 	if p := v.now(); len(p) != 1 || !p[0].Up {
 		t.Fatalf("a process that can be reached was given up: %+v", p)
 	}
@@ -218,7 +224,7 @@ func TestConfiguredProcessesNeedNoAnnouncement(t *testing.T) {
 	}
 	a.kill()
 	v.until(t, "down", drafters())
-	time.Sleep(5 * beat)
+	v.beats(t, 5)
 	if p := v.now(); len(p) != 1 {
 		t.Fatalf("a configured process was forgotten: %+v", p)
 	}
@@ -233,13 +239,13 @@ func TestTheTableStaysWhileNATSIsAway(t *testing.T) {
 	v := watch(t, cfg, nil)
 	v.until(t, "found", drafters("go"))
 	server.Close()
-	time.Sleep(8 * beat)
+	v.beats(t, 8)
 	if !drafters("go")(v.now()) {
 		t.Fatalf("without NATS the table has %+v", v.now())
 	}
 	a.kill()
 	v.until(t, "without NATS the connection decides: down", drafters())
-	time.Sleep(8 * beat)
+	v.beats(t, 8)
 	if len(v.now()) != 1 {
 		t.Fatalf("without NATS the process was forgotten: %+v", v.now())
 	}
@@ -337,11 +343,7 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 			}
 			continue
 		}
-		for end := time.Now().Add(30 * time.Second); p.segment.Readers(shm.Verifier) == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("process %d: its segment is not mapped", i)
-			}
-		}
+		testkit.Eventually(t, "its segment is mapped", func() bool { return p.segment.Readers(shm.Verifier) > 0 })
 		if got, err := set.Read(h); err != nil || string(got) != p.addr {
 			t.Errorf("process %d: read %q, %v", i, got, err)
 		}
@@ -376,13 +378,9 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 	work.Wait()
 	v.until(t, "gone", drafters("go"))
 	h, _ := all[1].segment.Put(shm.Key{}, 0, []byte("x"))
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	testkit.Eventually(t, "the segment of a process that is gone is unmapped", func() bool {
 		h.Segment = all[1].segment.ID()
-		if _, err := set.Read(h); errors.Is(err, tandem.Unavailable) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the segment of a process that is gone stays mapped")
-		}
-	}
+		_, err := set.Read(h)
+		return errors.Is(err, tandem.Unavailable)
+	})
 }

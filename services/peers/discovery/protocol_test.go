@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -97,7 +96,7 @@ func TestOtherProtocol(t *testing.T) {
 	}
 	v.until(t, "the one that was replaced is not used any more", drafters())
 	v.until(t, "all are counted", func([]Process) bool { return counters.Snapshot()["refused.protocol"] == 4 })
-	time.Sleep(3 * beat)
+	v.beats(t, 3)
 	mu.Lock()
 	defer mu.Unlock()
 	all := strings.ReplaceAll(strings.Join(said, "\n"), `"`, "") // what was announced is quoted

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -103,7 +102,10 @@ func TestRecordedAnnouncements(t *testing.T) {
 	second, counters := table()
 	living := announce("127.0.0.1:9")
 	defer living.Close()
-	for end := time.Now().Add(20 * beat); time.Now().Before(end) || counters.Snapshot()["announcements.unasked"] < 10; time.Sleep(beat) {
+	for range 1000 {
+		if second.looks.Load() >= 20 && counters.Snapshot()["announcements.unasked"] >= 10 {
+			break
+		}
 		mu.Lock()
 		for _, m := range recorded {
 			if err := thief.Publish(p.Subject(Drafters.subject), m); err != nil {
@@ -111,6 +113,8 @@ func TestRecordedAnnouncements(t *testing.T) {
 			}
 		}
 		mu.Unlock()
+		seen := second.looks.Load()
+		testkit.Eventually(t, "the table looks again", func() bool { return second.looks.Load() > seen })
 	}
 	if len(called) > 0 || has(first, addr) || has(second, addr) {
 		t.Errorf("called %d times; %+v, %+v", len(called), first.Processes(), second.Processes())

@@ -219,7 +219,7 @@ func TestRegistryAlone(t *testing.T) {
 	v := leased(t, m.cfg, nil)
 	v.until(t, "found", one(up))
 	for range 3 {
-		time.Sleep(lease / 2)
+		v.beats(t, int64(lease/2/beat))
 		put()
 	}
 	v.until(t, "renewed", one(up))
@@ -238,8 +238,8 @@ func TestServersOfBothKinds(t *testing.T) {
 	lost := 0
 	check := func(what string) {
 		t.Helper()
-		for end := time.Now().Add(lease + lease/4); time.Now().Before(end); time.Sleep(beat) {
-			if all := v.table.Processes(); len(all) != 1 || !all[0].Up {
+		for range (lease + lease/4) / beat {
+			if v.beats(t, 1); !one(func(p Process) bool { return p.Up })(v.table.Processes()) {
 				lost++
 			}
 		}

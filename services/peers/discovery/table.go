@@ -88,6 +88,8 @@ type Table struct {
 	registry registry
 	leased   atomic.Bool // there is one, and it is watched
 
+	looks atomic.Int64 // at all entries, one a beat: tests wait for some
+
 	membership membership         // the owner's, as all below
 	number     uint64             // with which it asks
 	asked      time.Time          // last
@@ -209,6 +211,7 @@ func (t *Table) run(ctx context.Context) {
 		case d := <-t.told:
 			t.enter(d)
 		case <-tick.C:
+			t.looks.Add(1)
 		case <-t.poke:
 		}
 		t.listen()

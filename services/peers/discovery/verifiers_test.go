@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/verifying"
 	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // aim is a verifier that does nothing.
@@ -130,11 +131,7 @@ func TestVerifiersAreFound(t *testing.T) {
 	}
 	before := changes.Load()
 	x.sessions.Store(7)
-	for end := time.Now().Add(30 * time.Second); v.table.Processes()[0].Verifier.Load.Sessions != 7; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the load does not come")
-		}
-	}
+	testkit.Eventually(t, "the load comes", func() bool { return v.table.Processes()[0].Verifier.Load.Sessions == 7 })
 	if load := v.table.Processes()[0].Verifier.Load; load.FreePages != 5 || len(load.Prefixes) != 2 {
 		t.Errorf("the load is %+v", load)
 	}
@@ -210,7 +207,7 @@ func TestOneVerifierOfTwoAddresses(t *testing.T) {
 	if q := v.now()[0]; q.Addr != p.Addr || q.Conn != p.Conn {
 		t.Errorf("the address changed from %s to %s without need", p.Addr, q.Addr)
 	}
-	time.Sleep(4 * patient)
+	v.beats(t, 4)
 	if all := v.now(); len(all) != 1 {
 		t.Fatalf("the table has %+v", all)
 	}
@@ -228,7 +225,7 @@ func TestGateways(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.until(t, "found", one(func(p Process) bool { return p.Up && p.Conn == nil && p.Gateway.HTTP == "box:8080" }))
-	time.Sleep(4 * patient)
+	v.beats(t, 4)
 	v.until(t, "still there", one(func(p Process) bool { return p.Up }))
 	a.Close()
 	v.until(t, "gone", func(all []Process) bool { return len(all) == 0 })
@@ -295,7 +292,7 @@ func TestOneSocketOnTwoHosts(t *testing.T) {
 		return one(own)(all) && v.counters.Snapshot()["announcements.elsewhere"] > 0
 	})
 	before := changes.Load()
-	time.Sleep(4 * patient)
+	v.beats(t, 4)
 	if n := changes.Load() - before; n > 0 || !one(own)(v.now()) {
 		t.Errorf("%d changes: want none; the table has %+v", n, v.now())
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/shm"
 	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func newSegment(t *testing.T, socket string) *shm.Segment {
@@ -116,11 +117,7 @@ func TestTreesByHandle(t *testing.T) {
 	}
 	mapped := func(o *shm.Segment) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); link.Segment() != o.ID(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the segment is not mapped")
-			}
-		}
+		testkit.Eventually(t, "the segment is mapped", func() bool { return link.Segment() == o.ID() })
 	}
 	mapped(o)
 	ask("mapped", 10)
@@ -141,14 +138,10 @@ func TestTreesByHandle(t *testing.T) {
 	_ = o.Close()
 	o2 := newSegment(t, socket)
 	serve(t, addr, one(Named{Drafter: f}, o2))
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := c.Describe(context.Background()); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("drafter is not found again")
-		}
-	}
+	testkit.Eventually(t, "the drafter is found again", func() bool {
+		_, err := c.Describe(context.Background())
+		return err == nil
+	})
 	p = open(t, c)
 	ask("another segment", 0)
 	here.Store(true)
@@ -169,8 +162,7 @@ func TestForgedHandles(t *testing.T) {
 	link := shm.NewLink(shm.Gateway, new(shm.Set), func(context.Context) (string, error) { return socket, nil })
 	defer link.Close()
 	c := dial(t, addr).Mapping(link)
-	for end := time.Now().Add(30 * time.Second); link.Segment() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
+	testkit.Eventually(t, "the segment is mapped", func() bool { return link.Segment() != 0 })
 	wire := &counting{DrafterServiceClient: c.rpc}
 	c.rpc = wire
 	p := open(t, c)

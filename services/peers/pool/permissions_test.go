@@ -94,11 +94,11 @@ func connected(t *testing.T, a Access) (*nats.Conn, error) {
 
 // patiently connects again while a busy machine is too slow for the server's patience with handshakes.
 func patiently(connect func() (*nats.Conn, error)) (c *nats.Conn, err error) {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if c, err = connect(); err == nil || errors.Is(err, nats.ErrAuthorization) || time.Now().After(end) {
-			return c, err
-		}
-	}
+	testkit.Until(func() bool {
+		c, err = connect()
+		return err == nil || errors.Is(err, nats.ErrAuthorization)
+	})
+	return c, err
 }
 
 // wantRights checks each line of allowed with a connection: as holds the initials of its roles.

@@ -123,15 +123,7 @@ func ticket(base int, tree tandem.Tree) tandem.Ticket {
 // put retries while the pool is full or the stream is not there yet.
 func put(t testing.TB, p *Publisher, k tandem.Ticket) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		err := p.Put(context.Background(), k)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	testkit.Eventually(t, "the pool takes a ticket", func() bool { return p.Put(context.Background(), k) == nil })
 }
 
 func TestTicketTravels(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // counted is a pool and a verifier that counts tickets and answers what it is told.
@@ -48,12 +49,12 @@ func TestTwoWays(t *testing.T) {
 		second.err = tandem.Errorf(op, tandem.Exhausted, "full")
 		put(0, 1, tandem.Exhausted)
 		second.err = nil
-		time.Sleep(firstDetour + 10*time.Millisecond)
+		testkit.Sleep(firstDetour + 10*time.Millisecond)
 		put(1, 1, nil) // asked again, and away for longer
 		if r.detour != 2*firstDetour {
 			t.Errorf("the next detour takes %v: want %v", r.detour, 2*firstDetour)
 		}
-		time.Sleep(2*firstDetour + 10*time.Millisecond)
+		testkit.Sleep(2*firstDetour + 10*time.Millisecond)
 		first.err = nil
 		put(1, 0, nil)
 		put(1, 0, nil)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func write(t *testing.T, path, text string, mode os.FileMode) {
@@ -106,11 +107,7 @@ func TestSecretIsReplaced(t *testing.T) {
 		t.Error("the new secret is not known at once")
 	}
 	check("during the overlap", one, two)
-	for end := time.Now().Add(30 * time.Second); caller.current() != two; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the caller does not notice the new secret")
-		}
-	}
+	testkit.Eventually(t, "the caller notices the new secret", func() bool { return caller.current() == two })
 	write(t, path, one, 0o644)
 	server.refresh(true)
 	server.refresh(true)

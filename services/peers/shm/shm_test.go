@@ -114,8 +114,7 @@ func TestLimits(t *testing.T) {
 	wantKind(t, err, tandem.Exhausted)
 	short, _ := pair(t, Config{Slots: 1, Lease: 30 * time.Millisecond})
 	first := put(t, short, "a")
-	time.Sleep(40 * time.Millisecond)
-	wantKind(t, held(short, first), tandem.Stale)
+	testkit.Eventually(t, "the lease ends", func() bool { return tandem.KindOf(held(short, first)) == tandem.Stale })
 	put(t, short, "b") // its lease has ended
 	for _, cfg := range []Config{{Slots: -1}, {SlotSize: -1}, {Slots: 1 << 20, SlotSize: 1 << 20}, {SlotSize: maxSegment + 1}} {
 		_, err := New(cfg)
@@ -131,9 +130,9 @@ func TestLeaseEnds(t *testing.T) {
 		}
 		defer s.Close()
 		h := put(t, s, "x")
-		time.Sleep(59 * time.Millisecond)
+		testkit.Sleep(59 * time.Millisecond)
 		wantKind(t, held(s, h), tandem.OK)
-		time.Sleep(2 * time.Millisecond)
+		testkit.Sleep(2 * time.Millisecond)
 		wantKind(t, held(s, h), tandem.Stale) // a copy does not extend it
 	})
 }

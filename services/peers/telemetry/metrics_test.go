@@ -21,6 +21,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // scripted is a generator that says what it was told to.
@@ -229,7 +230,7 @@ func TestMetricsOfProcesses(t *testing.T) {
 			t.Errorf("two scrapes at once asked the processes %d times: want 1", n)
 		}
 		there = []public.Process{{Role: "gateway", Up: true}, {Role: "verifier"}}
-		time.Sleep(describeAge + 10*time.Millisecond)
+		testkit.Sleep(describeAge + 10*time.Millisecond)
 		later := scrape(t, m)
 		want(t, later, map[string]float64{`tandem_up{name="",process="verifier"}`: 0, `tandem_up{name="go",process="drafter"}`: 0})
 		if _, told := later[`tandem_pool_depth{name="",process="verifier"}`]; told {

@@ -2,6 +2,7 @@ package trees
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/peers/shm"
 	"github.com/tandem-llm/tandem/services/peers/wire"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,11 +69,7 @@ func (r *rig) attach() (*shm.Reader, func()) {
 		r.t.Fatal(err)
 	}
 	until := func(n int) {
-		for end := time.Now().Add(30 * time.Second); r.segment.Readers(shm.Verifier) != n; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				r.t.Fatalf("%d readers: want %d", r.segment.Readers(shm.Verifier), n)
-			}
-		}
+		testkit.Eventually(r.t, fmt.Sprintf("there are %d readers", n), func() bool { return r.segment.Readers(shm.Verifier) == n })
 	}
 	until(before + 1)
 	return reader, func() { _ = reader.Close(); until(before) }

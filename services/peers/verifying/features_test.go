@@ -14,6 +14,7 @@ import (
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/shm"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // source is a FeatureSource that says one thing.
@@ -86,11 +87,7 @@ func linked(t *testing.T, socket string) *shm.Link {
 	t.Helper()
 	link := shm.NewLink(shm.Drafter, new(shm.Set), func(context.Context) (string, error) { return socket, nil })
 	t.Cleanup(link.Close)
-	for begun := time.Now(); link.Segment() == 0; time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 30*time.Second {
-			t.Fatal("the segment is not mapped")
-		}
-	}
+	testkit.Eventually(t, "the segment is mapped", func() bool { return link.Segment() != 0 })
 	return link
 }
 

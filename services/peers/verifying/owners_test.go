@@ -3,6 +3,7 @@ package verifying
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // as returns the verifier at addr as the process with that number sees it; "" is a stranger that sends none.
@@ -167,11 +169,7 @@ func TestSubscribersMemory(t *testing.T) {
 	}
 	mapped := func(want int32) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); now.Load() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d sockets are mapped: want %d", now.Load(), want)
-			}
-		}
+		testkit.Eventually(t, fmt.Sprintf("%d sockets are mapped", want), func() bool { return now.Load() == want })
 	}
 	local := "unix://" + filepath.Join(dir, "v")
 	serve(t, local, cfg)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 func TestTakeInOrder(t *testing.T) {
@@ -31,7 +32,7 @@ func TestTakeInOrder(t *testing.T) {
 				mu.Lock()
 				order = append(order, n)
 				mu.Unlock()
-				time.Sleep(time.Second)
+				testkit.Sleep(time.Second)
 				back()
 				back() // once is enough
 			})

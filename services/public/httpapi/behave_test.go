@@ -96,7 +96,10 @@ func endless(ended chan<- error) script {
 				Origins: []tandem.Origin{0}}); err == nil && ctx.Err() != nil {
 				err = tandem.Errorf("generate", tandem.KindOf(context.Cause(ctx)), "ended: %w", context.Cause(ctx))
 			}
-			time.Sleep(100 * time.Microsecond)
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Microsecond): // else the text grows without end
+			}
 		}
 		ended <- err
 		return tandem.Result{}, err
@@ -323,13 +326,16 @@ func TestSeedsAndTenants(t *testing.T) {
 func TestLaterChoicesWait(t *testing.T) {
 	t.Parallel()
 	var running atomic.Int32
-	all := make(chan struct{}) // run at once
+	all, other := make(chan struct{}), make(chan struct{}, 4) // run at once; one that is not the first has begun
 	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
 		if r.Sampling.Seed == 0 {
-			time.Sleep(50 * time.Millisecond) // the prompt
-			if n := running.Load(); n != 0 {
-				t.Errorf("%d other choices run", n)
+			select {
+			case <-other:
+				t.Error("another choice runs")
+			case <-time.After(50 * time.Millisecond): // the prompt
 			}
+		} else {
+			other <- struct{}{}
 		}
 		if running.Add(1) == 4 {
 			close(all)

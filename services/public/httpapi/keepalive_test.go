@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // growing is the text of an answer that still comes.
@@ -34,9 +35,8 @@ func (g *growing) String() string {
 
 // more waits until n more bytes have come.
 func (g *growing) more(ctx context.Context, n int) {
-	for want := len(g.String()) + n; len(g.String()) < want && ctx.Err() == nil; {
-		time.Sleep(time.Millisecond)
-	}
+	want := len(g.String()) + n
+	testkit.Until(func() bool { return len(g.String()) >= want || ctx.Err() != nil })
 }
 
 // slowly asks for a stream whose request waits for a place, is admitted and has a long prompt, each so long that the stream has to be kept
@@ -173,12 +173,17 @@ func TestHeldCall(t *testing.T) {
 					return sink.Delta(tandem.Delta{Text: text, Tokens: []tandem.Token{'x'}, Origins: []tandem.Origin{0}})
 				}
 				err := errors.Join(tandem.Admitted(ctx), sink.Started(tandem.Started{Request: r}), piece(begun))
-				for want := 4; err == nil && strings.Count(text, tc.alive) < want && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+				want := 4
+				testkit.Until(func() bool {
+					if err != nil || strings.Count(text, tc.alive) >= want || ctx.Err() != nil {
+						return true
+					}
 					err = piece("x") // the model writes all the while
 					if _, text, _ = strings.Cut(got.String(), "I look."); !strings.Contains(tc.alive, `"`) {
 						want = 1
 					}
-				}
+					return false
+				})
 				err = errors.Join(err, piece("\"}}\n</tool_call>"))
 				return tandem.Result{Identity: "fp_1", Finish: tandem.FinishStop, OutputTokens: 3}, err
 			}), func(c *Config) {

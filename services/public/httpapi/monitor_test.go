@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // TestMonitor follows an engine through its life: never healthy when no pass ends, never busier with probes than it must.
@@ -45,16 +46,16 @@ func TestMonitor(t *testing.T) {
 		if !muted.Load() {
 			t.Error("probes are traced")
 		}
-		time.Sleep(4 * time.Second)
+		testkit.Sleep(4 * time.Second)
 		ask(true, "", 1) // the probe's own pass is young enough
-		time.Sleep(2 * time.Second)
+		testkit.Sleep(2 * time.Second)
 		if _, err := m.Generate(t.Context(), tandem.Request{Prompt: "a", MaxTokens: 2, Sampling: tandem.Sampling{TopP: 1}},
 			discard{}); err != nil {
 			t.Fatal(err)
 		}
 		ask(true, "", 1) // a request's pass
 		dead.Store(true)
-		time.Sleep(6 * time.Second)
+		testkit.Sleep(6 * time.Second)
 		var wg sync.WaitGroup
 		for range 8 { // all wait for one probe, not for long
 			wg.Go(func() {
@@ -65,10 +66,10 @@ func TestMonitor(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		time.Sleep(5 * time.Second)
+		testkit.Sleep(5 * time.Second)
 		ask(false, "no verdict", 2)
 		ask(false, "no verify pass for 5s", 2) // what failed just now is not tried again at once
-		time.Sleep(2 * time.Second)
+		testkit.Sleep(2 * time.Second)
 		ask(false, "not passed yet", 3)
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -76,7 +77,7 @@ func TestMonitor(t *testing.T) {
 			t.Errorf("who does not wait is told %+v", h)
 		}
 		dead.Store(false)
-		time.Sleep(7 * time.Second)
+		testkit.Sleep(7 * time.Second)
 		ask(true, "", 4)
 		m.VerifierState(false)
 		ask(false, "down", 4)
@@ -131,21 +132,21 @@ func TestHealthUnderFullPrefill(t *testing.T) {
 		}
 		asked() // there is nothing to compare with yet
 		for i := range 40 {
-			time.Sleep(time.Duration(2+i%9) * time.Second)
+			testkit.Sleep(time.Duration(2+i%9) * time.Second)
 			if h := asked(); !h.Ready {
 				t.Errorf("question %d: %+v", i, h)
 			}
 		}
 		stuck.Store(true)
-		time.Sleep(5 * time.Second)
+		testkit.Sleep(5 * time.Second)
 		asked() // it may have ended one since
 		asked()
-		time.Sleep(6 * time.Second)
+		testkit.Sleep(6 * time.Second)
 		for range 5 {
 			if h := asked(); h.Ready {
 				t.Errorf("an engine that ends no pass is %+v", h)
 			}
-			time.Sleep(3 * time.Second)
+			testkit.Sleep(3 * time.Second)
 		}
 		silent.Store(true)
 		if h := asked(); h.Ready {
@@ -153,12 +154,12 @@ func TestHealthUnderFullPrefill(t *testing.T) {
 		}
 		stuck.Store(false)
 		silent.Store(false)
-		time.Sleep(5 * time.Second)
+		testkit.Sleep(5 * time.Second)
 		if h := asked(); !h.Ready {
 			t.Errorf("one that goes on is %+v", h)
 		}
 		close(over)
 		wg.Wait()
-		time.Sleep(probeTime) // the last probe
+		testkit.Sleep(probeTime) // the last probe
 	})
 }

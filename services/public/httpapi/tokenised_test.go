@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // counting is an alphabet that counts what it is given.
@@ -74,7 +74,7 @@ func TestTokensCountAsBodies(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second)
+	testkit.Eventually(t, "most wait", func() bool { return s.waiting() >= 8 })
 	if n := c.texts.Load(); n < 1 || n > 4 {
 		t.Errorf("%d texts of 1 MiB were tokenised at once: want at most 4", n)
 	}

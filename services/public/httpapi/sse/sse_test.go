@@ -6,9 +6,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // broken is an answer whose connection ends after some writes.
@@ -98,12 +100,14 @@ func TestBrokenConnection(t *testing.T) {
 }
 
 // TestPing sends comments while nothing else is sent, also before the first event. No empty line follows them.
-func TestPing(t *testing.T) {
+func TestPing(t *testing.T) { synctest.Test(t, ping) }
+
+func ping(t *testing.T) {
 	w := httptest.NewRecorder()
 	e := New(w, time.Second, 5*time.Millisecond)
-	time.Sleep(300 * time.Millisecond)
+	testkit.Sleep(300 * time.Millisecond)
 	e.Close()
-	if n := strings.Count(w.Body.String(), ": ping\n"); n < 2 || len(w.Body.String()) != n*len(": ping\n") {
+	if n := strings.Count(w.Body.String(), ": ping\n"); n < 59 || len(w.Body.String()) != n*len(": ping\n") {
 		t.Errorf("in 300 ms of silence: %q", w.Body.String())
 	}
 }
