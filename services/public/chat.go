@@ -52,29 +52,16 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	of, ignored, err := readChat(r, s.cfg.Room.Chat)
-	if err != nil {
-		return err
-	}
-	req, err := request(s.cfg.Defaults, &tandemv1.GenerateRequest{MaxTokens: r.MaxTokens, Sampling: r.GetSampling(),
-		Speculation: r.GetSpeculation(), IgnoreEos: r.IgnoreEos, FullTrace: r.FullTrace, Stop: r.GetStop(), Report: r.Report,
-		CacheSalt: r.GetCacheSalt()})
+	q, ignored, err := readChat(r, s.cfg.Defaults, s.cfg.Room.Chat)
 	if err != nil {
 		return withPath(err)
 	}
-	tokens, output, err := s.cfg.Room.Tokens(ctx, of)
+	tokens, output, err := s.cfg.Room.Tokens(ctx, q.Conversation())
 	if err != nil {
 		return withPath(ofMessages(err))
 	}
-	if r.MaxTokens == nil { // to the end of the context; the generator refuses a prompt that leaves nothing
-		req.MaxTokens = max(s.cfg.Context-len(tokens), 1)
-		if most := s.cfg.Defaults.MaxOutput; most > 0 {
-			req.MaxTokens = min(req.MaxTokens, most)
-		}
-		if !req.IgnoreEOS {
-			req.Repeats = s.cfg.Defaults.Repeats
-		}
-	}
+	req := q.Request
+	req.MaxTokens = max(q.Until(len(tokens), s.cfg.Context), 1) // the generator refuses a prompt that leaves nothing
 	req.Tenant, req.Tokens, req.Written = tenant, tokens, output.Written
 	if r.GetResume() != nil {
 		req.Sampling.Seed = r.GetResume().GetSeed()

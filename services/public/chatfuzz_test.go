@@ -10,6 +10,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // FuzzChat: any message becomes a conversation that templates can be given, or is refused with the field that is wrong.
@@ -36,9 +38,11 @@ func FuzzChat(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		of, _, err := readChat(&m, lines{})
+		q, _, err := readChat(&m, ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}}, lines{})
+		var of conversation.Conversation
 		var tokens []tandem.Token
 		if err == nil {
+			of = q.Conversation()
 			tokens, _, err = at.Tokens(t.Context(), of)
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
@@ -17,26 +18,27 @@ const (
 	maxSchema = 1 << 20 // bytes of one tool's parameters
 )
 
-// readChat decodes a conversation. chat, which may be nil, says what its template reads; ignored are the fields that mean nothing to it.
-// Errors: Invalid, with the field.
-func readChat(r *tandemv1.ChatRequest, chat conversation.Chat) (c conversation.Conversation, ignored []string, err error) {
-	if c.Messages, err = readMessages(r.GetMessages()); err != nil {
-		return c, nil, err
+// readChat decodes what a conversation asks for; d fills in what it leaves out. chat, which may be nil, says what its template reads;
+// ignored are the fields that mean nothing to it. Errors: Invalid, with the field.
+func readChat(r *tandemv1.ChatRequest, d ask.Defaults, chat conversation.Chat) (q *ask.Request, ignored []string, err error) {
+	if q, err = asked(ask.Chat, d, r, r.MaxTokens); err != nil {
+		return nil, nil, err
 	}
-	if r.GetContinueFinalMessage() {
-		if err := conversation.CanContinue(c.Messages, "continue_final_message", true); err != nil {
-			return c, nil, err
-		}
+	if q.Messages, err = readMessages(r.GetMessages()); err != nil {
+		return nil, nil, err
 	}
-	c.Single = r.ParallelToolCalls != nil && !r.GetParallelToolCalls()
-	if err := readTools(&c, r); err != nil {
-		return c, nil, err
+	q.GoesOn = r.GetContinueFinalMessage()
+	if r.ParallelToolCalls != nil {
+		q.Parallel = r.GetParallelToolCalls()
+		q.Say("parallel_tool_calls", "parallel_tool_calls")
 	}
-	c.Variables, ignored, err = readVariables(r, func(name string) bool { return chat != nil && chat.Reads(name) })
-	if c.Must {
-		ignored = append(ignored, "tool_choice") // the prompt asks for a call; nothing forces one yet
+	if err := readTools(q, r); err != nil {
+		return nil, nil, err
 	}
-	return c.Ended(), ignored, err
+	if ignored, err = readVariables(q, r, func(name string) bool { return chat != nil && chat.Reads(name) }); err != nil {
+		return nil, nil, err
+	}
+	return q, ignored, q.Check(d, func(name string) { ignored = append(ignored, name) })
 }
 
 func readMessages(all []*tandemv1.ChatMessage) ([]conversation.Message, error) {
@@ -88,12 +90,11 @@ func object(field, text string) (string, error) {
 	return text, nil
 }
 
-// readTools decodes the tools, and leaves those that the model may call.
-func readTools(c *conversation.Conversation, r *tandemv1.ChatRequest) error {
+// readTools decodes the tools, and the choice among them.
+func readTools(q *ask.Request, r *tandemv1.ChatRequest) error {
 	if n := len(r.GetTools()); n > maxTools {
 		return wrong("tools", "tools has %d elements: at most %d allowed", n, maxTools)
 	}
-	var all []conversation.Tool
 	for i, t := range r.GetTools() {
 		at := fmt.Sprintf("tools[%d]", i)
 		f := conversation.Function{Name: t.GetName(), Description: t.GetDescription()}
@@ -109,50 +110,38 @@ func readTools(c *conversation.Conversation, r *tandemv1.ChatRequest) error {
 			}
 			f.Parameters = json.RawMessage(schema)
 		}
-		all = append(all, conversation.Tool{Type: "function", Function: f})
-	}
-	choice, err := readToolChoice(r.GetToolChoice())
-	if err != nil {
-		return err
-	}
-	if len(all) > 0 {
-		if c.Tools, err = conversation.Marshal(all); err != nil {
-			return wrong("tools", "tools: %w", err)
+		raw, err := conversation.Marshal(conversation.Tool{Type: "function", Function: f})
+		if err != nil {
+			return wrong(at, "%s: %w", at, err)
 		}
+		q.Tools = append(q.Tools, ask.Tool{Name: f.Name, JSON: raw})
 	}
-	c.Must = choice.Must
-	c.Tools, err = choice.Offer(c.Tools)
-	return err
-}
-
-func readToolChoice(m *tandemv1.ChatToolChoice) (c conversation.ToolChoice, err error) {
-	if c.Only = m.GetNames(); len(c.Only) > maxTools {
-		return c, wrong("tool_choice.names", "tool_choice.names has %d elements: at most %d allowed", len(c.Only), maxTools)
+	c := r.GetToolChoice()
+	if q.Choice.Only = c.GetNames(); len(q.Choice.Only) > maxTools {
+		return wrong("tool_choice.names", "tool_choice.names has %d elements: at most %d allowed", len(q.Choice.Only), maxTools)
 	}
-	switch mode := m.GetMode(); {
-	case mode == "" && len(c.Only) == 0:
-		return c, nil
+	switch mode := c.GetMode(); {
 	case mode == "":
-		c.Must = true
-		return c, nil
+		q.Choice.Must = len(q.Choice.Only) > 0
+		return nil
 	case !slices.Contains([]string{"auto", "none", "required"}, mode):
-		return c, wrong("tool_choice.mode", "tool_choice.mode is %.50q: want \"auto\", \"none\" or \"required\"", mode)
+		return wrong("tool_choice.mode", "tool_choice.mode is %.50q: want \"auto\", \"none\" or \"required\"", mode)
+	default:
+		return q.Choice.Mode("tool_choice.mode", mode)
 	}
-	return c, c.Mode("tool_choice.mode", m.GetMode())
 }
 
 // readVariables decodes what a request tells the chat template, and lists what the template does not read.
-func readVariables(r *tandemv1.ChatRequest, reads func(string) bool) (_ conversation.Variables, ignored []string, err error) {
-	var asked conversation.Asked
+func readVariables(q *ask.Request, r *tandemv1.ChatRequest, reads func(string) bool) (ignored []string, err error) {
 	if r.TemplateVariables != nil {
 		const field = "template_variables"
 		all, err := conversation.ParseVariables(field, r.GetTemplateVariables())
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			if reads(name) {
-				asked.Set(name, all[name])
+				q.Variables.Set(name, all[name])
 			} else {
 				ignored = append(ignored, field+"."+name)
 			}
@@ -161,15 +150,15 @@ func readVariables(r *tandemv1.ChatRequest, reads func(string) bool) (_ conversa
 	switch {
 	case r.EnableThinking == nil:
 	case reads("enable_thinking"):
-		asked.Think(r.GetEnableThinking())
+		q.Variables.Think(r.GetEnableThinking())
 	default:
 		ignored = append(ignored, "enable_thinking")
 	}
 	known := reads("reasoning_effort") || reads("enable_thinking")
-	if r.ReasoningEffort != nil && (!known || !asked.Effort(r.GetReasoningEffort(), reads)) {
+	if r.ReasoningEffort != nil && (!known || !q.Variables.Effort(r.GetReasoningEffort(), reads)) {
 		ignored = append(ignored, "reasoning_effort")
 	}
-	return asked.Variables(), ignored, nil
+	return ignored, nil
 }
 
 // ofMessages returns err with messages blamed for what is wrong with the prompt that they make.

@@ -81,34 +81,57 @@ func withPath(err error) error {
 	return err
 }
 
-// request decodes r; d fills in what it leaves out. The generator validates the values.
-func request(d ask.Defaults, r *tandemv1.GenerateRequest) (tandem.Request, error) {
-	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
-		FullTrace: r.GetFullTrace(), Report: r.GetReport(), Written: r.GetWritten(), CacheSalt: r.GetCacheSalt()}
-	switch p := r.GetPrompt().(type) {
-	case *tandemv1.GenerateRequest_Text:
-		req.Prompt = p.Text
-	case *tandemv1.GenerateRequest_Tokens:
-		req.Tokens = wire.ToTokens(p.Tokens.GetIds())
-	}
-	if r.MaxTokens != nil {
-		req.MaxTokens = int(r.GetMaxTokens())
-	}
-	if d.MaxOutput > 0 {
-		req.MaxTokens = min(req.MaxTokens, d.MaxOutput)
-	}
-	sample(&req.Sampling, r.GetSampling())
-	speculation := r.GetSpeculation()
-	if speculation == nil {
-		speculation = &tandemv1.Speculation{}
-	}
-	return req, d.Speculate(&req, speculation)
+// options are the options that both calls have.
+type options interface {
+	GetSampling() *tandemv1.Sampling
+	GetSpeculation() *tandemv1.Speculation
+	GetStop() []string
+	GetIgnoreEos() bool
+	GetFullTrace() bool
+	GetReport() bool
+	GetCacheSalt() string
 }
 
-// sample decodes from into to. A missing seed is random.
-func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
+// asked returns a request with the options of a call; the generator validates the values.
+func asked(kind ask.Kind, d ask.Defaults, o options, most *int32) (*ask.Request, error) {
+	q := ask.New(kind, d)
+	q.Stop, q.IgnoreEOS, q.FullTrace, q.Report, q.CacheSalt = o.GetStop(), o.GetIgnoreEos(), o.GetFullTrace(), o.GetReport(), o.GetCacheSalt()
+	switch {
+	case most != nil && *most < 1:
+		return nil, wrong("max_tokens", "max_tokens is %d: want at least 1", *most)
+	case most != nil:
+		q.MaxTokens = int(*most)
+	case kind == ask.Chat:
+		q.MaxTokens = ask.ToTheEnd
+	}
+	if s := o.GetSpeculation(); s != nil {
+		q.Speculation = s
+	}
+	sample(q, o.GetSampling())
+	return q, nil
+}
+
+// request decodes r; d fills in what it leaves out.
+func request(d ask.Defaults, r *tandemv1.GenerateRequest) (tandem.Request, error) {
+	q, err := asked(ask.Completion, d, r, r.MaxTokens)
+	if err != nil {
+		return tandem.Request{}, err
+	}
+	q.Written = r.GetWritten()
+	switch p := r.GetPrompt().(type) {
+	case *tandemv1.GenerateRequest_Text:
+		q.Prompt = p.Text
+	case *tandemv1.GenerateRequest_Tokens:
+		q.Tokens = wire.ToTokens(p.Tokens.GetIds())
+	}
+	return q.Request, q.Check(d, nil)
+}
+
+// sample decodes how tokens are drawn.
+func sample(q *ask.Request, from *tandemv1.Sampling) {
+	to := &q.Sampling
 	if from == nil {
-		from = &tandemv1.Sampling{}
+		return
 	}
 	for _, f := range []struct {
 		from *float64
@@ -141,8 +164,9 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 		}
 		slices.SortFunc(to.Bias, func(a, b tandem.Bias) int { return cmp.Compare(a.Token, b.Token) })
 	}
-	if to.Seed = from.GetSeed(); from.Seed == nil {
-		to.Seed = ask.RandomSeed()
+	if from.Seed != nil {
+		to.Seed = from.GetSeed()
+		q.Say("seed", "seed")
 	}
 }
 

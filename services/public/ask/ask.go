@@ -37,8 +37,8 @@ type Request struct {
 	IncludeUsage bool // a stream ends with a count of tokens
 	N            int  // choices for each prompt
 
-	tandem.Request                      // the options, without a prompt; its seed is the first choice's
-	Speculation    tandemv1.Speculation // what is said about it: Check sets Bounds, Strategy and so on by it
+	tandem.Request                       // the options, without a prompt; its seed is the first choice's
+	Speculation    *tandemv1.Speculation // what is said about it: Check sets Bounds, Strategy and so on by it
 
 	// of a chat
 	Messages  []conversation.Message
@@ -90,7 +90,7 @@ type Tool struct {
 // New returns a request that says nothing, with what d has for it.
 func New(kind Kind, d Defaults) *Request {
 	return &Request{Kind: kind, N: 1, Parallel: true, Opens: true,
-		Request: tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}}
+		Request: tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}, Speculation: new(tandemv1.Speculation)}
 }
 
 // Say notes that the client says an option, and by which name. Options are named as the errors of tandem.Request.Validate name them.
@@ -127,8 +127,11 @@ func (r *Request) Conversation() conversation.Conversation {
 }
 
 // Check checks what was said against each other, and sets what d has for what was not. Values by themselves are checked by
-// tandem.Request.Validate, once the prompt is tokens. ignored is called with what has no effect. Errors: Invalid, with the client's name.
+// tandem.Request.Validate, once the prompt is tokens. ignored is called with what has no effect; it may be nil. Errors: Invalid, with the client's name.
 func (r *Request) Check(d Defaults, ignored func(name string)) error {
+	if ignored == nil {
+		ignored = func(string) {}
+	}
 	prompts := max(len(r.Prompts), 1)
 	switch {
 	case r.Kind == Embedding:
@@ -148,7 +151,7 @@ func (r *Request) Check(d Defaults, ignored func(name string)) error {
 		return err
 	}
 	r.sampling(d)
-	return r.InItsWords(d.Speculate(&r.Request, &r.Speculation))
+	return r.InItsWords(d.Speculate(&r.Request, r.Speculation))
 }
 
 // checkChat checks the tools, the choice among them, and whether the last message can be continued.

@@ -7,7 +7,7 @@ import (
 const maxNames = 16
 
 func readSpeculation(c *call, name string, from *source) error {
-	s := &c.Speculation
+	s := c.Speculation
 	one := ""
 	err := from.object(name, func(field string) error {
 		full := join(name, field)

@@ -1,4 +1,4 @@
-package oai
+package bodies
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // twin judges a body as the grammar does, in the slow way.
@@ -156,7 +158,7 @@ func TestSourceAcrossWindows(t *testing.T) {
 		quoted, _ := json.Marshal(text)
 		escaped := strings.ReplaceAll(string(quoted), "\U0001F600", `\ud83d\uDE00`)
 		body := `{"prompt":` + escaped + `,"logit_bias": {"12" : -1.5 } ,"stop":["a\u0062"],"user":"me"}`
-		c, err := ReadCompletion(iotest.OneByteReader(strings.NewReader(body)), defaults, Limits{Text: 1 << 20, Tokens: 64})
+		c, err := Completion(iotest.OneByteReader(strings.NewReader(body)), defaults, Limits{Text: 1 << 20, Tokens: 64})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,9 +202,9 @@ func TestSourceLimits(t *testing.T) {
 	} {
 		var err error
 		if tc.chat {
-			_, err = ReadChat(strings.NewReader(tc.body), defaults, l)
+			_, err = Chat(strings.NewReader(tc.body), defaults, l)
 		} else {
-			_, err = ReadCompletion(strings.NewReader(tc.body), defaults, l)
+			_, err = Completion(strings.NewReader(tc.body), defaults, l)
 		}
 		if tc.status == 200 {
 			if err != nil {
@@ -214,7 +216,7 @@ func TestSourceLimits(t *testing.T) {
 			t.Errorf("%.60s is taken", tc.body)
 			continue
 		}
-		if e := FromError(err); e.Status != tc.status || e.Param != tc.param || !strings.Contains(e.Message, tc.say) ||
+		if e := oai.FromError(err); e.Status != tc.status || e.Param != tc.param || !strings.Contains(e.Message, tc.say) ||
 			len(e.Message) > 400 {
 			t.Errorf("%.60s: %+v", tc.body, e)
 		}
@@ -238,7 +240,7 @@ func TestWhatIsWrongFirst(t *testing.T) {
 		if tc.then != nil {
 			body = io.MultiReader(body, iotest.ErrReader(tc.then))
 		}
-		if _, err := ReadCompletion(body, defaults, testLimits); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Completion(body, defaults, testLimits); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.body, err, tc.want)
 		}
 	}
@@ -275,9 +277,9 @@ func TestBodyMemory(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			begun, in := time.Now(), strings.NewReader(body)
 			if chat {
-				_, _ = ReadChat(in, defaults, Limits{Text: 4 << 20, Tokens: 1 << 17})
+				_, _ = Chat(in, defaults, Limits{Text: 4 << 20, Tokens: 1 << 17})
 			} else {
-				_, _ = ReadCompletion(in, defaults, Limits{Text: 4 << 20, Tokens: 1 << 17})
+				_, _ = Completion(in, defaults, Limits{Text: 4 << 20, Tokens: 1 << 17})
 			}
 			took := time.Since(begun)
 			runtime.ReadMemStats(&after)
@@ -296,7 +298,7 @@ func TestFieldsOfOneObject(t *testing.T) {
 	for i := range maxNested + 1 {
 		fmt.Fprintf(&b, `,"k%d":0`, i)
 	}
-	_, _, err := ReadWhole(strings.NewReader(`{"options":{` + b.String()[1:] + `}}`))
+	_, err := Chat(strings.NewReader(`{"options":{`+b.String()[1:]+`}}`), defaults, testLimits)
 	if err == nil || !strings.Contains(err.Error(), "options.k65536 is one too many") {
 		t.Fatal(err)
 	}

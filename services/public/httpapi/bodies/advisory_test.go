@@ -1,4 +1,4 @@
-package oai
+package bodies
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 
 // known reports whether a field of either kind of bodies is in a table.
 func known(name string) bool {
-	return readerOf(name, chatOnly, false) != nil || readerOf(name, completionOnly, false) != nil
+	return lineOf(chats, name, false) != nil || lineOf(completions, name, false) != nil
 }
 
 // TestAdvisoryFields: whatever the value of a field that is in no table, the body is taken and the field is named.
@@ -77,9 +77,9 @@ func advised(t interface{ Fatalf(string, ...any) }, name string, v any) {
 		var ignored []string
 		l := testLimits
 		l.Ignored = func(name string) { ignored = append(ignored, name) }
-		read := ReadChat
+		read := Chat
 		if strings.HasPrefix(body, `{"prompt"`) {
-			read = ReadCompletion
+			read = Completion
 		}
 		if _, err := read(strings.NewReader(body), defaults, l); err != nil {
 			t.Fatalf("%s: %v", body, err)
@@ -105,17 +105,17 @@ func inMessages(name string) bool {
 
 func inParts(name string) bool { return name == "type" || name == "text" || name == "refusal" }
 
-// namesOf returns the names in a table.
-func namesOf(table map[string]reader) (names []string) {
-	for name := range table {
-		names = append(names, name)
+// namesOf returns the names in a part of the table.
+func namesOf(part []field) (names []string) {
+	for _, f := range part {
+		names = append(names, strings.Fields(f.names)...)
 	}
 	return names
 }
 
 // FuzzAdvisoryField is TestAdvisoryFields for any name and any JSON.
 func FuzzAdvisoryField(f *testing.F) {
-	for name := range strict {
+	for _, name := range namesOf(strict) {
 		f.Add(name, `{"a":[1,true,null,"x"]}`)
 	}
 	f.Add("cache_prompt", `1e999`)

@@ -1,4 +1,4 @@
-package oai
+package bodies
 
 import (
 	"strings"
@@ -16,7 +16,7 @@ func TestCustomCallsInHistory(t *testing.T) {
 		`5`:                                `5`,
 	} {
 		body := `{"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[` + sent + `,` + function + `]}]}`
-		c, err := ReadChat(strings.NewReader(body), defaults, testLimits)
+		c, err := Chat(strings.NewReader(body), defaults, testLimits)
 		if err != nil {
 			t.Errorf("%s: %v", sent, err)
 		} else if got := string(c.Messages[1].ToolCalls); got != "["+want+","+function+"]" {
