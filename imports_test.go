@@ -118,11 +118,6 @@ var rooms = map[string][]string{
 	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
 	"processes/roles/pair":  {".", "processes/roles", "drafter", "engine", "kernels", "modelfile", "text"},
 	"processes/roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
-	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
-	"processes/roles/hops": {".", "processes/roles", "services/peers", "services/peers/awake", "services/peers/discovery",
-		"services/peers/pool",
-		"services/peers/rpc", "services/peers/shm",
-		"services/peers/trees"},
 	"processes/roles/rolestest": {".", "processes/roles", "processes/roles/gateway", "processes/roles/drafter",
 		"processes/roles/verifier", "engine", "modelfile", "kernels/cpu",
 		"services/peers", "services/public", "client",

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/bench/figures"
-	"github.com/tandem-llm/tandem/app/bench/ranks"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/measure"
@@ -34,8 +33,6 @@ type SplitResult struct {
 	// How often both meet in a pass, and how long one meeting takes if both come at once.
 	Meetings  int     `json:"meetings"`
 	MeetingUS float64 `json:"meeting_us"`
-	// Why no passes are divided by rows and columns in turn; "" if they are.
-	NoRanks string `json:"no_rows_and_columns,omitempty"`
 }
 
 // splitPass is one kind of pass.
@@ -48,8 +45,6 @@ type splitPass struct {
 	Even    way     `json:"even"`
 	Alone   way     `json:"by_times_alone"`
 	Best    way     `json:"adjusted"`
-	// Divided by rows and columns in turn, as by the times alone: see app/bench/ranks. The weights are not the model's, but as many.
-	Ranks *rankWay `json:"rows_and_columns,omitempty"`
 	// What one side reads that the other has written, for one pass: outputs of products here; with matrices divided by rows and columns in
 	// turn, as Megatron does it, the partial sums of its all-reduce, which are added as well. Computed, not measured.
 	Bytes          int64 `json:"moved_bytes"`
@@ -61,14 +56,6 @@ type way struct {
 	measure.Division
 	MS    float64 `json:"ms"`
 	Share float64 `json:"share"` // ideal ÷ measured
-}
-
-// rankWay is passes that are divided by rows and columns.
-type rankWay struct {
-	KVHeads int     `json:"kv_heads"` // the left's
-	FFN     int     `json:"ffn"`
-	MS      float64 `json:"ms"`
-	Share   float64 `json:"share"` // ideal ÷ measured
 }
 
 // Options returns the options with which each of the three models must be opened; the caller adds the device. Errors: Invalid, in the
@@ -95,9 +82,6 @@ func (s Split) Run(ctx context.Context, d *measure.Divided) (r *SplitResult, err
 			return nil, err
 		}
 	}
-	if _, err := ranks.SharesOf(plan, 0.5); err != nil {
-		r.NoRanks = err.Error()
-	}
 	for _, p := range measure.GridPoints(s.Widths, s.Contexts) {
 		b, err := d.Adjust(ctx, p, s.Rounds)
 		if err != nil {
@@ -110,11 +94,6 @@ func (s Split) Run(ctx context.Context, d *measure.Divided) (r *SplitResult, err
 		x := splitPass{Width: p.Rows, Context: p.Context, LeftMS: figures.MS(b.LeftAlone), RightMS: figures.MS(b.RightAlone),
 			IdealMS: figures.MS(b.Ideal), Even: of(measure.Even), Alone: of(measure.Alone), Best: of(measure.Adjusted)}
 		x.Bytes, x.AllReduceBytes = moved(c, p.Rows)
-		if r.NoRanks == "" {
-			if x.Ranks, err = s.ranked(ctx, plan, p, b); err != nil {
-				return nil, err
-			}
-		}
 		r.Divided = append(r.Divided, x)
 	}
 	return r, nil
@@ -131,21 +110,12 @@ func moved(c engine.Config, rows int) (outputs, allReduce int64) {
 func (r *SplitResult) Print(to io.Writer) error {
 	fmt.Fprintf(to, "%s, left %s, right %s, which does every product and block of attention %d times\n", r.Model, r.Left, r.Right, r.Slower)
 	fmt.Fprintf(to, "%d meetings a pass; one takes %.2f µs if both come at once\n", r.Meetings, r.MeetingUS)
-	t := figures.NewTable(to, "%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s")
+	t := figures.NewTable(to, "%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s")
 	t.Head("rows", "context", "left ms", "right ms", "ideal ms", "even", "share", "alone", "share", "adjusted", "share", "columns",
-		"blocks", "of alone", "rows+columns", "share", "moved", "all-reduce")
+		"blocks", "of alone", "moved", "all-reduce")
 	for _, p := range r.Divided {
-		ranked, share := "", ""
-		if p.Ranks != nil {
-			ranked, share = fmt.Sprintf("%.2f", p.Ranks.MS), fmt.Sprintf("%.2f", p.Ranks.Share)
-		}
 		t.Row(p.Width, p.Context, p.LeftMS, p.RightMS, p.IdealMS, p.Even.MS, p.Even.Share, p.Alone.MS, p.Alone.Share, p.Best.MS,
-			p.Best.Share, p.Best.Columns, p.Best.Blocks, p.Alone.Columns, ranked, share, figures.MiB(p.Bytes),
-			figures.MiB(p.AllReduceBytes))
+			p.Best.Share, p.Best.Columns, p.Best.Blocks, p.Alone.Columns, figures.MiB(p.Bytes), figures.MiB(p.AllReduceBytes))
 	}
-	if err := t.Flush(); err != nil || r.NoRanks == "" {
-		return err
-	}
-	_, err := fmt.Fprintf(to, "not divided by rows and columns: %s\n", r.NoRanks)
-	return err
+	return t.Flush()
 }

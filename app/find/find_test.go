@@ -81,7 +81,7 @@ func TestDraftsOfOtherTargets(t *testing.T) {
 	for _, c := range []struct{ target, want string }{
 		{family.Random("qwen35", 6).Write(t, dir), drafter.Lookup},
 		{with.Write(t, dir), string(side.MTP)},
-		{"../gopher-19m-q8_0.gguf", filepath.Base(models.Draft)},
+		{"../../models/gopher-19m-q8_0.gguf", filepath.Base(models.Draft)},
 	} {
 		got, err := Drafts(nil, c.target, tandem.Request{Strategy: tandem.StrategyFixed})
 		if err != nil || len(got) != 1 || roles.ModelName(got[0]) != strings.TrimSuffix(c.want, ".gguf") {

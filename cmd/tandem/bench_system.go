@@ -59,13 +59,9 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	}
 	out = system.Config{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
 		Parallel: c.sessionsOr(1), LengthStart: c.LengthStart}
-	if slices.Contains(c.Suite, "hops") {
-		return out, movedToLab("bench system --suite hops", "hops")
-	}
 	if out.Suites, err = system.Choose(c.Suite); err != nil {
 		return out, err
 	}
-	out.Suites = slices.DeleteFunc(out.Suites, func(s string) bool { return s == "hops" }) // of all
 	if out.Request, err = c.Request("x"); err != nil {
 		return out, err
 	}

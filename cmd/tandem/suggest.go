@@ -86,7 +86,7 @@ var peers = map[string]string{
 }
 
 // inLab are commands that were moved to tandem-lab.
-var inLab = []string{"bench devices", "bench experts", "bench guesses", "bench kernels", "bench split", "hops", "trace"}
+var inLab = []string{"bench devices", "bench experts", "bench guesses", "bench kernels", "bench split", "trace"}
 
 // movedToLab says which command of the lab does what one of tandem did.
 func movedToLab(old, command string) error {

@@ -69,7 +69,6 @@ func (s *suiteResult) print(w io.Writer) {
 	}
 	printPipeline(w, s.Pipeline)
 	printMinions(w, s.Minions)
-	printHops(w, s.Hops)
 	if s.Memory != nil {
 		s.Memory.print(w)
 	}

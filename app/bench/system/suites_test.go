@@ -112,8 +112,7 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 		},
 		AtRatio: func(_ context.Context, want float64) (Group, func(), error) {
 			return Group{Target: "/m/big.gguf", Drafts: []string{fmt.Sprintf("/m/%v-go-f16.gguf", want)}, Sessions: 1}, func() {}, nil
-		},
-		StartHops: func(ctx context.Context, do func(context.Context, Hops) error) error { return do(ctx, emptyHops{}) }}
+		}}
 }
 
 // TestSuites: every suite runs, on the group of processes that it needs, compares all texts, and has its figures.
@@ -144,7 +143,7 @@ func TestSuites(t *testing.T) {
 	for _, s := range r.Suites {
 		ran[s.Name] = true
 		if s.Error != "" || len(s.Figures) == 0 && s.Name != "drafts" ||
-			len(s.Sets) == 0 && s.Sessions == nil && s.Pipeline == nil && s.Minions == nil && s.Hops == nil && s.Memory == nil {
+			len(s.Sets) == 0 && s.Sessions == nil && s.Pipeline == nil && s.Minions == nil && s.Memory == nil {
 			t.Errorf("suite %s: %d figures, %d sets, error %q", s.Name, len(s.Figures), len(s.Sets), s.Error)
 		}
 		for _, f := range s.Figures {

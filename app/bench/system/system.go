@@ -41,9 +41,6 @@ type Config struct {
 	Start func(g Group, do func(context.Context, Processes) error) error
 	// AtRatio returns a group whose draft's pass of one row takes about want of the target's, and what releases their files.
 	AtRatio func(ctx context.Context, want float64) (g Group, release func(), err error)
-	// StartHops starts processes that send empty rounds, calls do with them, and ends them; do's ctx is as for Start, and
-	// ends with ctx.
-	StartHops func(ctx context.Context, do func(context.Context, Hops) error) error
 }
 
 // Group is a group of processes that suites run on.
@@ -89,7 +86,6 @@ var suites = []suite{
 	{"pipeline", (*runner).pipelineSuite},
 	{"minions", (*runner).minionsSuite},
 	{"cost", (*runner).costSuite},
-	{"hops", (*runner).hopsSuite},
 	{"memory", (*runner).memorySuite},
 	{ratioName, (*runner).ratioSuite},
 }
@@ -112,7 +108,6 @@ type suiteResult struct {
 	Sessions *sessionsResult `json:"sessions,omitempty"`
 	Pipeline []flow          `json:"pipeline,omitempty"`
 	Minions  []ablationStep  `json:"minions,omitempty"`
-	Hops     []hopsResult    `json:"hops,omitempty"`
 	Memory   *memoryResult   `json:"memory,omitempty"`
 	Notes    []string        `json:"notes,omitempty"`
 	Error    string          `json:"error,omitempty"` // why it ended early; what stands above it was measured

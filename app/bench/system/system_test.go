@@ -335,7 +335,7 @@ func TestChoose(t *testing.T) {
 		{nil, "[plain]"},
 		{[]string{"vote", "length"}, "[length vote]"},
 		{[]string{"all"},
-			"[plain drafts strategies planner length vote llmcad overlap wall ways sessions pipeline minions cost hops memory ratio]"},
+			"[plain drafts strategies planner length vote llmcad overlap wall ways sessions pipeline minions cost memory ratio]"},
 		{[]string{"votes"}, "--suite votes: want all or some of plain,"},
 	} {
 		names, err := Choose(c.list)

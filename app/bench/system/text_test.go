@@ -23,15 +23,6 @@ func TestText(t *testing.T) {
 		scenarios: []scenarioResult{{}}}
 	sweep := &suiteResult{Name: "planner", Target: "gopher-19m-q8_0", Drafts: []string{"gopher-draft-go-f16"}, Seconds: 61,
 		Sets: []setResult{{Name: "go", Variants: variants}, {Name: "hostile", Variants: variants[:1]}}, Error: "the verifier died"}
-	hops := &suiteResult{Name: "hops", Target: "gopher-19m-q8_0", Drafts: []string{"gopher-draft-go-f16"}, Seconds: 31, Hops: []hopsResult{
-		{Kind: "drafted", Tree: "12/5/1", Nodes: 12, Accepted: 2, PassMS: 1.23, Ways: []wayTimes{
-			{wayNames[wayReal], 480, quantiles{612.4, 1804}, quantiles{1, 1}},
-			{wayNames[wayEmpty], 470, quantiles{301.6, 1203}, quantiles{2.03, 1.5}},
-			{wayNames[wayCold], 470, quantiles{544, 1700}, quantiles{1.126, 1.061}}}},
-		{Kind: "plain", Tree: "none", Nodes: 1, PassMS: 0.61, Ways: []wayTimes{
-			{wayNames[wayReal], 9, quantiles{200, 300}, quantiles{1, 1}}}},
-	}}
-	hops.Figures = hops.Hops[0].figures()
 	gib := int64(1 << 30)
 	memory := &suiteResult{Name: "memory", Target: "gopher-19m-q8_0", Memory: &memoryResult{Samples: []memorySample{
 		{RSS: map[string]int64{"gateway": 30 << 20, "verifier": gib}, Gauges: map[string]int64{}},
@@ -45,7 +36,7 @@ func TestText(t *testing.T) {
 				Choices: map[string]int{"plain": 4, "go 8/4": 96}, Reasons: map[string]int{"best": 99, "probe": 1}},
 			{Name: "hostile", Draft: "gopher-draft-py-f16", Sessions: 8, PlainTokS: 40, SpecTokS: 39, Ratio: 0.975},
 		},
-		Suites: []*suiteResult{plain, sweep, hops, memory}, Coordination: quantiles{P50: 431.2, P99: 1234.5},
+		Suites: []*suiteResult{plain, sweep, memory}, Coordination: quantiles{P50: 431.2, P99: 1234.5},
 		Differ: []string{"gopher-19m-q8_0, go-1 by any draft from token 3"}, Seconds: (time.Minute).Seconds(),
 	}
 	var out bytes.Buffer

@@ -33,8 +33,6 @@ type cli struct {
 	Campaign campaignCmd `cmd:"" help:"Disturb tandems on several boxes, and check that every answer is right."`
 	NATS     natsCmd     `cmd:"" name:"nats" help:"One server of a NATS cluster, for campaigns."`
 	Box      boxCmd      `cmd:"" hidden:""`
-	Hops     hopsCmd     `cmd:"" help:"The coordination of real rounds beside rounds in which nothing is computed."`
-	Empty    emptyCmd    `cmd:"" hidden:""`
 	Trace    traceCmd    `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 }
 

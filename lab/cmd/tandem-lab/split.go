@@ -19,8 +19,7 @@ import (
 
 type splitCmd struct {
 	Model        string `help:"GGUF file (default: the shipped target)." placeholder:"FILE"`
-	Context      []int  `help:"Tokens in the KV cache before each pass (default: 256; with --boundary 16,64,256,1024,4096)." placeholder:"N,…"`
-	Boundary     bool   `help:"Measure attention alone, of 64 rows: the boundary that is best for each context beside fixed ones."`
+	Context      []int  `help:"Tokens in the KV cache before each pass." default:"256" placeholder:"N,…"`
 	LeftThreads  int    `help:"Threads of the left group of cores; 0 = half of the cores." default:"0"`
 	RightThreads int    `help:"Threads of the right group of cores; 0 = half of the cores." default:"0"`
 	Heads        string `help:"Side file of the model by which it guesses by itself, of kind medusa or ppd: measure tokens per second with trees of each width instead, of the left group, of both, and of one group of all threads." placeholder:"FILE"`
@@ -64,9 +63,6 @@ func (c *splitCmd) Run(a *app) error {
 	}
 	defer both.Close()
 	x := coreGroups{groups, both}
-	if c.Boundary {
-		return c.boundary(a, path, info, x)
-	}
 	if c.Heads != "" {
 		return c.heads(a, path, info, x)
 	}
@@ -83,26 +79,8 @@ func (p coreGroups) divide(x measure.Division) error {
 	return p.both.Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
 }
 
-// boundary measures attention alone.
-func (c *splitCmd) boundary(a *app, path string, info *engine.Info, p coreGroups) error {
-	if len(c.Context) == 0 {
-		c.Context = []int{16, 64, 256, 1024, 4096}
-	}
-	b := bench.Boundary{Name: roles.ModelName(path), Config: info.Config, KVType: c.KVType, Contexts: c.Context, Kept: 256, Rows: 64,
-		Rounds: c.Rounds, Left: p.groups[0], Right: p.groups[1], Both: p.both, Divide: p.divide}
-	r, err := b.Run(a.ctx)
-	if err != nil {
-		return err
-	}
-	r.Slower = c.Slower
-	return c.show(a, r)
-}
-
 // passes measures whole passes.
 func (c *splitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
-	if len(c.Context) == 0 {
-		c.Context = []int{256}
-	}
 	b := bench.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
 		Devices: [2]kernels.Device{p.groups[0], p.groups[1]}, Meetings: p.both.Meetings,
 		Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
