@@ -27,12 +27,11 @@ const (
 	Descriptors = "descriptors" // a process can open no more files
 	Cancel      = "cancel"      // many clients come and go at once
 	Mixed       = "mixed"       // a process goes on with the program of another release
-	Clock       = "clock"       // the wall clock of a process is wrong
 )
 
 // Kinds are all kinds of faults.
 var Kinds = []string{Kill, Box, Stop, Partition, Asymmetric, HalfOpen, Cut, Loss, Delay, Bandwidth, Slots, Disk, Memory, Descriptors,
-	Cancel, Mixed, Clock}
+	Cancel, Mixed}
 
 // fault is one planned fault.
 type fault struct {
@@ -132,7 +131,7 @@ func draw(l Layout, kind string, r *rand.Rand) fault {
 		victims = slices.DeleteFunc(slices.Clone(victims), func(m Member) bool { return m.Role == NATS })
 	}
 	switch kind {
-	case Stop, Slots, Delay, Descriptors, Mixed, Clock:
+	case Stop, Slots, Delay, Descriptors, Mixed:
 		if len(victims) == 0 {
 			victims = l.Members
 		}

@@ -24,10 +24,6 @@ const dying = 10 * time.Second
 // unsupported returns why a kind of fault cannot be had here, "" if it can.
 func (h *hub) unsupported(ctx context.Context, kind string) string {
 	switch kind {
-	case Clock:
-		if _, err := findVDSO(); err != nil {
-			return err.Error()
-		}
 	case Memory:
 		if h.limits == nil {
 			return "no control group for memory can be made here"
@@ -113,8 +109,6 @@ func (h *hub) begin(ctx context.Context, f fault) (heal func() error, err error)
 		return h.starve(f)
 	case Mixed:
 		return h.mix(f)
-	case Clock:
-		return h.wrongClock(f)
 	}
 	return h.disturb(ctx, f)
 }

@@ -59,6 +59,11 @@ func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, err
 	}
 }
 
+// Pool returns what this process's publishers and sources of a pool share.
+func (r *Process) Pool(access pool.Access) pool.Config {
+	return pool.Config{Access: access, Counters: r.Counters, Log: r.Log, Now: r.Now}
+}
+
 // poolFileBytes is what the size of a pool's file is a multiple of, so that another gateway's fits in its place when the disk is full.
 const poolFileBytes = 512
 

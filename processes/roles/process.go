@@ -41,6 +41,8 @@ type Config struct {
 	Version      string        // of the program
 	Log          *slog.Logger  // nil discards
 	Ready        func()        // is called when the process serves; nil: nothing is
+
+	Now func() time.Time // the wall clock, by which tickets expire; nil: time.Now. For tests
 }
 
 // Process is the common part of a running process: its server, its traces, its log and counters.

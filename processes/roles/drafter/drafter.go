@@ -145,7 +145,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	if err != nil {
 		return nil, undo, err
 	}
-	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	poolConfig := r.Pool(access)
 	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Trees: written})
 	if err != nil {
 		return nil, undo, err

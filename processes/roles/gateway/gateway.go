@@ -139,7 +139,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		return out, undo, err
 	}
 	undo.Add(closePool)
-	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	poolConfig := r.Pool(access)
 	trees, socket, closeSegment := c.segment(r)
 	undo.Add(closeSegment)
 	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Trees: trees})

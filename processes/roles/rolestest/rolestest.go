@@ -47,6 +47,7 @@ type System struct {
 	sessions    int                             // of the processes that are started next; less than 2: 2
 	heads       []string                        // the running verifier's side files
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
+	wrong       sync.Map                        // by name: the time.Duration by which a process's wall clock is wrong
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change the gateway's configuration.
@@ -222,7 +223,11 @@ func (s *System) addr(name string) string { return "unix://" + filepath.Join(s.d
 func (s *System) pool() string            { return "file:" + filepath.Join(s.dir, "pool") }
 
 func (s *System) config(name string) roles.Config {
-	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: max(s.sessions, 2)}, Version: "test",
+	now := func() time.Time {
+		by, _ := s.wrong.LoadOrStore(name, time.Duration(0))
+		return time.Now().Add(by.(time.Duration))
+	}
+	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: max(s.sessions, 2)}, Version: "test", Now: now,
 		Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 

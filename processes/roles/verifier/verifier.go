@@ -137,7 +137,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 		server.Forget(process)
 	})
 
-	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), pool.Config{Access: access, Counters: r.Counters, Log: r.Log}, mapped, &undo)
+	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), r.Pool(access), mapped, &undo)
 	return server, announcer, undo, err
 }
 

@@ -50,6 +50,7 @@ type Config struct {
 	Name     string           // subject prefix: "tandem-drafts"
 	Counters *tandem.Counters // "tickets.<what>"; may be nil
 	Log      *slog.Logger     // for a server that refuses this process; nil discards
+	Now      func() time.Time // the wall clock, by which tickets expire: time.Now
 }
 
 func (c Config) withDefaults() Config {
@@ -61,6 +62,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	return c
 }

@@ -90,7 +90,7 @@ func (p *Publisher) Inline() tandem.Pool {
 
 // publish sends one message and waits until a verifier has taken it.
 func (p *Publisher) publish(ctx context.Context, queue string, data []byte, trace string) error {
-	h := nats.Header{headerClock: {p.clock}, headerDeadline: {strconv.FormatInt(time.Now().Add(p.cfg.Worth).UnixMilli(), 10)}}
+	h := nats.Header{headerClock: {p.clock}, headerDeadline: {strconv.FormatInt(p.cfg.Now().Add(p.cfg.Worth).UnixMilli(), 10)}}
 	if trace != "" {
 		h[headerTrace] = []string{trace}
 	}

@@ -191,7 +191,7 @@ func (s *Source) accept(m *nats.Msg) (wire.Envelope, bool) {
 	case err != nil:
 		s.cfg.Counters.Add("tickets.garbage", 1)
 		return e, false
-	case expired(m.Header, s.clock, time.Now()):
+	case expired(m.Header, s.clock, s.cfg.Now()):
 		s.cfg.Counters.Add("tickets.expired", 1)
 		return e, false
 	}
