@@ -128,6 +128,8 @@ var rooms = map[string][]string{
 	"app/bench/system": {".", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/pair":   {".", "app/bench/figures", "app/bench/prompts"},
 	// devices beside each other: models compared bit for bit, and whole tandems
+	// passes by the experts that they use, and divided between two devices
+	"lab/passes":        {".", "processes/measure", "app/bench", "app/bench/figures", "engine", "kernels"},
 	"lab/devices":       {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},

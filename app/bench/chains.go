@@ -62,7 +62,7 @@ func (d Decode) chains(ctx context.Context, m *engine.Model, r *DecodeResult) er
 			return err
 		}
 		defer closed()
-		if draft, err = medianTime(ctx, d.Rounds, func() error { return guess(1) }); err != nil {
+		if draft, err = figures.MedianTime(ctx, d.Rounds, func() error { return guess(1) }); err != nil {
 			return err
 		}
 		d.Guessing.Guess = guess

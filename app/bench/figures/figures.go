@@ -2,6 +2,7 @@
 package figures
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -31,4 +32,20 @@ func Quantile(values []time.Duration, q float64) time.Duration {
 	}
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(q*float64(len(sorted)-1)+0.5)]
+}
+
+// MedianTime returns the median time of n runs, after a first one that does not count.
+func MedianTime(ctx context.Context, n int, run func() error) (time.Duration, error) {
+	var times []time.Duration
+	for range n + 1 {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		begun := time.Now()
+		if err := run(); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(begun))
+	}
+	return Quantile(times[1:], 0.5), nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/lab/passes"
 	"github.com/tandem-llm/tandem/processes/profiler"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/text/token"
@@ -26,8 +27,8 @@ const mostPlaces = 1000 // in a text
 
 // Run measures what experts cost.
 func (c *expertsCmd) Run(a *app) error {
-	passes := bench.Passes{Widths: c.Width, Rounds: c.Rounds}
-	if err := passes.Validate(); err != nil {
+	size := bench.Passes{Widths: c.Width, Rounds: c.Rounds}
+	if err := size.Validate(); err != nil {
 		return err
 	}
 	info, err := engine.Inspect(c.Model)
@@ -38,7 +39,7 @@ func (c *expertsCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid, "--places %d --context %d: want 1 to %d places, 1 to %d tokens", c.Places, c.Context,
 			mostPlaces, info.Config.Context)
 	}
-	b := bench.Experts{Name: roles.ModelName(c.Model), Passes: passes}
+	b := passes.Experts{Name: roles.ModelName(c.Model), Passes: size}
 	if b.Texts, err = c.texts(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/lab/guesses"
+	"github.com/tandem-llm/tandem/lab/passes"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestJSONFields(t *testing.T) {
 	testkit.JSONFields(t, "testdata/json.golden", []testkit.Printed{
 		{Command: "bench kernels", Result: new(bench.KernelsResult)},
-		{Command: "bench experts", Result: new(bench.ExpertsResult)},
+		{Command: "bench experts", Result: new(passes.ExpertsResult)},
 		{Command: "bench guesses", Result: new(guesses.Result)},
 	})
 }

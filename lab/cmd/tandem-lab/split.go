@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/split"
+	"github.com/tandem-llm/tandem/lab/passes"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
@@ -81,7 +82,7 @@ func (p coreGroups) divide(x measure.Division) error {
 
 // passes measures whole passes.
 func (c *splitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
-	b := bench.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
+	b := passes.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
 		Devices: [2]kernels.Device{p.groups[0], p.groups[1]}, Meetings: p.both.Meetings,
 		Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
 	o, err := b.Options(info.Config.Context)

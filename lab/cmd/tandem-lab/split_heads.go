@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/lab/guesses"
+	"github.com/tandem-llm/tandem/lab/passes"
 	"github.com/tandem-llm/tandem/processes/measure"
 )
 
@@ -66,7 +67,7 @@ func (c *splitCmd) heads(a *app, path string, info *engine.Info, p coreGroups) e
 func (c *splitCmd) divideByTimes(a *app, path string, info *engine.Info, p coreGroups) error {
 	widths := slices.Sorted(slices.Values(append([]int{1}, c.Width...)))
 	const context, rounds = 64, 3
-	b := bench.Split{Name: path, Contexts: []int{context}, Passes: bench.Passes{Widths: slices.Compact(widths), Rounds: rounds}}
+	b := passes.Split{Name: path, Contexts: []int{context}, Passes: bench.Passes{Widths: slices.Compact(widths), Rounds: rounds}}
 	o, err := b.Options(info.Config.Context)
 	if err != nil {
 		return err

@@ -1,4 +1,5 @@
-package bench
+// Package passes measures what passes cost beyond what tandem bench shows: by the experts that they use, and divided between two devices.
+package passes
 
 import (
 	"context"
@@ -7,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
@@ -16,7 +18,7 @@ import (
 type Experts struct {
 	Name  string
 	Texts [][]tandem.Token // passes are measured at their ends
-	Passes
+	bench.Passes
 }
 
 // ExpertsResult is the result of Experts.

@@ -1,4 +1,4 @@
-package bench
+package passes
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -20,7 +21,7 @@ type Split struct {
 	KVType   string
 	Devices  [2]kernels.Device            // the left and the right
 	Meetings func(p *kernels.Program) int // of both in a pass of p
-	Passes
+	bench.Passes
 }
 
 // SplitResult is the result of Split, for one pair of devices.

@@ -1,29 +1,12 @@
-package bench
+package passes
 
 import (
 	"context"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/kernels"
 )
-
-// medianTime returns the median time of n runs, after a first one that does not count.
-func medianTime(ctx context.Context, n int, run func() error) (time.Duration, error) {
-	var times []time.Duration
-	for range n + 1 {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		begun := time.Now()
-		if err := run(); err != nil {
-			return 0, err
-		}
-		times = append(times, time.Since(begun))
-	}
-	return figures.Quantile(times[1:], 0.5), nil
-}
 
 // meetingUS returns how long it takes two devices to meet, in µs: the median of passes with nothing but meetings.
 func meetingUS(devices [2]kernels.Device) (float64, error) {
@@ -46,6 +29,6 @@ func meetingUS(devices [2]kernels.Device) (float64, error) {
 		return 0, err
 	}
 	defer r.Close()
-	took, err := medianTime(context.Background(), passes, func() error { return r.Run(&kernels.Pass{Rows: 1}) })
+	took, err := figures.MedianTime(context.Background(), passes, func() error { return r.Run(&kernels.Pass{Rows: 1}) })
 	return figures.US(took) / meetings, err
 }
