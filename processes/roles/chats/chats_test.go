@@ -111,7 +111,7 @@ func TestFinished(t *testing.T) {
 // TestHostileTemplateOpens: a template that takes without end is opened at once, which says what is not read from it, and refuses chats.
 func TestHostileTemplateOpens(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hostile.jinja")
-	const source = `{% set n = namespace(t=(1, 2)) %}{% for i in range(40) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ {}[n.t] }}`
+	const source = `{% set n = namespace(t=(1, 2)) %}{% for i in range(40) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ n.t }}`
 	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
