@@ -71,9 +71,7 @@ func (p params) truth(i int) bool { return truth(p.or(i, false)) }
 // text returns a parameter that is a string.
 func (p params) text(i int) text {
 	t, ok := p.vals[i].(text)
-	if !ok {
-		p.m.invalid("%s wants a string, not %s", p.what, kind(p.or(i, nil)))
-	}
+	p.m.invalidIf(!ok, "%s wants a string, not %s", p.what, kind(p.or(i, nil)))
 	return t
 }
 
@@ -100,9 +98,7 @@ func (r *run) args(what string, n *callArgs, sc *scope) args {
 	}
 	if n.pairs != nil {
 		d, ok := r.eval(n.pairs, sc).(*dict)
-		if !ok {
-			r.invalid("** wants a dict")
-		}
+		r.invalidIf(!ok, "** wants a dict")
 		a.names = slices.Clone(a.names)
 		r.spend(perPair * len(d.keys))
 		r.step(len(d.keys) * len(n.names) / 16)
@@ -187,9 +183,7 @@ func (r *run) expand(f *macro, a args) text {
 		}
 		r.add(sc, "caller", v)
 	}
-	if len(a.pos) > len(def.params) {
-		r.invalid("macro %s takes %d values, not %d", def.name, len(def.params), len(a.pos))
-	}
+	r.invalidIf(len(a.pos) > len(def.params), "macro %s takes %d values, not %d", def.name, len(def.params), len(a.pos))
 	if used < len(a.names) {
 		r.invalid("macro %s was given a value that it has no name for, or one twice", def.name)
 	}

@@ -179,9 +179,7 @@ func (t *Template) variables(r *run, messages []Message, o Options, asString boo
 	turns := &list{}
 	for _, turn := range messages {
 		size += len(turn.Role) + len(turn.Content) + len(turn.Name) + len(turn.Reasoning) + len(turn.ToolCallID) + len(turn.ToolCalls)
-		if size > maxInput {
-			m.invalid("the conversation has more than %d bytes", maxInput)
-		}
+		m.invalidIf(size > maxInput, "the conversation has more than %d bytes", maxInput)
 		turns.push(m, turn.value(m, asString))
 	}
 	if o.Now.IsZero() {

@@ -44,9 +44,7 @@ func equal(m *meter, a, b any) bool {
 		}
 		return true
 	case *view, *counting, *method:
-		if a != b && kind(a) == kind(b) {
-			m.unknown("comparing %s with another", kind(a))
-		}
+		m.unknownIf(a != b && kind(a) == kind(b), "comparing %s with another", kind(a))
 	}
 	return identical(a, b)
 }
@@ -101,9 +99,7 @@ func contains(m *meter, hay, needle any) bool {
 	switch h := hay.(type) {
 	case text:
 		n, ok := needle.(text)
-		if !ok {
-			m.invalid("%s cannot be in a string", kind(needle))
-		}
+		m.invalidIf(!ok, "%s cannot be in a string", kind(needle))
 		seek(m, h.s, n.s, false)
 		return strings.Contains(h.s, n.s)
 	case *dict:

@@ -108,9 +108,7 @@ func (n *slicing) eval(r *run, sc *scope) any {
 	if by.step, hasStep = bound(n.step); !hasStep {
 		by.step = 1
 	}
-	if by.step == 0 {
-		r.invalid("a slice's step is 0")
-	}
+	r.invalidIf(by.step == 0, "a slice's step is 0")
 	switch v := v.(type) {
 	case text:
 		return v.cut(r.meter, by)

@@ -139,9 +139,7 @@ func (n *assignment) exec(r *run, sc *scope) flow {
 // print prints what a block gave, which in Jinja must be a string.
 func (r *run) print(v any) {
 	t, ok := v.(text)
-	if !ok {
-		r.invalid("a block gave %s: want a string", kind(v))
-	}
+	r.invalidIf(!ok, "a block gave %s: want a string", kind(v))
 	r.out.add(t)
 }
 
@@ -173,18 +171,14 @@ func (r *run) unpack(to target, v any, sc *scope) {
 	case to.several:
 		r.step(1)
 		all := items(r.meter, v)
-		if len(all) != len(to.parts) {
-			r.invalid("%d names for %d values", len(to.parts), len(all))
-		}
+		r.invalidIf(len(all) != len(to.parts), "%d names for %d values", len(to.parts), len(all))
 		for i, part := range to.parts {
 			r.unpack(part, all[i], sc)
 		}
 	case to.attr != "":
 		of := r.get(to.name, sc)
 		space, ok := of.(*namespace)
-		if !ok {
-			r.invalid("set %s.%s: %s is %s, not a namespace", to.name, to.attr, to.name, kind(of))
-		}
+		r.invalidIf(!ok, "set %s.%s: %s is %s, not a namespace", to.name, to.attr, to.name, kind(of))
 		space.vars.put(r.meter, lit(to.attr), v)
 	default:
 		r.set(sc, to.name, v)

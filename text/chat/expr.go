@@ -49,9 +49,7 @@ func (p *parser) tuple(conditional bool, end string) expr {
 	if several {
 		return &listing{items, true}
 	}
-	if len(items) == 0 {
-		p.fail(tandem.Invalid, "want an expression, not %s", p.cur())
-	}
+	p.invalidIf(len(items) == 0, "want an expression, not %s", p.cur())
 	return items[0]
 }
 
@@ -286,9 +284,7 @@ func (p *parser) slice(of expr) expr {
 	}
 	from := part()
 	if !p.is(":") {
-		if from == nil {
-			p.fail(tandem.Invalid, "want an expression, not %s", p.cur())
-		}
+		p.invalidIf(from == nil, "want an expression, not %s", p.cur())
 		return from
 	}
 	p.next()
@@ -302,9 +298,7 @@ func (p *parser) slice(of expr) expr {
 func (p *parser) callArgs() callArgs {
 	var a callArgs
 	wrong := func(is bool) {
-		if is {
-			p.fail(tandem.Invalid, "the values of a call stand in the wrong order: want values, names=values, *list, **dict")
-		}
+		p.invalidIf(is, "the values of a call stand in the wrong order: want values, names=values, *list, **dict")
 	}
 	p.want("(")
 	for first := true; !p.is(")"); first = false {
@@ -325,9 +319,7 @@ func (p *parser) callArgs() callArgs {
 		case p.is("name") && p.behind("="):
 			wrong(a.pairs != nil)
 			name := p.next().val
-			if slices.Contains(a.names, name) {
-				p.fail(tandem.Invalid, "%s is given twice in a call", short(name))
-			}
+			p.invalidIf(slices.Contains(a.names, name), "%s is given twice in a call", short(name))
 			p.next()
 			a.names = append(a.names, name)
 			a.vals = append(a.vals, p.expression())
@@ -383,9 +375,7 @@ func (p *parser) test(of expr) expr {
 		if p.isName("else") || p.isName("or") || p.isName("and") {
 			break
 		}
-		if p.isName("is") {
-			p.fail(tandem.Invalid, "a test cannot follow a test: want parentheses around the first")
-		}
+		p.invalidIf(p.isName("is"), "a test cannot follow a test: want parentheses around the first")
 		t.args.pos = []expr{p.postfix(p.primary())}
 	}
 	if not {

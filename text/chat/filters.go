@@ -56,9 +56,7 @@ func defaultFilter(v any, a args) any {
 func lengthFilter(v any, a args) any {
 	a.bind(0)
 	n, ok := length(a.m, v)
-	if !ok {
-		a.m.invalid("%s has no length", kind(v))
-	}
+	a.m.invalidIf(!ok, "%s has no length", kind(v))
 	return n
 }
 
@@ -165,9 +163,7 @@ func selected(byAttr, want bool) filter {
 			test := a
 			var by path
 			if byAttr {
-				if len(a.pos) == 0 {
-					a.m.invalid("%s wants an attribute", a.what)
-				}
+				a.m.invalidIf(len(a.pos) == 0, "%s wants an attribute", a.what)
 				by, test.pos = pathOf(a.m, a.pos[0]), a.pos[1:]
 			}
 			return func(e any) (any, bool) { return e, passes(by.follow(a.m, e, nil), test) == want }
@@ -211,9 +207,7 @@ func replaceFilter(v any, a args) any {
 }
 
 func formatFilter(v any, a args) any {
-	if len(a.names) > 0 {
-		a.m.unknown("the filter format with names")
-	}
+	a.m.unknownIf(len(a.names) > 0, "the filter format with names")
 	return percent(a.m, str(a.m, v), newTuple(a.m, a.pos...))
 }
 
@@ -238,9 +232,7 @@ func joined(v any, a args) any {
 func indent(v any, a args) any {
 	p := a.bind(0, "width", "first", "blank")
 	t, ok := v.(text)
-	if !ok {
-		a.m.invalid("indent wants a string, not %s", kind(v))
-	}
+	a.m.invalidIf(!ok, "indent wants a string, not %s", kind(v))
 	if _, ok := p.or(0, nil).(text); ok || t.safe {
 		a.m.unknown("indent by a string, or of a safe one")
 	}
@@ -267,9 +259,7 @@ func safe(v any, a args) any {
 func toInt(v any, a args) any {
 	p := a.bind(0, "default", "base")
 	base := p.int(1, 10)
-	if base != 10 && base != 16 {
-		a.m.unknown("int with base %d", base)
-	}
+	a.m.unknownIf(base != 10 && base != 16, "int with base %d", base)
 	switch v := number(v).(type) {
 	case int64, wide:
 		return v

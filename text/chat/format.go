@@ -15,9 +15,7 @@ var (
 
 // substitute replaces what re finds in t by what with returns of its parts.
 func (t text) substitute(m *meter, re *regexp.Regexp, with func(found []string) text) text {
-	if t.safe {
-		m.unknown("a format that is a safe string")
-	}
+	m.unknownIf(t.safe, "a format that is a safe string")
 	m.spend(16 * len(t.user))
 	b := builder{m: m}
 	for t.s != "" {
@@ -50,9 +48,7 @@ func percent(m *meter, t text, v any) text {
 	}
 	used := 0
 	out := t.substitute(m, placeholder, func(found []string) text {
-		if used == len(pos) {
-			m.invalid("%s wants more values than there are", short(found[0]))
-		}
+		m.invalidIf(used == len(pos), "%s wants more values than there are", short(found[0]))
 		used++
 		return formatted(m, found[1], pos[used-1], true)
 	})
@@ -79,9 +75,7 @@ func format(t text, a args) text {
 				v = a.pos[n]
 			}
 		}
-		if !ok {
-			a.m.invalid(".format(): there is no value %s", short(found[0]))
-		}
+		a.m.invalidIf(!ok, ".format(): there is no value %s", short(found[0]))
 		return formatted(a.m, found[2], v, false)
 	})
 }
@@ -108,8 +102,6 @@ func formatted(m *meter, form string, v any, cut bool) text {
 			out = fmt.Sprintf("%"+form, n)
 		}
 	}
-	if out == "" {
-		m.unknown("%s in the format %s", kind(v), short(form))
-	}
+	m.unknownIf(out == "", "%s in the format %s", kind(v), short(form))
 	return lit(out)
 }

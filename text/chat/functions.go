@@ -41,13 +41,9 @@ func makeRange(a args) any {
 	if p.has(1) {
 		from, to = to, p.int(1, 0)
 	}
-	if step == 0 {
-		a.m.invalid("range with step 0")
-	}
+	a.m.invalidIf(step == 0, "range with step 0")
 	n := max(0, (to-from+step-cmp.Compare(step, 0))/step)
-	if n > maxRange {
-		a.m.invalid("range of %d numbers: want at most %d", n, maxRange)
-	}
+	a.m.invalidIf(n > maxRange, "range of %d numbers: want at most %d", n, maxRange)
 	return &counting{int64(from), int64(step), int64(n), int64(to)}
 }
 
@@ -57,9 +53,7 @@ func dictOf(a args) *dict {
 	a.m.spend(perPair)
 	if len(a.pos) > 0 {
 		from, ok := a.pos[0].(*dict)
-		if !ok || len(a.pos) > 1 {
-			a.m.unknown("%s of anything but one dict and names", a.what)
-		}
+		a.m.unknownIf(!ok || len(a.pos) > 1, "%s of anything but one dict and names", a.what)
 		for i, k := range from.keys {
 			d.put(a.m, k, from.vals[i])
 		}

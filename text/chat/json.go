@@ -18,9 +18,7 @@ func decode(m *meter, what string, in json.RawMessage) any {
 	if len(in) == 0 {
 		return nil
 	}
-	if len(in) > maxInput {
-		m.invalid("%s has %d bytes: at most %d are read", what, len(in), maxInput)
-	}
+	m.invalidIf(len(in) > maxInput, "%s has %d bytes: at most %d are read", what, len(in), maxInput)
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
 	v := decodeNext(m, what, dec)
@@ -34,9 +32,7 @@ func decodeNext(m *meter, what string, dec *json.Decoder) any {
 	m.enter()
 	defer m.leave()
 	t, err := dec.Token()
-	if err != nil {
-		m.invalid("%s is not JSON: %v", what, err)
-	}
+	m.invalidIf(err != nil, "%s is not JSON: %v", what, err)
 	switch t := t.(type) {
 	case string:
 		m.spend(len(t))
@@ -44,9 +40,7 @@ func decodeNext(m *meter, what string, dec *json.Decoder) any {
 	case json.Number:
 		if digits := strings.TrimPrefix(t.String(), "-"); strings.Trim(digits, "0123456789") == "" {
 			n, ok := parseInt(t.String(), 10)
-			if !ok {
-				m.invalid("%s: number %s has more than %d digits", what, short(digits), maxDigits)
-			}
+			m.invalidIf(!ok, "%s: number %s has more than %d digits", what, short(digits), maxDigits)
 			return n
 		}
 		f, _ := t.Float64() // infinite beyond the range, as in Python
@@ -123,16 +117,12 @@ func toJSON(v any, a args) any {
 		j.indent, j.item, j.lines = n, lit(","), true
 	default:
 		width := p.int(1, 0)
-		if width > 16 {
-			a.m.invalid("tojson: indent %d: want at most 16", width)
-		}
+		a.m.invalidIf(width > 16, "tojson: indent %d: want at most 16", width)
 		j.indent, j.item, j.lines = lit(strings.Repeat(" ", max(0, width))), lit(","), true
 	}
 	if p.or(2, nil) != nil {
 		s := items(a.m, p.vals[2])
-		if len(s) != 2 {
-			a.m.invalid("tojson: %d separators: want 2", len(s))
-		}
+		a.m.invalidIf(len(s) != 2, "tojson: %d separators: want 2", len(s))
 		j.item, j.pair = str(a.m, s[0]), str(a.m, s[1])
 	}
 	j.write(v, 0)

@@ -150,9 +150,7 @@ func (l *loopState) attr(name string) (any, bool) {
 	case "cycle", "changed":
 		return &method{l, name}, true
 	case "previtem", "nextitem":
-		if l.unpacked {
-			l.m.unknown("loop.%s of a loop over several names with a condition", name)
-		}
+		l.m.unknownIf(l.unpacked, "loop.%s of a loop over several names with a condition", name)
 	}
 	switch name {
 	case "previtem":
@@ -171,13 +169,9 @@ func (l *loopState) attr(name string) (any, bool) {
 
 // call is loop.cycle(…) and loop.changed(…).
 func (l *loopState) call(name string, a args) any {
-	if len(a.names) > 0 {
-		a.m.invalid("%s takes no names", a.what)
-	}
+	a.m.invalidIf(len(a.names) > 0, "%s takes no names", a.what)
 	if name == "cycle" {
-		if len(a.pos) == 0 {
-			a.m.invalid("loop.cycle wants values")
-		}
+		a.m.invalidIf(len(a.pos) == 0, "loop.cycle wants values")
 		return a.pos[l.index0%int64(len(a.pos))]
 	}
 	if l.asked && equal(a.m, &list{items: l.changed}, &list{items: a.pos}) {

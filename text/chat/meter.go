@@ -50,8 +50,20 @@ func (m *meter) fail(k tandem.Kind, format string, args ...any) {
 // invalid fails because the template does what Jinja does not allow, unknown because it uses what tandem does not have.
 func (m *meter) invalid(format string, args ...any) { m.fail(tandem.Invalid, format, args...) }
 
+func (m *meter) invalidIf(is bool, format string, args ...any) {
+	if is {
+		m.invalid(format, args...)
+	}
+}
+
 func (m *meter) unknown(format string, args ...any) {
 	m.fail(tandem.Unsupported, "tandem does not know "+format, args...)
+}
+
+func (m *meter) unknownIf(is bool, format string, args ...any) {
+	if is {
+		m.unknown(format, args...)
+	}
 }
 
 // refused fails because the sandbox of chat templates does not allow something.

@@ -113,9 +113,7 @@ func sameNumber(m *meter, a, b any) bool {
 
 // signed is -v or +v.
 func signed(m *meter, minus bool, v any) any {
-	if !isNumber(v) {
-		m.invalid("%s is no number", kind(v))
-	}
+	m.invalidIf(!isNumber(v), "%s is no number", kind(v))
 	v = number(v)
 	if !minus {
 		return v
@@ -189,9 +187,7 @@ func magnitude(i int64) uint64 {
 }
 
 func power(m *meter, i, n int64) (any, bool) {
-	if n < 0 {
-		m.unknown("** with a fraction")
-	}
+	m.unknownIf(n < 0, "** with a fraction")
 	if magnitude(i) < 2 && n > 1 {
 		n = 2 - n%2 // of 0, 1 and -1
 	}

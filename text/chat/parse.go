@@ -58,6 +58,12 @@ func (p *parser) fail(k tandem.Kind, format string, args ...any) {
 	(&meter{line: p.cur().line}).fail(k, format, args...)
 }
 
+func (p *parser) invalidIf(is bool, format string, args ...any) {
+	if is {
+		p.fail(tandem.Invalid, format, args...)
+	}
+}
+
 // is reports whether the next token is of a kind; isName whether it is that word.
 func (p *parser) is(kind string) bool     { return p.cur().kind == kind }
 func (p *parser) isName(word string) bool { return p.is("name") && p.cur().val == word }
@@ -84,9 +90,7 @@ func (p *parser) skipName(word string) bool {
 }
 
 func (p *parser) want(kind string) *tok {
-	if !p.is(kind) {
-		p.fail(tandem.Invalid, "want %s, not %s", &tok{kind: kind}, p.cur())
-	}
+	p.invalidIf(!p.is(kind), "want %s, not %s", &tok{kind: kind}, p.cur())
 	return p.next()
 }
 
@@ -130,9 +134,7 @@ func (p *parser) body(ends ...string) (out []statement, end string) {
 			out = append(out, &output{t.line, p.tuple(true, "")})
 			p.want("}}")
 		case "{%":
-			if !p.is("name") {
-				p.fail(tandem.Invalid, "want the name of a statement, not %s", p.cur())
-			}
+			p.invalidIf(!p.is("name"), "want the name of a statement, not %s", p.cur())
 			if slices.Contains(ends, p.cur().val) {
 				return out, p.next().val
 			}
@@ -201,15 +203,11 @@ func (p *parser) statement() statement {
 		p.loops = loops
 		return s
 	case "break", "continue":
-		if p.loops == 0 {
-			p.fail(tandem.Invalid, "{%% %s %%} without a loop around it", t.val)
-		}
+		p.invalidIf(p.loops == 0, "{%% %s %%} without a loop around it", t.val)
 		return &jump{map[string]flow{"break": breaks, "continue": continues}[t.val]}
 	}
 	p.at--
-	if misplaced[t.val] {
-		p.fail(tandem.Invalid, "{%% %s %%} without an open block", t.val)
-	}
+	p.invalidIf(misplaced[t.val], "{%% %s %%} without an open block", t.val)
 	p.fail(tandem.Unsupported, "{%% %.40s %%} is not a statement that tandem runs (it runs if, for, set, macro, call, filter, with, "+
 		"break, continue, generation, raw): give another template with --chat-template", t.val)
 	return nil
@@ -237,9 +235,7 @@ func (p *parser) conditions(line int) statement {
 func (p *parser) loop(line int) statement {
 	p.loops++
 	s := &loop{line: line, to: p.target("in", false)}
-	if !p.skipName("in") {
-		p.fail(tandem.Invalid, "want \"in\" in a loop, not %s", p.cur())
-	}
+	p.invalidIf(!p.skipName("in"), "want \"in\" in a loop, not %s", p.cur())
 	s.over = p.tuple(false, "recursive")
 	if p.skipName("if") {
 		outer := p.names
@@ -297,9 +293,7 @@ func (p *parser) target(end string, attrs bool) target {
 	if !several && len(parts) == 1 {
 		return parts[0]
 	}
-	if len(parts) == 0 {
-		p.fail(tandem.Invalid, "want a name, not %s", p.cur())
-	}
+	p.invalidIf(len(parts) == 0, "want a name, not %s", p.cur())
 	return target{parts: parts, several: true}
 }
 
@@ -365,9 +359,7 @@ func (p *parser) signature(m *macroDef) {
 			p.want(",")
 		}
 		name := p.storeName()
-		if slices.Contains(m.params, name) {
-			p.fail(tandem.Invalid, "parameter %s is there twice", short(name))
-		}
+		p.invalidIf(slices.Contains(m.params, name), "parameter %s is there twice", short(name))
 		m.params = append(m.params, name)
 		if p.skip("=") {
 			m.values = append(m.values, p.expression())
@@ -404,9 +396,7 @@ func (p *parser) callBlock(line int) statement {
 	inner := p.names
 	p.names = outer
 	c, ok := p.expression().(*call)
-	if !ok {
-		p.fail(tandem.Invalid, "{%% call %%} wants a call of a macro")
-	}
+	p.invalidIf(!ok, "{%% call %%} wants a call of a macro")
 	s.call = c
 	p.names = inner
 	p.macroBody(s.def, "endcall")

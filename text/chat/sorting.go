@@ -111,22 +111,16 @@ func sorted(v any, a args) any {
 // flag returns a parameter of Python's sorted, which wants a number.
 func (p params) flag(i int) bool {
 	v := p.or(i, false)
-	if !isWhole(v) {
-		p.m.invalid("%s: reverse is %s: want true or false", p.what, kind(v))
-	}
+	p.m.invalidIf(!isWhole(v), "%s: reverse is %s: want true or false", p.what, kind(v))
 	return truth(v)
 }
 
 func dictsort(v any, a args) any {
 	p := a.bind(0, "case_sensitive", "by", "reverse")
 	by, ok := p.or(1, lit("key")).(text)
-	if !ok || by.s != "key" && by.s != "value" {
-		a.m.invalid("dictsort: by is %s: want \"key\" or \"value\"", kind(p.or(1, nil)))
-	}
+	a.m.invalidIf(!ok || by.s != "key" && by.s != "value", "dictsort: by is %s: want \"key\" or \"value\"", kind(p.or(1, nil)))
 	d, ok := v.(*dict)
-	if !ok {
-		a.m.invalid("dictsort wants a dict, not %s", kind(v))
-	}
+	a.m.invalidIf(!ok, "dictsort wants a dict, not %s", kind(v))
 	at := 0
 	if by.s == "value" {
 		at = 1
@@ -199,9 +193,7 @@ func extreme(most bool) filter {
 func batch(v any, a args) any {
 	p := a.bind(1, "linecount", "fill_with")
 	n := p.int(0, 0)
-	if n < 1 || p.or(1, nil) != nil {
-		a.m.unknown("batch with a fill, or of fewer than 1")
-	}
+	a.m.unknownIf(n < 1 || p.or(1, nil) != nil, "batch with a fill, or of fewer than 1")
 	next := each(a.m, v)
 	return &stream{func() (any, bool) {
 		l := &list{}
@@ -217,13 +209,9 @@ func batch(v any, a args) any {
 // round rounds to digits behind the point, halves to the even neighbour, as Python's round.
 func round(v any, a args) any {
 	p := a.bind(0, "precision", "method")
-	if !isNumber(v) {
-		a.m.invalid("round wants a number, not %s", kind(v))
-	}
+	a.m.invalidIf(!isNumber(v), "round wants a number, not %s", kind(v))
 	digits, ok := integer(p.or(0, int64(0)))
-	if !ok || digits < 0 || digits > 15 || p.has(1) {
-		a.m.unknown("round to anything but 0 to 15 digits, or with a method")
-	}
+	a.m.unknownIf(!ok || digits < 0 || digits > 15 || p.has(1), "round to anything but 0 to 15 digits, or with a method")
 	f, ok := v.(float64)
 	if ok && !math.IsNaN(f) && !math.IsInf(f, 0) {
 		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)

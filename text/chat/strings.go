@@ -31,9 +31,7 @@ var textMethods = map[string]func(t text, a args) any{
 
 // textMethod calls a method of t.
 func textMethod(t text, name string, a args) any {
-	if t.safe {
-		a.m.unknown(".%s() of a safe string", name)
-	}
+	a.m.unknownIf(t.safe, ".%s() of a safe string", name)
 	a.m.work(len(t.s))
 	a.m.spend(16 * len(t.user)) // spans of the parts
 	return textMethods[name](t, a)
@@ -83,9 +81,7 @@ func (t text) affix(a args, has func(s, fix string) bool) any {
 	i, j, ok := t.within(p)
 	for _, f := range fixes {
 		fix, isText := f.(text)
-		if !isText {
-			a.m.invalid("%s wants a string or a tuple of strings, not %s", p.what, kind(f))
-		}
+		a.m.invalidIf(!isText, "%s wants a string or a tuple of strings, not %s", p.what, kind(f))
 		a.m.work(len(fix.s))
 		if ok && has(t.s[i:j], fix.s) {
 			return true
@@ -162,9 +158,7 @@ func (t text) split(a args) *list {
 		return out
 	}
 	sep := p.text(0)
-	if sep.s == "" {
-		a.m.invalid("%s wants a separator that is not empty", a.what)
-	}
+	a.m.invalidIf(sep.s == "", "%s wants a separator that is not empty", a.what)
 	seek(a.m, t.s, sep.s, false)
 	from := 0
 	for most < 0 || len(out.items) < most {
@@ -216,9 +210,7 @@ func (t text) join(a args) text {
 			return b.text()
 		}
 		part, isText := e.(text)
-		if !isText {
-			a.m.invalid(".join() wants strings, not %s", kind(e))
-		}
+		a.m.invalidIf(!isText, ".join() wants strings, not %s", kind(e))
 		if i > 0 {
 			b.add(t)
 		}
