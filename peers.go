@@ -279,8 +279,8 @@ func (p Proposal) Ticket(drafter string, t Tree) Ticket {
 // Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder
 // tickets.
 type Pool interface {
-	// Put hands a ticket over; t.Tree is the pool's from then on. Errors: Exhausted (the pool holds a
-	// full verifier batch: wait and try again), Unavailable.
+	// Put hands a ticket over; t.Tree is the pool's from then on. Errors: Exhausted (the pool is full:
+	// wait and try again), Unavailable.
 	Put(ctx context.Context, t Ticket) error
 }
 
@@ -294,7 +294,7 @@ type Verifier interface {
 	// Close forgets the session and frees its memory. Closing an unknown session is no error.
 	Close(ctx context.Context, id SessionID) error
 	// Submit hands over one ticket and does not wait for its verdict; t.Tree is the verifier's from then on. The ticket
-	// may still be lost after Submit returned nil. Errors: Exhausted (a full batch waits: wait and try again), Unavailable; over
+	// may still be lost after Submit returned nil. Errors: Exhausted (as many wait as may: try again), Unavailable; over
 	// the wire also UnknownSession (not a session of the caller's) and Invalid or Corrupt (not a valid ticket).
 	Submit(ctx context.Context, t Ticket) error
 	// Verdicts passes s the verdicts on its owner's sessions until ctx ends or the subscription breaks, and returns why it

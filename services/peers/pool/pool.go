@@ -3,8 +3,8 @@
 //
 // Each verifier takes requests on a subject of its own, its queue, and replies whether it had room: a ticket is worth nothing to a verifier
 // that does not hold its session. A ticket whose sender knows no queue goes to a subject that all verifiers of the pool share.
-// The pool's queue is the verifier's own: the tickets that wait there for a pass, at most one batch, whichever way they came
-// (verifier.Verifier.Submit). So there is one queue with one bound; a queue in the NATS server or a channel would hold as many
+// The pool's queue is the verifier's own: the tickets that wait there for a pass, at most verifier.Config.MaxWaiting, whichever way
+// they came (verifier.Verifier.Submit). So there is one queue with one bound; a queue in the NATS server or a channel would hold as many
 // again before a sender paused. The queue is not a JetStream stream either, because a ticket is worthless without the process that
 // holds its session: a stream would keep useless tickets, and cost a round about 0.15 ms more (docs/decisions.md).
 //

@@ -26,8 +26,8 @@ type Fetcher interface {
 // SourceConfig describes the verifier's end of a pool. Zero fields take the default named beside them.
 type SourceConfig struct {
 	Config
-	// Submit hands a ticket to the verifier (verifier.Verifier.Submit). It must not block. Errors: Exhausted (a
-	// full batch waits already: the pool's bound), Unavailable. Trees are validated (Tree.Validate); a ticket whose tree
+	// Submit hands a ticket to the verifier (verifier.Verifier.Submit). It must not block. Errors: Exhausted (as many
+	// wait as may: the pool's bound), Unavailable. Trees are validated (Tree.Validate); a ticket whose tree
 	// could not be obtained has Tree.Tokens == nil, and one whose tree was garbage has Tokens that are empty but not nil.
 	Submit    func(context.Context, tandem.Ticket) error
 	Segments  *shm.Set      // for reading trees; nil: none

@@ -71,7 +71,7 @@ var figures = []figure{
 	{metric: "tandem_prefill_tokens", help: "Tokens of the sessions that the verifier is reading now: to be read in all, and done.",
 		gauge: true, labels: map[string]string{"what": "done"}, role: "gateway", counter: PrefillDone},
 	{metric: "tandem_pool_depth", help: "Tickets that wait in the pool now.", gauge: true, role: "verifier", counter: "pool.depth"},
-	{metric: "tandem_pool_depth_limit", help: "Tickets that may wait in the pool: a verifier batch. Drafters pause while as many do.",
+	{metric: "tandem_pool_depth_limit", help: "Tickets that may wait in the pool. Drafters pause while as many do.",
 		gauge: true, role: "verifier", counter: "pool.limit"},
 	{metric: "tandem_pool_oldest_seconds", help: "How long the first of the tickets in the pool has waited; 0 for none.", gauge: true,
 		scale: 1e-6, role: "verifier", counter: "pool.oldest_us"},
