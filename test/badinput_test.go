@@ -19,7 +19,7 @@ const (
 )
 
 // loadingLines are the lines about a load that takes more than half a second, as loads do while much else runs.
-var loadingLines = regexp.MustCompile(`(?m)^loading \S+: \d+ % of .*\n`)
+var loadingLines = regexp.MustCompile(`(?m)^(?:\w+: )?loading \S+: \d+ % of .*\n`)
 
 // refused checks that a command ended as a refusal must: one line on stderr that says want, beside those about loading, nothing on stdout,
 // exit code 1 or 2.

@@ -36,9 +36,9 @@ var (
 	filter = flag.String("filter", "", "long forms: only prompts whose id begins with this")
 )
 
-// mayBeSlow skips a test unless -slow or -long asks for it. A slow test builds the program anew, or runs it where a stranger's machine cannot: in
-// containers, beside a browser or Jaeger, under qemu; or it takes long, and others look at the same more briefly. `make slow` and
-// `.ci/run nightly` run all tests that call this or a function that does: slowTests finds them by that.
+// mayBeSlow skips a test unless -slow or -long asks for it. A slow test builds the program anew, or runs it where a stranger's machine
+// cannot: in containers, beside a browser or Jaeger, under qemu; or it takes long, and others look at the same more briefly. `make slow`
+// and `.ci/run nightly` run all tests that call this or a function that does: slowTests finds them by that.
 func mayBeSlow(t *testing.T) {
 	t.Helper()
 	name, _, _ := strings.Cut(t.Name(), "/")
@@ -271,7 +271,7 @@ func (w *world) run(args ...string) ended { return w.feed("", args...) }
 // feed is run with stdin.
 func (w *world) feed(stdin string, args ...string) ended {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := w.command(ctx, args...)
 	if stdin != "" {

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // agentRecord is the variable that makes this program an agent: it names the file in which the agent writes what it has seen.
@@ -113,6 +115,14 @@ func write(path string, seen agentSeen) {
 type launched struct {
 	*world
 	home, cache, bin, record, template string
+}
+
+// waits waits until the agent waits, and reports whether it does before ctx ends.
+func (l *launched) waits(ctx context.Context) bool {
+	return testkit.Until(func() bool {
+		_, err := os.Stat(l.record + ".waits")
+		return err == nil || ctx.Err() != nil
+	}) && ctx.Err() == nil
 }
 
 func newLaunched(t *testing.T) *launched {
@@ -255,12 +265,8 @@ func TestLaunchTwice(t *testing.T) {
 		cmd := l.launch(ctx, append(l.models(), "--http", port, "--", "wait")...)
 		all.Go(func() { ended[i] = l.wait(cmd) })
 		all.Go(func() { // none ends before all have begun
-			for ctx.Err() == nil {
-				if waits(ls[:]) {
-					_ = cmd.Process.Signal(syscall.SIGINT)
-					return
-				}
-				time.Sleep(10 * time.Millisecond)
+			if testkit.Until(func() bool { return ctx.Err() != nil || waits(ls[:]) }) && ctx.Err() == nil {
+				_ = cmd.Process.Signal(syscall.SIGINT)
 			}
 		})
 	}
@@ -305,12 +311,8 @@ func TestLaunchStopped(t *testing.T) {
 			defer cancel()
 			cmd := l.launch(ctx, append(l.apart(), "--", "wait")...)
 			go func() {
-				for ctx.Err() == nil {
-					if _, err := os.Stat(l.record + ".waits"); err == nil {
-						_ = cmd.Process.Signal(c.signal)
-						return
-					}
-					time.Sleep(10 * time.Millisecond)
+				if l.waits(ctx) {
+					_ = cmd.Process.Signal(c.signal)
 				}
 			}()
 			e := l.wait(cmd)
@@ -348,12 +350,7 @@ func TestLaunchTerminal(t *testing.T) {
 	if _, err := master.WriteString("typed\n"); err != nil {
 		t.Fatal(err)
 	}
-	for ctx.Err() == nil {
-		if _, err := os.Stat(l.record + ".waits"); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	l.waits(ctx)
 	if _, err := master.Write([]byte{3}); err != nil { // Ctrl-C
 		t.Fatal(err)
 	}

@@ -171,14 +171,10 @@ func TestPorts(t *testing.T) {
 		!strings.Contains(chat, "--target FILE of a chat model, such as ") {
 		t.Errorf("up says of a base model: %q: want the name of a chat model", chat)
 	}
-	for wait := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(kept, "digests.json")); err == nil {
-			break
-		} else if time.Since(wait) > 20*time.Second {
-			t.Errorf("the digest of the target's file: %v", err)
-			break
-		}
-	}
+	testkit.Eventually(t, "the digest of the target's file is kept", func() bool {
+		_, err := os.Stat(filepath.Join(kept, "digests.json"))
+		return err == nil
+	})
 	open := w.listening(t)
 	slices.Sort(printed)
 	if !slices.Equal(open, slices.Compact(printed)) {

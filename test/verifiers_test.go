@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/route"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/verifying"
+	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -81,14 +82,13 @@ func talk(t *testing.T, v tandem.Verifier, m *engine.Model) (said []tandem.Token
 	ask := func(ticket tandem.Ticket) tandem.Verdict {
 		t.Helper()
 		for {
-			switch err := v.Submit(ctx, ticket); tandem.KindOf(err) {
-			case tandem.OK:
-			case tandem.Exhausted, tandem.Unavailable: // the pool's connection is being made
-				time.Sleep(time.Millisecond)
-				continue
-			default:
-				t.Fatal(err)
-			}
+			testkit.Eventually(t, "the pool's connection is made", func() bool {
+				err := v.Submit(ctx, ticket)
+				if k := tandem.KindOf(err); err != nil && k != tandem.Exhausted && k != tandem.Unavailable {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
 			for {
 				select {
 				case x := <-verdicts:
@@ -197,12 +197,10 @@ func overNATS(t *testing.T, v *verifier.Verifier, there bool) tandem.Verifier {
 			t.Errorf("%d of 4 tickets went past the pool", direct)
 		}
 	})
-	for there { // until the pool is reachable from both ends
-		nobodys := tandem.Ticket{Session: 99, Epoch: 1, Base: 1, Tree: tandem.Root(1)}
-		if err := publisher.Put(t.Context(), nobodys); err == nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	if there {
+		testkit.Eventually(t, "the pool is reachable from both ends", func() bool {
+			return publisher.Put(t.Context(), tandem.Ticket{Session: 99, Epoch: 1, Base: 1, Tree: tandem.Root(1)}) == nil
+		})
 	}
 	return route.New(route.Config{Verifier: overGRPC(t, v), Pool: publisher, PoolUp: publisher.Connected, Counters: counters})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-// TestBarriers: no order of the threads gives other bits. With -long: every barrier is needed, and tests would see that it is missing, since
-// without it some order does.
+// TestBarriers: no order of the threads gives other bits. With -long: every barrier is needed, and tests would see that it is missing,
+// since without it some order does.
 func TestBarriers(t *testing.T) {
 	const seeds = 6
 	run := func(t *testing.T, o emulated.Options) []float32 {
