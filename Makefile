@@ -1,7 +1,7 @@
 # Named checks. `make` lists them.
 GO ?= go
 
-.PHONY: help build test slow lint proto contracts race fuzz golden long faults broken bench arm sanitize ci
+.PHONY: help build test slow lint proto contracts race fuzz golden long faults broken bench arm sanitize ci nightly
 
 help: ## list the checks
 	@grep -hE "^[a-z ]+:.*##" $(MAKEFILE_LIST) | sed "s/:.*## /\t/" | expand -t 28
@@ -9,7 +9,7 @@ help: ## list the checks
 build: ## build ./tandem
 	$(GO) build -o tandem ./cmd/tandem
 
-test: ## every change must pass this: go test ./..., at most 8 minutes on 2 cores, and a list of what was skipped
+test: ## every change must pass this: go test ./... and a list of what was skipped; 12 minutes on 2 cores where nothing is compiled, then 6
 	@bash -o pipefail -c '$(GO) test -v ./... 2>&1 | test/scripts/skipped'
 
 slow: ## what go test ./... leaves out: other builds of the program, containers, the browser, Jaeger, ARM, CUDA, training
@@ -25,7 +25,7 @@ golden: ## compares logits and tokens with another engine's
 	$(GO) test ./engine ./test -run Golden -count 1 -v
 
 long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
-	$(GO) test ./kernels/cpu ./gateway -long -count 1
+	$(GO) test ./kernels/cpu ./kernels/cuda ./gateway -long -count 1 -timeout 0
 	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
 
 faults: ## processes killed or stopped, messages lost or garbage, in long form: about half an hour on 2 cores
@@ -40,8 +40,11 @@ arm: ## kernels and passes on ARM, cross-compiled, under qemu; as root it instal
 sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a short form
 	./test/scripts/sanitize $(SHORT)
 
-ci: ## everything that the CI runs
+ci: ## a landing: what every change must pass, in 25 minutes on 2 cores
 	./.ci/run
+
+nightly: ## what the landing leaves out: hours
+	./.ci/run $@
 
 broken: ## the tests catch a broken accept rule and a width-dependent kernel
 	$(GO) test -tags brokenkernel ./kernels/cpu -run TestWidthDependentKernelIsCaught
