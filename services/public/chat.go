@@ -6,8 +6,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/public/answer"
 	"github.com/tandem-llm/tandem/services/public/conversation"
-	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // ChatMethod is the full name of the call that answers conversations, without a slash in front.
@@ -66,31 +66,25 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if r.GetResume() != nil {
 		req.Sampling.Seed = r.GetResume().GetSeed()
 	}
-	sink.turn, sink.ignored = output.Turn(), ignored
-	return withPath(ofMessages(paced(s.cfg.Stall, func(p *pace) error {
-		sink.pace = p
-		result, err := s.cfg.Generator.Generate(ctx, req, sink)
-		if err != nil {
-			return err
-		}
-		return sink.end(result)
-	})))
+	sink.ignored = ignored
+	return ofMessages(generate(ctx, s.cfg.Config, req, output, sink))
 }
 
-// chatSink implements tandem.Sink by sending events of a conversation.
+// chatSink tells an answer's events as those of a conversation.
 type chatSink struct {
 	*pace
 	model   string
 	stream  grpc.ServerStreamingServer[tandemv1.ChatResponse]
 	next    uint64
 	id      string // of the request
-	turn    *conversation.Turn
 	ignored []string
 	outputs bool // the client wants what the model wrote, too
 	drawn   *tandemv1.Sampling
 	resume  *tandemv1.Resume // nil: from the beginning
-	had     Had
+	had     answer.Had
 }
+
+func (s *chatSink) paced(p *pace) { s.pace = p }
 
 func (s *chatSink) send(r *tandemv1.ChatResponse) error {
 	r.Sequence = s.next
@@ -98,63 +92,65 @@ func (s *chatSink) send(r *tandemv1.ChatResponse) error {
 	return s.take(func() error { return s.stream.Send(r) })
 }
 
-// Started implements tandem.Sink.
-func (s *chatSink) Started(e tandem.Started) error {
-	started, err := started(e, s.model, s.resume)
-	if err != nil {
-		return err
-	}
-	s.drawn = started.GetSampling()
-	return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Started{
-		Started: &tandemv1.ChatStarted{Started: started, RequestId: s.id, Ignored: s.ignored}}})
-}
-
-// Delta implements tandem.Sink.
-func (s *chatSink) Delta(d tandem.Delta) error {
-	if out := s.had.RestOfTokens(d); s.outputs && (len(out.Tokens) > 0 || len(d.Tokens) == 0) {
-		if len(out.Tokens) < len(d.Tokens) {
-			out.Text = ""
-		}
-		if err := s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Output{Output: fromDelta(out)}}); err != nil {
+// event tells an event.
+func (s *chatSink) event(e *answer.Event) error {
+	if e.Output != nil && s.outputs {
+		if err := s.output(*e.Output); err != nil {
 			return err
 		}
 	}
-	return s.add(s.turn.Read(d.Text, len(d.Tokens)))
-}
-
-// add sends pieces of the answer.
-func (s *chatSink) add(pieces []calls.Piece) error {
-	pieces, _ = s.had.Pieces(pieces)
-	for _, p := range pieces {
-		r := new(tandemv1.ChatResponse)
-		switch p.Kind {
-		case calls.Text:
-			r.Event = &tandemv1.ChatResponse_Text{Text: p.Text}
-		case calls.Thought:
-			r.Event = &tandemv1.ChatResponse_Thought{Thought: p.Text}
-		case calls.Begin:
-			r.Event = &tandemv1.ChatResponse_Call{Call: &tandemv1.ChatToolCallBegin{Index: int32(p.Call), Id: s.turn.ID(), Name: p.Text}}
-		case calls.Arguments:
-			r.Event = &tandemv1.ChatResponse_Arguments{Arguments: &tandemv1.ChatToolCallArguments{Index: int32(p.Call), Json: p.Text}}
-		}
-		if err := s.send(r); err != nil {
+	switch e.Kind {
+	case answer.Started:
+		started, err := started(*e.Started, s.model, s.resume)
+		if err != nil {
 			return err
 		}
+		s.drawn = started.GetSampling()
+		return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Started{
+			Started: &tandemv1.ChatStarted{Started: started, RequestId: s.id, Ignored: s.ignored}}})
+	case answer.Ended:
+		return s.end(e)
+	case answer.Call:
+		if s.had.Skip(1) == 1 {
+			return nil
+		}
+		return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Call{
+			Call: &tandemv1.ChatToolCallBegin{Index: int32(e.Call), Id: e.ID, Name: e.Text}}})
 	}
-	return nil
+	r := new(tandemv1.ChatResponse)
+	switch rest := s.had.Rest(e.Text); {
+	case rest == "":
+		return nil
+	case e.Kind == answer.Text:
+		r.Event = &tandemv1.ChatResponse_Text{Text: rest}
+	case e.Kind == answer.Thought:
+		r.Event = &tandemv1.ChatResponse_Thought{Thought: rest}
+	default:
+		r.Event = &tandemv1.ChatResponse_Arguments{Arguments: &tandemv1.ChatToolCallArguments{Index: int32(e.Call), Json: rest}}
+	}
+	return s.send(r)
 }
 
-// end sends what is left of the answer, and its end.
-func (s *chatSink) end(result tandem.Result) error {
-	if err := s.add(s.turn.End(result)); err != nil {
-		return err
+// output tells what the model wrote.
+func (s *chatSink) output(d tandem.Delta) error {
+	out := s.had.Output(d)
+	if len(out.Tokens) == 0 && len(d.Tokens) > 0 {
+		return nil
 	}
-	f := finished(result)
-	if s.turn.Called(result.Finish) {
+	if len(out.Tokens) < len(d.Tokens) {
+		out.Text = ""
+	}
+	return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Output{Output: fromDelta(out)}})
+}
+
+// end tells the end of an answer.
+func (s *chatSink) end(e *answer.Event) error {
+	f := finished(*e.Result)
+	if e.Called() {
 		f.Reason = tandemv1.FinishReason_FINISH_REASON_TOOL_CALLS
 	}
-	f.Usage.ReasoningTokens = int32(s.turn.Thoughts())
+	f.Usage.ReasoningTokens = int32(e.Thoughts)
 	return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Finished{Finished: &tandemv1.ChatFinished{Reason: f.GetReason(),
-		Usage: f.GetUsage(), Statistics: f.GetStatistics(), Stopped: f.GetStopped(), Sampling: s.drawn, Identity: string(result.Identity),
+		Usage: f.GetUsage(), Statistics: f.GetStatistics(), Stopped: f.GetStopped(), Sampling: s.drawn, Identity: string(e.Result.Identity),
 		RequestId: s.id, RepeatedPiece: f.GetRepeatedPiece()}}})
 }

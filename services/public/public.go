@@ -12,7 +12,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/answer"
 	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // Method is the full name of the call that generates, without a slash in front.
@@ -103,13 +105,26 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	if r.GetResume() != nil {
 		req.Sampling.Seed = r.GetResume().GetSeed()
 	}
-	return withPath(paced(s.cfg.Stall, func(p *pace) error {
-		sink := &sink{pace: p, model: s.cfg.Model, stream: stream, resume: r.GetResume(), had: had(r.GetResume())}
-		result, err := s.cfg.Generator.Generate(stream.Context(), req, sink)
+	return generate(stream.Context(), s.cfg, req, conversation.Output{}, &sink{model: s.cfg.Model, stream: stream, resume: r.GetResume(),
+		had: had(r.GetResume())})
+}
+
+// teller tells a client the events of an answer, each within the time that pace gives it.
+type teller interface {
+	paced(*pace)
+	event(*answer.Event) error
+}
+
+// generate runs a generation, whose output is read as output says, and tells its events.
+func generate(ctx context.Context, cfg Config, r tandem.Request, output conversation.Output, to teller) error {
+	return withPath(paced(cfg.Stall, func(p *pace) error {
+		to.paced(p)
+		m := answer.New(output, "", to.event)
+		result, err := cfg.Generator.Generate(ctx, r, m)
 		if err != nil {
 			return err
 		}
-		return sink.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(result)}})
+		return m.End(result)
 	}))
 }
 
@@ -160,15 +175,17 @@ func fromMember(m Member) *tandemv1.Member {
 	return out
 }
 
-// sink implements tandem.Sink by sending events.
+// sink tells an answer's events as those of a generation.
 type sink struct {
 	*pace
 	model  string
 	stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]
 	next   uint64
 	resume *tandemv1.Resume // nil: from the beginning
-	had    Had
+	had    answer.Had
 }
+
+func (s *sink) paced(p *pace) { s.pace = p }
 
 func (s *sink) send(r *tandemv1.GenerateResponse) error {
 	r.Sequence = s.next
@@ -176,19 +193,20 @@ func (s *sink) send(r *tandemv1.GenerateResponse) error {
 	return s.take(func() error { return s.stream.Send(r) })
 }
 
-// Started implements tandem.Sink.
-func (s *sink) Started(e tandem.Started) error {
-	started, err := started(e, s.model, s.resume)
-	if err != nil {
-		return err
+// event tells an event.
+func (s *sink) event(e *answer.Event) error {
+	switch e.Kind {
+	case answer.Started:
+		started, err := started(*e.Started, s.model, s.resume)
+		if err != nil {
+			return err
+		}
+		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
+	case answer.Ended:
+		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(*e.Result)}})
 	}
-	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
-}
-
-// Delta implements tandem.Sink.
-func (s *sink) Delta(d tandem.Delta) error {
-	whole := len(d.Tokens)
-	if d = s.had.Rest(d); d.Text == "" && len(d.Tokens) == 0 && whole > 0 {
+	d := s.had.Output(*e.Output)
+	if d.Text = s.had.Rest(e.Text); d.Text == "" && len(d.Tokens) == 0 && len(e.Output.Tokens) > 0 {
 		return nil
 	}
 	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Delta{Delta: fromDelta(d)}})

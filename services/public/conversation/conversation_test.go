@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/text/calls"
 )
 
 // TestOffer: of the tools those are left that the choice allows, in its order, as they were written.
@@ -50,36 +49,6 @@ func TestOfferOnce(t *testing.T) {
 	}
 	if took := time.Since(begun); took > 3*time.Second {
 		t.Errorf("60,000 names of 20,002 tools took %v", took)
-	}
-}
-
-// TestThoughts: tokens of thoughts are counted, with their markers' ends; those of a piece that ends a thought by their part.
-func TestThoughts(t *testing.T) {
-	o := Output{Reader: func() *calls.Reader { return calls.Hermes.Reader(calls.Options{}) }}
-	for _, c := range []struct {
-		pieces  []string
-		tokens  int // of each
-		thought int
-		text    string
-	}{
-		{[]string{"Hello", " you"}, 1, 0, "Hello you"},
-		{[]string{"<think>", "Hm", ".", "</think>", "Yes"}, 1, 3, "Yes"},
-		{[]string{"<think>abc</think>abc"}, 8, 4, "abc"},
-	} {
-		turn, text := o.Turn(), ""
-		add := func(all []calls.Piece) {
-			for _, p := range all {
-				if p.Kind == calls.Text {
-					text += p.Text
-				}
-			}
-		}
-		for _, p := range c.pieces {
-			add(turn.Read(p, c.tokens))
-		}
-		if add(turn.End(tandem.Result{Finish: tandem.FinishStop})); turn.Thoughts() != c.thought || text != c.text {
-			t.Errorf("%q: %d tokens of thoughts, text %q", c.pieces, turn.Thoughts(), text)
-		}
 	}
 }
 

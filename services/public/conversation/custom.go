@@ -33,8 +33,8 @@ func CustomArguments(input string) json.RawMessage {
 	return raw
 }
 
-// customInput is the inverse of CustomArguments. Arguments without an input are the text as they are.
-func customInput(arguments string) string {
+// CustomInput is the inverse of CustomArguments. Arguments without an input are the text as they are.
+func CustomInput(arguments string) string {
 	var a struct{ Input *string }
 	if json.Unmarshal([]byte(arguments), &a) == nil && a.Input != nil {
 		return *a.Input

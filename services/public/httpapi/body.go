@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -10,11 +11,14 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
 
 // bodyTypes are the content types that curl and client libraries send for JSON; "" is none.
@@ -22,10 +26,10 @@ var bodyTypes = map[string]bool{"": true, "application/json": true, "text/json":
 	"application/x-www-form-urlencoded": true}
 
 // body is a request's body while it arrives. It is decoded as it is read, so it takes no more memory than the result.
-// Stages: up to smallBody is read at once; then it takes a step out of Server.bodies before each stepBody that it reads, and holds all
+// Stages: up to smallBody is read at once; then it takes a step out of reading.memory before each stepBody that it reads, and holds all
 // until done. A body that is late, or slow while others wait, is refused with 408, one that waited too long with 429.
 type body struct {
-	s    *Server
+	r    *reading
 	c    *call
 	rc   *http.ResponseController
 	from io.Reader
@@ -41,8 +45,83 @@ type body struct {
 	sum     hash.Hash // of what was read
 }
 
+// reading reads the bodies of requests. Safe for concurrent use.
+type reading struct {
+	memory   *largeBodies
+	most     int64         // bytes of a body
+	time     time.Duration // longest time for a client to send one
+	limits   oai.Limits    // what may be kept of one
+	defaults ask.Defaults
+	model    Model
+	loading  func() string
+	log      *journal
+
+	context, vocab  int  // of the model
+	keepAttribution bool // as Config has it
+}
+
+func newReading(cfg Config, s common) *reading {
+	r := &reading{memory: s.bodies, most: cfg.MaxBody, time: cfg.Body, defaults: cfg.Defaults, model: cfg.Model, loading: cfg.Loading,
+		log: s.log, context: cfg.Limits.Context, vocab: cfg.Limits.Vocab, keepAttribution: cfg.KeepAttribution,
+		limits: oai.Limits{Text: cfg.Limits.PromptBytes, Tokens: cfg.Limits.Context, Strict: cfg.Strict}}
+	if cfg.Chat != nil {
+		r.limits.Reads = cfg.Chat.Reads
+	}
+	return r
+}
+
+// loaded returns an error while the model is loading.
+func (r *reading) loaded() error {
+	if reason := r.loading(); reason != "" {
+		return tandem.Errorf(op, tandem.Unavailable, "the model is loading: %s", reason)
+	}
+	return nil
+}
+
+// body reads a request's body by decode, which returns the name of the model that it asks for. The caller must call done when it keeps
+// nothing of the body any more.
+func (r *reading) body(c *call, decode func(*body, oai.Limits) (model string, err error)) (*body, error) {
+	b, err := r.open(c)
+	if err != nil {
+		return nil, err
+	}
+	l := r.limits
+	l.Ignored = c.ignored.add
+	model, err := decode(b, l)
+	r.log.ignored(c)
+	if err == nil {
+		err = cmp.Or(r.strictly(c), r.served(model))
+	}
+	if err != nil {
+		b.done()
+		return nil, b.refused(c.w, err)
+	}
+	c.digest = sse.Digest(c.URL.Path, b.sum.Sum(nil))
+	return b, nil
+}
+
+// served refuses a model that is not this server's, if it is strict: there is one model, which answers under any name and says its own.
+func (r *reading) served(model string) error {
+	if !r.limits.Strict || model == "" || slices.Contains(r.model.names(), model) {
+		return nil
+	}
+	return r.model.lacks(model)
+}
+
+// strictReaders are the APIs whose readers refuse fields without an effect themselves.
+var strictReaders = []string{chats.counted, completions.counted, vectorsAPI.counted}
+
+// strictly refuses a field without an effect in a body of another API than OpenAI's, if the server is strict.
+func (r *reading) strictly(c *call) error {
+	if !r.limits.Strict || len(c.ignored.all) == 0 || slices.Contains(strictReaders, c.api.counted) {
+		return nil
+	}
+	name := c.ignored.all[0]
+	return oai.Unsupported(name, "%s has no effect here: leave it out, this server is strict about fields", name)
+}
+
 // open returns a request's body; the caller must call done when it keeps nothing of it any more. Errors: *oai.Error.
-func (s *Server) open(w http.ResponseWriter, c *call) (*body, error) {
+func (r *reading) open(c *call) (*body, error) {
 	kind, _, _ := mime.ParseMediaType(c.Header.Get("Content-Type"))
 	if !bodyTypes[kind] {
 		return nil, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type is %.100q: want application/json",
@@ -51,11 +130,11 @@ func (s *Server) open(w http.ResponseWriter, c *call) (*body, error) {
 	if e := c.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Encoding is %.100q: want none", e)
 	}
-	if c.ContentLength > s.cfg.MaxBody {
-		return nil, s.tooLarge()
+	if c.ContentLength > r.most {
+		return nil, r.tooLarge()
 	}
-	b := &body{s: s, c: c, rc: http.NewResponseController(w), from: http.MaxBytesReader(w, c.Body, s.cfg.MaxBody),
-		due: time.Now().Add(s.cfg.Body), sum: sha256.New()}
+	b := &body{r: r, c: c, rc: http.NewResponseController(c.w), from: http.MaxBytesReader(c.w, c.Body, r.most),
+		due: time.Now().Add(r.time), sum: sha256.New()}
 	_ = b.rc.SetReadDeadline(b.due)
 	guestOf(c.Context()).reads(true)
 	return b, nil
@@ -88,12 +167,12 @@ func (b *body) explain(err error) error {
 		_ = b.rc.SetReadDeadline(time.Time{}) // from now on a silent client is one that waits
 		return io.EOF
 	case errors.As(err, new(*http.MaxBytesError)):
-		return b.s.tooLarge()
+		return b.r.tooLarge()
 	case b.tooSlow.Load():
 		return oai.Refusal(http.StatusRequestTimeout, "body_timeout",
 			"the body came with less than %d KiB a second while others waited: try again", leastRate>>10)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return oai.Refusal(http.StatusRequestTimeout, "body_timeout", "the body did not come within %v", b.s.cfg.Body)
+		return oai.Refusal(http.StatusRequestTimeout, "body_timeout", "the body did not come within %v", b.r.time)
 	}
 	return tandem.Errorf(op, tandem.Canceled, "the client left while it sent the body")
 }
@@ -102,18 +181,18 @@ func (b *body) explain(err error) error {
 func (b *body) wait() error {
 	begun := time.Now()
 	waited := false
-	ctx, cancel := context.WithTimeout(b.c.Context(), b.s.cfg.Body)
+	ctx, cancel := context.WithTimeout(b.c.Context(), b.r.time)
 	defer cancel()
-	err := b.s.bodies.grow(ctx, b, func() {
+	err := b.r.memory.grow(ctx, b, func() {
 		waited = true
-		b.s.bodies.read(b)
+		b.r.memory.read(b)
 		_ = b.rc.SetReadDeadline(time.Time{})
 	})
 	switch {
 	case err != nil && b.c.Context().Err() != nil:
 		return tandem.Errorf(op, tandem.Canceled, "the client left while it waited")
 	case err != nil:
-		return tandem.Errorf(op, tandem.Exhausted, "large bodies of others are being read, for %v by now: try again", b.s.cfg.Body)
+		return tandem.Errorf(op, tandem.Exhausted, "large bodies of others are being read, for %v by now: try again", b.r.time)
 	}
 	b.took += stepBody
 	if waited {
@@ -140,6 +219,23 @@ func (t *translated) Read(p []byte) (int, error) {
 	return t.of.Read(p)
 }
 
+// translatedSize is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
+const translatedSize = 4
+
+// smallTranslated is the memory that the translation of a small body may take without being counted, as it is itself.
+const smallTranslated = 8 * smallBody
+
+// whole reads a body that is translated, and takes the memory for that.
+func (b *body) whole() ([]byte, error) {
+	raw, memory, err := oai.ReadWhole(b)
+	if err == nil {
+		if need := int64(translatedSize*len(raw) + memory); b.took > 0 || need > smallTranslated {
+			err = b.hold(need)
+		}
+	}
+	return raw, err
+}
+
 // hold takes memory for what becomes of a body that is here, so that it holds so many bytes in all.
 func (b *body) hold(bytes int64) error {
 	for smallBody+b.took < bytes {
@@ -161,13 +257,13 @@ func (b *body) readsOn(now time.Time) {
 // read notes that the reading has ended.
 func (b *body) read() {
 	guestOf(b.c.Context()).reads(false)
-	b.s.bodies.read(b)
+	b.r.memory.read(b)
 }
 
 // done gives the body's memory back. It may be called again.
 func (b *body) done() {
 	b.read()
-	b.s.bodies.release(b)
+	b.r.memory.release(b)
 }
 
 // refused returns err, which ends the request, and makes a client that is still sending stop.
@@ -179,20 +275,6 @@ func (b *body) refused(w http.ResponseWriter, err error) error {
 	return err
 }
 
-func (s *Server) tooLarge() error {
-	return oai.Refusal(http.StatusRequestEntityTooLarge, "body_too_large", "the body has more than %d bytes", s.cfg.MaxBody)
-}
-
-// limits returns what may be kept of a call's body.
-func (s *Server) limits(c *call) oai.Limits {
-	l := oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context, Strict: s.cfg.Strict, Ignored: c.ignored.add}
-	if s.cfg.Chat != nil {
-		l.Reads = s.cfg.Chat.Reads
-	}
-	return l
-}
-
-// texts waits for the memory in which a text of n bytes becomes tokens. Errors: Exhausted, Canceled.
-func (s *Server) texts(ctx context.Context, n int) (giveBack func(), err error) {
-	return s.cfg.Texts.Within(ctx, n, s.cfg.Body)
+func (r *reading) tooLarge() error {
+	return oai.Refusal(http.StatusRequestEntityTooLarge, "body_too_large", "the body has more than %d bytes", r.most)
 }

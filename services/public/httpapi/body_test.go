@@ -181,7 +181,9 @@ func TestUnfinishedBodies(t *testing.T) {
 // wait at all.
 func TestNoMemoryForBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, script(nil), func(c *Config) { c.Body = 2 * time.Second })
+	s := serve(t, script(nil), func(c *Config) {
+		c.Body, c.Limits.Context = 2*time.Second, 1<<24 // beyond what a body holds
+	})
 	giveBack := s.hold("")
 	p := s.refused(t, "POST", "/v1/completions", `{"prompt":"`+strings.Repeat("a", 100<<10)+`"}`)
 	if p.status != 429 || p.Code != "rate_limit_exceeded" || p.header.Get("Retry-After") == "" {
@@ -213,7 +215,6 @@ func TestNoMemoryForBodies(t *testing.T) {
 	} else {
 		defer giveBack()
 	}
-	s.cfg.Limits.Context = 1 << 24 // beyond what a body holds
 	if p := s.refused(t, "POST", "/v1/completions", `{"prompt":"`+strings.Repeat("a", 100<<10)+`"}`); p.status != 429 ||
 		!strings.Contains(p.Message, "into tokens") {
 		t.Errorf("without memory for its tokens: %+v", p)

@@ -108,7 +108,7 @@ func TestSentBodies(t *testing.T) {
 
 // TestInventedFields: in no API is a field that the server does not know a fault of the client's, whatever its value.
 func TestInventedFields(t *testing.T) {
-	s := newServer(mustDefaults(t, script(nil)))
+	s := newServer(mustDefaults(t, script(nil)), anyHost)
 	names := strings.Fields("betas service_tier prompt_cache_key user cache_prompt id_slot keep_aliver samplers typical_p dry_base " +
 		"t_max_predict_ms " +
 		"client_metadatum inference_geo reasoning_format logit_bias_x n_indent x")
@@ -132,7 +132,7 @@ func FuzzAPIs(f *testing.F) {
 	for i, d := range dialects {
 		f.Add(byte(len(sentBodies)+i), fmt.Sprintf(d.body, `,"stream":true`))
 	}
-	s := newServer(mustDefaults(f, script(nil)))
+	s := newServer(mustDefaults(f, script(nil)), anyHost)
 	f.Fuzz(func(t *testing.T, which byte, body string) {
 		n := int(which) % (len(sentBodies) + len(dialects))
 		path := ""

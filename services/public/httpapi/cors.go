@@ -24,17 +24,17 @@ const (
 // checkOrigin refuses a request of a page of another origin, unless that origin is one of Config.Origins. Where callers need keys, a page
 // without one gets nothing, and browsers hold no key that they would send by themselves, so any origin is let in; but only those of
 // Config.Origins may read the answers.
-func (s *Server) checkOrigin(r *http.Request, h http.Header) error {
-	if len(s.cfg.Origins) > 0 {
+func (d *door) checkOrigin(r *http.Request, h http.Header) error {
+	if len(d.origins) > 0 {
 		h.Add("Vary", "Origin")
 	}
 	origin := r.Header.Get("Origin")
-	if s.allowed(origin) {
+	if d.allowed(origin) {
 		h.Set("Access-Control-Allow-Origin", origin)
 		h.Set("Access-Control-Expose-Headers", exposedToPages)
 		return nil
 	}
-	if s.cfg.Keys != nil {
+	if d.keys != nil {
 		return nil
 	}
 	err := http.NewCrossOriginProtection().Check(r)
@@ -49,8 +49,8 @@ func (s *Server) checkOrigin(r *http.Request, h http.Header) error {
 }
 
 // allowed reports whether the answers may be read by pages of an origin, "" for none.
-func (s *Server) allowed(origin string) bool {
-	return origin != "" && (slices.Contains(s.cfg.Origins, anyOrigin) || slices.Contains(s.cfg.Origins, strings.ToLower(origin)))
+func (d *door) allowed(origin string) bool {
+	return origin != "" && (slices.Contains(d.origins, anyOrigin) || slices.Contains(d.origins, strings.ToLower(origin)))
 }
 
 // preflight reports whether r is a browser's question whether a page may send a request.
@@ -59,11 +59,11 @@ func preflight(r *http.Request) bool {
 }
 
 // answerPreflight tells a browser what pages of its origin may send. Browsers send no key with the question.
-func (s *Server) answerPreflight(w http.ResponseWriter, r *http.Request, to route) {
+func (d *door) answerPreflight(w http.ResponseWriter, r *http.Request, to route) {
 	h := w.Header()
 	h.Add("Vary", "Access-Control-Request-Method")
 	h.Add("Vary", "Access-Control-Request-Headers")
-	if s.allowed(r.Header.Get("Origin")) {
+	if d.allowed(r.Header.Get("Origin")) {
 		h.Set("Access-Control-Allow-Methods", to.methods())
 		h.Set("Access-Control-Allow-Headers", wantedHeaders(r.Header.Get("Access-Control-Request-Headers")))
 		h.Set("Access-Control-Max-Age", strconv.Itoa(preflightAge))

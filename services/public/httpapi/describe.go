@@ -2,9 +2,9 @@ package httpapi
 
 import (
 	"cmp"
-	"net/http"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -81,29 +81,28 @@ type process struct {
 }
 
 // describe answers /tandem/v1/describe.
-func (s *Server) describe(w http.ResponseWriter, c *call) error {
-	d := s.cfg.Describe(c.Context())
-	if k := s.cfg.MetricsKeys; k != nil && !opened(k, c.Header) {
+func describe(c *call, cfg Config) error {
+	d := cfg.Describe(c.Context())
+	if k := cfg.MetricsKeys; k != nil && !opened(k, c.Header) {
 		d = d.Bare()
 	}
 	l := tandem.DefaultLimits
-	nodes, reason := cmp.Or(s.cfg.Limits.Nodes, l.Nodes), s.cfg.Loading()
-	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab,
+	nodes, reason := cmp.Or(cfg.Limits.Nodes, l.Nodes), cfg.Loading()
+	out := description{Version: d.Version, Model: cfg.Model.Name, Architecture: cfg.Model.Architecture, Vocabulary: d.Vocab,
 		Context: d.Context,
-		Chat:    s.cfg.Chat != nil, Keyed: s.cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(s.cfg.Defaults),
-		Limits:   limitValues{nodes, nodes, cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width), oai.MostChoices},
-		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
+		Chat:    cfg.Chat != nil, Keyed: cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(cfg.Defaults),
+		Limits:   limitValues{nodes, nodes, cmp.Or(cfg.Limits.Depth, l.Depth), cmp.Or(cfg.Limits.Width, l.Width), oai.MostChoices},
+		Drafters: append([]string{}, cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,
 			Device: p.Device, ISA: p.ISA, Threads: p.Threads, PID: p.PID,
 			Identity: p.Identity, Lineage: p.Lineage, Ways: p.SelfDraftNames(), Protocol: p.Protocol,
 			Counters: p.Counters})
 	}
-	s.reply(w, http.StatusOK, out)
-	return nil
+	return c.reply(out)
 }
 
-func values(d defaults) defaultValues {
+func values(d ask.Defaults) defaultValues {
 	sampling := d.Sampling
 	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK,
 		TopP:          sampling.TopP,
@@ -116,4 +115,19 @@ func values(d defaults) defaultValues {
 			Drafters: append([]string{}, d.Drafters...), Nodes: d.Bounds.Nodes, Width: d.Bounds.Nodes,
 			Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
 			Without: append([]string{}, d.Without.Names()...)}}
+}
+
+// alive is the answer of a server that is well.
+var alive = map[string]string{"status": "ok"}
+
+// ready answers whether requests are answered now.
+func ready(c *call, cfg Config, draining bool) error {
+	h := cfg.Health(c.Context())
+	if draining {
+		h = Health{Reason: "the gateway is shutting down"}
+	}
+	if !h.Ready {
+		return tandem.Errorf("", tandem.Unavailable, "not ready: %s", h.Reason)
+	}
+	return c.reply(alive)
 }

@@ -27,23 +27,6 @@ func fieldSet(names string) map[string]bool {
 	return out
 }
 
-// countCall counts a request that was let in, by its API.
-func (s *Server) countCall(c *call) {
-	if c.dialect != "" {
-		s.cfg.Counters.Add(CountedCalls+c.dialect, 1)
-	}
-}
-
-// countIgnored counts the ignored fields of a request, by its API.
-func (s *Server) countIgnored(c *call) {
-	if c.dialect == "" {
-		return
-	}
-	for _, name := range c.ignored.all {
-		s.cfg.Counters.Add(countedIgnored+c.dialect+"."+countedField(name), 1)
-	}
-}
-
 // countedField returns the name by which an ignored field is counted.
 func countedField(name string) string {
 	name, _, _ = strings.Cut(name, "=") // the kind of a tool that was left out

@@ -34,20 +34,20 @@ func reachOf(l net.Listener, keyed bool) reach {
 }
 
 // checkHost refuses a request with a Host header by which this server must not be called.
-func (s *Server) checkHost(host string) error {
-	if s.reach == anyHost {
+func (d *door) checkHost(host string) error {
+	if d.reach == anyHost {
 		return nil
 	}
 	name, ok := hostName(host)
-	if ok && (name == "localhost" || slices.Contains(s.cfg.Hosts, name)) {
+	if ok && (name == "localhost" || slices.Contains(d.hosts, name)) {
 		return nil
 	}
 	ip, err := netip.ParseAddr(name)
-	if ok && err == nil && (s.reach == namedHost || ip.Unmap().IsLoopback()) {
+	if ok && err == nil && (d.reach == namedHost || ip.Unmap().IsLoopback()) {
 		return nil
 	}
 	want := "localhost, 127.0.0.1, [::1]"
-	if s.reach == namedHost {
+	if d.reach == namedHost {
 		want = "localhost, an address"
 	}
 	return oai.Refusal(http.StatusForbidden, "host_not_allowed",

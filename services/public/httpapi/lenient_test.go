@@ -340,7 +340,7 @@ func FuzzRequests(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s := newServer(c)
+	s := newServer(c, anyHost)
 	f.Fuzz(func(t *testing.T, at uint8, body []byte) {
 		path := paths[int(at)%len(paths)]
 		answer := httptest.NewRecorder()

@@ -16,6 +16,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/answer"
+	"github.com/tandem-llm/tandem/services/public/conversation"
 )
 
 // TestNoTemplate refuses chats of a model without a template, with what to do; completions work.
@@ -82,7 +84,7 @@ func TestDrain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
-	s := &site{server, server.URL()}
+	s := &site{Server: server, url: server.URL()}
 	var wg sync.WaitGroup
 	var answer *http.Response
 	var long string
@@ -188,18 +190,22 @@ func TestDescribe(t *testing.T) {
 func TestLeftAtTheEnd(t *testing.T) {
 	for choices, want := range map[int]error{1: nil, 2: context.Canceled} {
 		ctx, leave := context.WithCancel(t.Context())
-		s := serve(t, written(func(ctx context.Context, _ tandem.Request, _ tandem.Sink) (tandem.Result, error) {
+		g := written(func(ctx context.Context, _ tandem.Request, _ tandem.Sink) (tandem.Result, error) {
 			if choices == 2 {
 				leave()
 			}
 			return tandem.Result{}, ctx.Err() // of the second choice an error, should it begin
-		}), nil)
-		all, ended := []*choice{{first: true}, {}}[:choices], 0
-		err := s.run(ctx, new(call), all, func(*choice) error {
-			ended++
-			leave()
-			return nil
 		})
+		texts := newTextAnswers(Config{Generator: g}, common{}, nil, nil)
+		all, ended := []*choice{{Choice: answer.Choice{First: true}}, {}}[:choices], 0
+		for _, x := range all {
+			x.sink = answer.New(conversation.Output{}, "", func(*answer.Event) error {
+				ended++
+				leave()
+				return nil
+			})
+		}
+		err := texts.run(ctx, new(call), all)
 		if leave(); !errors.Is(err, want) || choices == 1 && ended != 1 {
 			t.Errorf("%d choices: %d ended, %v: want %v", choices, ended, err, want)
 		}

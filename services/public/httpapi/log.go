@@ -1,12 +1,15 @@
 package httpapi
 
 import (
+	"cmp"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/access"
 )
 
@@ -48,9 +51,31 @@ func (l *lineLimit) take(now time.Time) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// logRequest logs one line about a request that has ended. It holds nothing that a client has written but the method, the path of an
+// journal is where requests are logged and counted. Safe for concurrent use.
+type journal struct {
+	*slog.Logger
+	counters *tandem.Counters
+	lines    lineLimit
+	told     told
+}
+
+// called counts a request that was let in, by its API.
+func (j *journal) called(c *call) {
+	if c.api.counted != "" {
+		j.counters.Add(CountedCalls+c.api.counted, 1)
+	}
+}
+
+// ended counts a request that has ended, and logs it under the name of its route.
+func (j *journal) ended(c *call, name string) {
+	status := cmp.Or(c.w.status, http.StatusOK)
+	j.counters.Add("http.requests."+strconv.Itoa(status), 1)
+	j.line(c, name, status)
+}
+
+// line logs one line about a request that has ended. It holds nothing that a client has written but the method, the path of an
 // unknown address and the request's id; what a tenant is called there opens nothing.
-func (s *Server) logRequest(c *call, name string, status int) {
+func (j *journal) line(c *call, name string, status int) {
 	now := time.Now()
 	args := []any{"method", short(c.Method, 20), "path", name, "status", status, "ms", now.Sub(c.begun).Milliseconds()}
 	if name == "" {
@@ -67,17 +92,17 @@ func (s *Server) logRequest(c *call, name string, status int) {
 	}
 	args = append(args, "request", c.id)
 	if quietRoutes[name] && (status < http.StatusBadRequest || status == http.StatusServiceUnavailable) {
-		s.cfg.Log.Debug("request", args...)
+		j.Debug("request", args...)
 		return
 	}
-	skipped, ok := s.lines.take(now)
+	skipped, ok := j.lines.take(now)
 	if !ok {
 		return
 	}
 	if skipped > 0 {
 		args = append(args, "lines_left_out", skipped)
 	}
-	s.cfg.Log.Info("request", args...)
+	j.Info("request", args...)
 }
 
 // short returns at most most bytes of s.
@@ -143,8 +168,8 @@ func (t *told) fresh(all []string) (out []string) {
 	return out
 }
 
-// tellIgnored names the fields that a body's reader has ignored: to the client, and once in the log.
-func (s *Server) tellIgnored(w http.ResponseWriter, c *call) {
+// ignored names the fields that a body's reader has ignored: to the client, once in the log, and in the counters.
+func (j *journal) ignored(c *call) {
 	if len(c.ignored.all) == 0 {
 		return
 	}
@@ -152,9 +177,13 @@ func (s *Server) tellIgnored(w http.ResponseWriter, c *call) {
 	if c.ignored.more {
 		text += ", and more"
 	}
-	w.Header().Set("X-Tandem-Ignored", text)
-	s.countIgnored(c)
-	if fresh := s.told.fresh(c.ignored.all); len(fresh) > 0 {
-		s.cfg.Log.Info("fields without an effect are ignored", "fields", strings.Join(fresh, ", "), "request", c.id)
+	c.w.Header().Set("X-Tandem-Ignored", text)
+	for _, name := range c.ignored.all {
+		if c.api.counted != "" {
+			j.counters.Add(countedIgnored+c.api.counted+"."+countedField(name), 1)
+		}
+	}
+	if fresh := j.told.fresh(c.ignored.all); len(fresh) > 0 {
+		j.Info("fields without an effect are ignored", "fields", strings.Join(fresh, ", "), "request", c.id)
 	}
 }

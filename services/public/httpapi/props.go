@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
@@ -23,17 +22,16 @@ type props struct {
 	Build      string          `json:"build_info"`
 }
 
-// props answers /props.
-func (s *Server) props(w http.ResponseWriter, _ *call) error {
-	d := values(s.cfg.Defaults)
-	p := props{Alias: s.cfg.Model.Name, Path: s.cfg.Model.File, Template: s.cfg.Model.Template, Build: "tandem " + s.cfg.Build,
+func newProps(cfg Config) props {
+	d := values(cfg.Defaults)
+	p := props{Alias: cfg.Model.Name, Path: cfg.Model.File, Template: cfg.Model.Template, Build: "tandem " + cfg.Build,
 		Modalities: map[string]bool{"vision": false, "audio": false}, Caps: map[string]bool{}}
 	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"} {
-		p.Caps[name] = s.cfg.Chat != nil
+		p.Caps[name] = cfg.Chat != nil
 	}
-	p.Settings.Context = s.cfg.Limits.Context
+	p.Settings.Context = cfg.Limits.Context
 	most := d.MaxTokens
-	if m := s.cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {
+	if m := cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {
 		most = m
 	}
 	if most == oai.ToTheEnd {
@@ -42,9 +40,8 @@ func (s *Server) props(w http.ResponseWriter, _ *call) error {
 	p.Settings.Params = llamacpp.Params{Seed: "-1", Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
 		RepeatLast: d.RepeatLast, RepeatPenalty: d.RepeatPenalty, PresencePenalty: d.PresencePenalty,
 		FrequencyPenalty: d.FrequencyPenalty, MaxTokens: most, Predict: most}
-	if seed := s.cfg.Defaults.Seed; seed != nil {
+	if seed := cfg.Defaults.Seed; seed != nil {
 		p.Settings.Params.Seed = json.Number(strconv.FormatUint(*seed, 10))
 	}
-	s.reply(w, http.StatusOK, p)
-	return nil
+	return p
 }

@@ -15,15 +15,18 @@ import (
 
 // Server is an HTTP server that listens already; Run it.
 type Server struct {
-	cfg      Config
 	listener net.Listener
-	reach    reach
 	handler  http.Handler
+	grace    time.Duration
+	common
+}
+
+// common is what the routes of a server have in common.
+type common struct {
 	bodies   *largeBodies
-	answers  *budget.Budget // of answers that are collected
-	draining atomic.Bool
-	lines    lineLimit
-	told     told
+	answers  *budget.Budget // of answers that are sent as a whole
+	log      *journal
+	draining *atomic.Bool
 }
 
 // New listens and prepares a server. Run, or Close if Run is never reached, gives the address back. Errors: Invalid
@@ -42,15 +45,22 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newServer(c)
-	s.listener, s.reach = newLimited(l, c.MaxConns, c.Counters, c.Log), reachOf(l, c.Keys != nil)
+	s := newServer(c, reachOf(l, c.Keys != nil))
+	s.listener = newLimited(l, c.MaxConns, c.Counters, c.Log)
 	return s, nil
 }
 
 // newServer returns a server that does not listen.
-func newServer(c Config) *Server {
-	s := &Server{cfg: c, bodies: newBodies(), answers: budget.New(allAnswers)}
-	s.handler = s.routes()
+func newServer(c Config, hosts reach) *Server {
+	s := &Server{grace: c.Grace, common: common{newBodies(), budget.New(allAnswers), &journal{Logger: c.Log, counters: c.Counters},
+		new(atomic.Bool)}}
+	t := &router{routes: map[string]route{}, door: door{hosts, c.Hosts, c.Origins, c.Keys}, log: s.log, stall: c.Stall}
+	for _, r := range table(c, s.common) {
+		t.routes[r.path] = r
+	}
+	if s.handler = t; c.Wrap != nil {
+		s.handler = c.Wrap(t)
+	}
 	return s
 }
 
@@ -76,10 +86,9 @@ func (s *Server) Run(ctx context.Context) error {
 	life, kill := context.WithCancelCause(context.Background())
 	defer kill(nil)
 	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return life }, ErrorLog: quiet(s.cfg.Log),
+		BaseContext: func(net.Listener) context.Context { return life }, ErrorLog: quiet(s.log.Logger),
 		ConnState: state, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, guestKey{},
-				c)
+			return context.WithValue(ctx, guestKey{}, c)
 		}}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(s.listener) }()
@@ -90,7 +99,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
-	if !within(s.cfg.Grace, server.Shutdown) {
+	if !within(s.grace, server.Shutdown) {
 		kill(tandem.Errorf(op, tandem.Unavailable, "the gateway is shutting down"))
 		if !within(time.Second, server.Shutdown) {
 			_ = server.Close()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/text/calls"
@@ -220,6 +221,7 @@ var testDefaults = ask.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}
 type site struct {
 	*Server
 	url string
+	cfg Config
 }
 
 // serve runs a server of g until the test ends; change may change its configuration.
@@ -227,7 +229,7 @@ func serve(t testing.TB, g tandem.Generator, change func(*Config)) *site {
 	t.Helper()
 	cfg := Config{Listen: "127.0.0.1:0", Generator: g, Model: Model{Name: "gopher", Architecture: "llama",
 		Created: time.Unix(1700000000, 0)},
-		Defaults: testDefaults, Limits: limits, Vocab: alphabet{}, Chat: lines{}, Counters: new(tandem.Counters)}
+		Defaults: testDefaults, Limits: limits, Vocab: alphabet{}, Chat: lines{}, Counters: new(tandem.Counters), Texts: budget.NewTexts()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -247,7 +249,7 @@ func serve(t testing.TB, g tandem.Generator, change func(*Config)) *site {
 		cancel()
 		work.Wait()
 	})
-	return &site{s, s.URL()}
+	return &site{s, s.URL(), cfg}
 }
 
 // ask sends a request as curl does, and returns the answer.

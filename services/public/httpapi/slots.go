@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"net/http"
 	"slices"
 	"sync"
 
@@ -113,16 +112,16 @@ func (m *Monitor) Slots() []Slot {
 
 // slots answers /slots. What others ask for is not told, nor how often they have asked: only that their places are taken. Where metrics
 // have keys of their own, only those tell even that; others learn from the status 503 alone that no place is free.
-func (s *Server) slots(w http.ResponseWriter, c *call) error {
+func slots(c *call, cfg Config) error {
 	var all []Slot
-	if s.cfg.Slots != nil {
-		all = s.cfg.Slots()
+	if cfg.Slots != nil {
+		all = cfg.Slots()
 	}
 	out, free := []llamacpp.Slot{}, false
-	told := s.cfg.MetricsKeys == nil || opened(s.cfg.MetricsKeys, c.Header)
+	told := cfg.MetricsKeys == nil || opened(cfg.MetricsKeys, c.Header)
 	for i, x := range all {
 		own := x.Busy && x.Request.Tenant == c.tenant
-		slot := llamacpp.Slot{ID: i, Task: -1, Context: s.cfg.Limits.Context, Busy: own || x.Busy && told}
+		slot := llamacpp.Slot{ID: i, Task: -1, Context: cfg.Limits.Context, Busy: own || x.Busy && told}
 		free = free || !x.Busy
 		if own {
 			slot.Task = x.Task
@@ -135,6 +134,5 @@ func (s *Server) slots(w http.ResponseWriter, c *call) error {
 	if !free && c.URL.Query().Get("fail_on_no_slot") != "" {
 		return tandem.Errorf("", tandem.Unavailable, "no slot is free: %d sessions run", len(out))
 	}
-	s.reply(w, http.StatusOK, out)
-	return nil
+	return c.reply(out)
 }

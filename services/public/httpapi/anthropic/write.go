@@ -1,108 +1,243 @@
 package anthropic
 
 import (
+	crand "crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"net/http"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/answer"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
 
-// Usage counts tokens; input tokens without those that were found in the cache.
-type Usage struct {
+// usage counts tokens; input tokens without those that were found in the cache.
+type usage struct {
 	Input   int `json:"input_tokens"`
 	Created int `json:"cache_creation_input_tokens"`
 	Cached  int `json:"cache_read_input_tokens"`
 	Output  int `json:"output_tokens"`
 }
 
-// NewUsage returns the usage of a generation.
-func NewUsage(r tandem.Result) Usage {
-	return Usage{Input: r.PromptTokens - r.CachedTokens, Cached: r.CachedTokens, Output: r.OutputTokens}
+func newUsage(r tandem.Result) usage {
+	return usage{Input: r.PromptTokens - r.CachedTokens, Cached: r.CachedTokens, Output: r.OutputTokens}
 }
 
-// Message is an answer.
-type Message struct {
-	ID           string  `json:"id"`
-	Type         string  `json:"type"` // "message"
-	Role         string  `json:"role"`
-	Model        string  `json:"model"`
-	Content      []Block `json:"content"`
-	StopReason   *string `json:"stop_reason"`
-	StopSequence *string `json:"stop_sequence"`
-	Usage        Usage   `json:"usage"`
+// reply is an answer.
+type reply struct {
+	ID           string    `json:"id"`
+	Type         string    `json:"type"` // "message"
+	Role         string    `json:"role"`
+	Model        string    `json:"model"`
+	Content      []content `json:"content"`
+	StopReason   *string   `json:"stop_reason"`
+	StopSequence *string   `json:"stop_sequence"`
+	Usage        usage     `json:"usage"`
 }
 
-// Block is a part of an answer; only the fields of its type are there.
-type Block struct {
+// content is a block of an answer, or a piece of one; only the fields of its type are there.
+type content struct {
 	Type      string          `json:"type"`
 	Text      *string         `json:"text,omitempty"`
 	Thinking  *string         `json:"thinking,omitempty"`
+	JSON      *string         `json:"partial_json,omitempty"`
 	Signature *string         `json:"signature,omitempty"`
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name,omitempty"`
 	Input     json.RawMessage `json:"input,omitempty"`
 }
 
-// Text returns a block of text, Thought one of a thought, Call one of a call.
-func Text(s string) Block { return Block{Type: "text", Text: &s} }
-
-// Thought returns a block of what the model has thought. It needs no signature: whoever sends it back is believed.
-func Thought(s string) Block { return Block{Type: "thinking", Thinking: &s, Signature: new(string)} }
-
-// Call returns a block of a call of a tool.
-func Call(id, name string, input json.RawMessage) Block {
-	return Block{Type: "tool_use", ID: id, Name: name, Input: input}
+// textBlock returns a block of text, thought one of a thought, toolUse one of a call. A thought needs no signature: whoever sends it back
+// is believed.
+func textBlock(s string) content { return content{Type: "text", Text: &s} }
+func thought(s string) content {
+	return content{Type: "thinking", Thinking: &s, Signature: new(string)}
+}
+func toolUse(name, input string) content {
+	b := make([]byte, 12)
+	_, _ = crand.Read(b)
+	return content{Type: "tool_use", ID: "toolu_" + hex.EncodeToString(b), Name: name, Input: json.RawMessage(input)}
 }
 
-// Event is one event of a stream; only the fields of its type are there.
-type Event struct {
+// event is one event of a stream; only the fields of its type are there.
+type event struct {
 	Type    string   `json:"type"`
-	Message *Message `json:"message,omitempty"`
+	Message *reply   `json:"message,omitempty"`
 	Index   *int     `json:"index,omitempty"`
-	Block   *Block   `json:"content_block,omitempty"`
-	Delta   any      `json:"delta,omitempty"`
-	Usage   *Usage   `json:"usage,omitempty"`
+	Block   *content `json:"content_block,omitempty"`
+	Delta   any      `json:"delta,omitempty"` // content or stop
+	Usage   *usage   `json:"usage,omitempty"`
 }
 
-// TextDelta, ThoughtDelta and InputDelta add to the block that is open.
-type (
-	TextDelta struct {
-		Type string `json:"type"` // "text_delta"
-		Text string `json:"text"`
-	}
-	ThoughtDelta struct {
-		Type     string `json:"type"` // "thinking_delta"
-		Thinking string `json:"thinking"`
-	}
-	InputDelta struct {
-		Type string `json:"type"` // "input_json_delta"
-		JSON string `json:"partial_json"`
-	}
-	SignatureDelta struct {
-		Type      string `json:"type"` // "signature_delta"
-		Signature string `json:"signature"`
-	}
-)
-
-// StopDelta ends a message.
-type StopDelta struct {
-	StopReason   string  `json:"stop_reason"`
-	StopSequence *string `json:"stop_sequence"`
+// stop ends a message.
+type stop struct {
+	Reason   string  `json:"stop_reason"`
+	Sequence *string `json:"stop_sequence"` // the client's that ended it
 }
 
-// StopReason returns why an answer with that many calls ended, in this API's words, and the client's stop sequence if one ended it.
-func StopReason(r tandem.Result, calls int) (reason string, sequence *string) {
+// newStop returns why an answer with that many calls ended, in this API's words.
+func newStop(r *tandem.Result, calls int) stop {
 	switch {
 	case r.Finish == tandem.FinishLength:
-		return "max_tokens", nil
+		return stop{"max_tokens", nil}
 	case calls > 0:
-		return "tool_use", nil
+		return stop{"tool_use", nil}
 	case r.Stopped != "":
-		return "stop_sequence", &r.Stopped
+		return stop{"stop_sequence", &r.Stopped}
 	}
-	return "end_turn", nil
+	return stop{"end_turn", nil}
 }
+
+// Writer writes the answer to a request of the Messages API: blocks, one after another.
+type Writer struct {
+	Stream *sse.Stream // nil: the answer is sent as a whole
+
+	head   reply
+	whole  answer.Whole
+	opened bool   // the client knows that the request was taken
+	open   string // the type of the block that is open, "" for none
+	index  int    // of the next block
+}
+
+// NewWriter returns the writer of an answer of a model, whose id ends with name, to a stream or, if that is nil, as a whole.
+func NewWriter(name, model string, to *sse.Stream) *Writer {
+	return &Writer{Stream: to, head: reply{ID: "msg_" + name, Type: "message", Role: "assistant", Model: model, Content: []content{}}}
+}
+
+// Sink returns what takes the events of the only choice.
+func (w *Writer) Sink(of *answer.Choice) func(*answer.Event) error {
+	if w.Stream == nil {
+		return w.whole.Add
+	}
+	w.head.Usage.Input = len(of.Request.Tokens)
+	return w.event
+}
+
+// Body returns an answer that is sent as a whole.
+func (w *Writer) Body() any {
+	m, all := w.head, &w.whole
+	if all.Thought.Len() > 0 {
+		m.Content = append(m.Content, thought(all.Thought.String()))
+	}
+	if all.Text.Len() > 0 {
+		m.Content = append(m.Content, textBlock(all.Text.String()))
+	}
+	for _, t := range all.Calls {
+		m.Content = append(m.Content, toolUse(t.Name, t.Arguments))
+	}
+	end := newStop(&all.Result, len(all.Calls))
+	m.StopReason, m.StopSequence, m.Usage = &end.Reason, end.Sequence, newUsage(all.Result)
+	return m
+}
+
+// Open sends, once, the event by which a client knows that its request was taken. From then on pings show that the stream is alive: before
+// it, comments, because no event of this API comes before message_start.
+func (w *Writer) Open() error {
+	if w.opened || w.Stream == nil {
+		return nil
+	}
+	w.opened = true
+	if err := w.send(event{Type: "message_start", Message: &w.head}); err != nil {
+		return err
+	}
+	ping := func() error { return w.Stream.Send("ping", event{Type: "ping"}) }
+	w.Stream.Alive(ping)
+	if w.Stream.Resumed() {
+		return nil // an error may still have a status
+	}
+	return ping()
+}
+
+// event sends an event of the answer.
+func (w *Writer) event(e *answer.Event) error {
+	block := content{}
+	switch e.Kind {
+	case answer.Started:
+		return w.Open()
+	case answer.Ended:
+		return w.last(e)
+	case answer.Call:
+		if err := w.shut(); err != nil {
+			return err
+		}
+		return w.begin(toolUse(e.Text, "{}"))
+	case answer.Text:
+		block = textBlock("")
+	case answer.Thought:
+		block = thought("")
+	case answer.Arguments:
+		block = content{Type: "tool_use"}
+	}
+	if e.Text == "" {
+		return nil
+	}
+	if w.open != block.Type {
+		if err := w.shut(); err != nil {
+			return err
+		}
+		if err := w.begin(block); err != nil {
+			return err
+		}
+	}
+	_, err := w.Stream.Delta(0, 0, "content_block_delta", e.Text, func(rest string) any {
+		d := content{Type: "text_delta", Text: &rest}
+		switch e.Kind {
+		case answer.Thought:
+			d = content{Type: "thinking_delta", Thinking: &rest}
+		case answer.Arguments:
+			d = content{Type: "input_json_delta", JSON: &rest}
+		}
+		return event{Type: "content_block_delta", Index: &w.index, Delta: d}
+	})
+	return err
+}
+
+func (w *Writer) send(e event) error {
+	_, err := w.Stream.Step(0, 0, e.Type, e)
+	return err
+}
+
+// begin opens a block.
+func (w *Writer) begin(block content) error {
+	w.open = block.Type
+	return w.send(event{Type: "content_block_start", Index: &w.index, Block: &block})
+}
+
+// shut ends the block that is open.
+func (w *Writer) shut() error {
+	if w.open == "" {
+		return nil
+	}
+	if w.open == "thinking" {
+		signed := content{Type: "signature_delta", Signature: new(string)}
+		if err := w.send(event{Type: "content_block_delta", Index: &w.index, Delta: signed}); err != nil {
+			return err
+		}
+	}
+	err := w.send(event{Type: "content_block_stop", Index: &w.index})
+	w.open = ""
+	w.index++
+	return err
+}
+
+// last sends the end of the answer.
+func (w *Writer) last(e *answer.Event) error {
+	if err := w.shut(); err != nil {
+		return err
+	}
+	usage := newUsage(*e.Result)
+	if err := w.send(event{Type: "message_delta", Usage: &usage, Delta: newStop(e.Result, e.Calls)}); err != nil {
+		return err
+	}
+	return w.Stream.Final("message_stop", event{Type: "message_stop"})
+}
+
+// End ends a stream, of which nothing is left to tell.
+func (w *Writer) End() error { return nil }
+
+// Fail ends a stream with an error.
+func (w *Writer) Fail(e *oai.Error) error { return w.Stream.Last("error", Error(e), nil) }
 
 // Error returns an error's body.
 func Error(e *oai.Error) any {

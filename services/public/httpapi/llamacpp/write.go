@@ -115,8 +115,8 @@ func (a Answer) Ended(r tandem.Result, word string, window int) Answer {
 	return a
 }
 
-// Only returns v with those of its fields alone, as response_fields names them: "a/b" is field b of a. Nil names are all.
-func Only(names []string, v any) any {
+// only returns v with those of its fields alone, as response_fields names them: "a/b" is field b of a. Nil names are all.
+func only(names []string, v any) any {
 	if names == nil {
 		return v
 	}

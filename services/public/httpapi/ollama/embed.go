@@ -111,15 +111,19 @@ type Embeddings struct {
 	Prompt  int         `json:"prompt_eval_count"`
 }
 
-// NewEmbeddings returns an answer that took so long.
-func NewEmbeddings(model string, made tandem.Embedded, total time.Duration) Embeddings {
-	if made.Vectors == nil {
+// NewEmbeddings returns the answer of /api/embed, which took so long, or of the older /api/embeddings, which is one vector.
+func NewEmbeddings(model string, made tandem.Embedded, total time.Duration, older bool) any {
+	switch all := made.Vectors; {
+	case older && len(all) == 0:
+		return oldEmbedding{[]float32{}}
+	case older:
+		return oldEmbedding{all[0]}
+	case all == nil:
 		made.Vectors = [][]float32{}
 	}
 	return Embeddings{Model: model, Vectors: made.Vectors, Total: int64(total), Prompt: made.Tokens}
 }
 
-// OldEmbedding is what /api/embeddings answers.
-type OldEmbedding struct {
+type oldEmbedding struct {
 	Vector []float32 `json:"embedding"`
 }

@@ -3,9 +3,9 @@ package ollama
 import (
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/answer"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -45,10 +45,10 @@ type Call struct {
 	} `json:"function"`
 }
 
-// NewCall returns a call, whose arguments are a JSON object.
-func NewCall(id string, index int, name, arguments string) Call {
-	c := Call{ID: id}
-	c.Function.Index, c.Function.Name, c.Function.Arguments = index, name, json.RawMessage(arguments)
+// newCall returns a call, whose arguments are a JSON object.
+func newCall(index int, t answer.Tool) Call {
+	c := Call{ID: t.ID}
+	c.Function.Index, c.Function.Name, c.Function.Arguments = index, t.Name, json.RawMessage(t.Arguments)
 	return c
 }
 
@@ -60,12 +60,6 @@ type Figures struct {
 	PromptTime int64 `json:"prompt_eval_duration"`
 	Output     int   `json:"eval_count"`
 	OutputTime int64 `json:"eval_duration"`
-}
-
-// NewFigures returns the figures of a generation that took so long in all.
-func NewFigures(r tandem.Result, total time.Duration) *Figures {
-	return &Figures{Total: int64(total), Prompt: r.PromptTokens, PromptTime: int64(r.Stats.Prefill), Output: r.OutputTokens,
-		OutputTime: int64(r.Stats.Decode)}
 }
 
 // Model is an entry of /api/tags and /api/ps.

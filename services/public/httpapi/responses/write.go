@@ -25,8 +25,8 @@ type Response struct {
 	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
 }
 
-// NewResponse returns the beginning of an answer.
-func NewResponse(id, model string, created int64, e Echo) Response {
+// newResponse returns the beginning of an answer.
+func newResponse(id, model string, created int64, e Echo) Response {
 	for _, raw := range []*json.RawMessage{&e.Instructions, &e.ToolChoice} {
 		if len(*raw) == 0 {
 			*raw = json.RawMessage("null")
@@ -37,15 +37,6 @@ func NewResponse(id, model string, created int64, e Echo) Response {
 	}
 	return Response{ID: id, Object: "response", Created: created, Status: "in_progress", Model: model, Output: []Item{},
 		Truncation: "disabled", Echo: e}
-}
-
-// Ended returns r with its end; thoughts are tokens.
-func (r Response) Ended(x tandem.Result, thoughts int, output []Item) Response {
-	r.Status, r.Output, r.Usage, r.Tandem = "completed", output, NewUsage(x, thoughts), oai.Repeated(x)
-	if x.Finish == tandem.FinishLength {
-		r.Status, r.Incomplete = "incomplete", &Incomplete{"max_output_tokens"}
-	}
-	return r
 }
 
 // Failure is why an answer failed, Incomplete why it is not complete.
@@ -80,8 +71,8 @@ type Usage struct {
 	Total int `json:"total_tokens"`
 }
 
-// NewUsage returns the usage of a generation with so many tokens of thoughts.
-func NewUsage(x tandem.Result, thoughts int) *Usage {
+// newUsage returns the usage of a generation with so many tokens of thoughts.
+func newUsage(x *tandem.Result, thoughts int) *Usage {
 	u := &Usage{Input: x.PromptTokens, Output: x.OutputTokens, Total: x.PromptTokens + x.OutputTokens}
 	u.InputDetails.Cached, u.OutputDetails.Reasoning = x.CachedTokens, thoughts
 	return u
@@ -109,12 +100,6 @@ type Part struct {
 	Annotations []any  `json:"annotations,omitzero"`
 	Logprobs    []any  `json:"logprobs,omitzero"`
 }
-
-// Text returns a message's part, Thought one of what the model has thought.
-func Text(s string) Part { return Part{"output_text", s, []any{}, []any{}} }
-
-// Thought returns a part of what the model has thought.
-func Thought(s string) Part { return Part{Type: "reasoning_text", Text: s} }
 
 // Event is one event of a stream; only the fields of its type are there.
 type Event struct {

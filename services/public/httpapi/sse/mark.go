@@ -1,0 +1,200 @@
+package sse
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/answer"
+)
+
+// A stream that broke off can be taken up again, at this gateway or at another one of the same model: each event of OpenAI's and
+// Anthropic's APIs has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made
+// again, which its request and seed determine, and what the client has is left out. So nothing of a request is kept anywhere.
+
+// Mark says where a stream stands. Its text is the id of an event.
+type Mark struct {
+	Digest  string // of the request, by Digest
+	Created int64  // Unix time
+	Seed    uint64 // of the first choice
+	Resumed bool   // it was parsed
+
+	identity string // the beginning of its digest; "" before a choice has started
+	at       []place
+}
+
+// place is how much of a choice was sent, in a measure that does not depend on how the text was divided into events.
+type place struct {
+	text   int // bytes, and 1 for each of: a chat's first chunk, the beginning of a call, the last chunk; every event that is no delta
+	tokens int // in log-probabilities and reports; where an answer is one choice, events, which the Responses API numbers
+}
+
+const (
+	digestChars   = 12 // of the hexadecimal form
+	identityChars = 8
+	mostChoices   = 1 << 16 // in an id
+)
+
+func hashed(chars int, format string, args ...any) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
+	return hex.EncodeToString(sum[:])[:chars]
+}
+
+// Digest returns the beginning of the digest of a path and a body's digest.
+func Digest(path string, body []byte) string { return hashed(digestChars, "%s\n%s", path, body) }
+
+// Made returns 24 digits that follow from a name and a number.
+func Made(name string, n int) string { return hashed(24, "%s %d", name, n) }
+
+// String returns the mark as the id of an event.
+func (m *Mark) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s-%x-%x-%s-", m.Digest, m.Created, m.Seed, m.identity)
+	for i, p := range m.at {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(p.text))
+		if p.tokens > 0 {
+			b.WriteString("." + strconv.Itoa(p.tokens))
+		}
+	}
+	return b.String()
+}
+
+// ParseMark is the inverse of String.
+func ParseMark(id string) (*Mark, bool) {
+	parts := strings.Split(id, "-")
+	if len(parts) != 5 || len(parts[0]) != digestChars || len(parts[3]) != 0 && len(parts[3]) != identityChars {
+		return nil, false
+	}
+	m := &Mark{Digest: parts[0], identity: parts[3], Resumed: true}
+	created, err := strconv.ParseInt(parts[1], 16, 64)
+	seed, err2 := strconv.ParseUint(parts[2], 16, 64)
+	if err != nil || err2 != nil || strings.Count(parts[4], ",") >= mostChoices {
+		return nil, false
+	}
+	m.Created, m.Seed = created, seed
+	for p := range strings.SplitSeq(parts[4], ",") {
+		text, tokens, both := strings.Cut(p, ".")
+		if !both {
+			tokens = "0"
+		}
+		t, err := strconv.ParseUint(text, 10, 31)
+		n, err2 := strconv.ParseUint(tokens, 10, 31)
+		if err != nil || err2 != nil {
+			return nil, false
+		}
+		m.at = append(m.at, place{int(t), int(n)})
+	}
+	return m, true
+}
+
+// Choices returns how many choices a stream has that is taken up again.
+func (m *Mark) Choices() int { return len(m.at) }
+
+// Name returns the part of the answer's id that is made up: the same for all parts of a stream.
+func (m *Mark) Name() string { return hashed(24, "%s %d %d", m.Digest, m.Created, m.Seed) }
+
+// Stream sends the events of an answer, without those that the client has of each choice. Each choice has a goroutine of its own.
+type Stream struct {
+	*Writer
+	mu       sync.Mutex // of mark: places change while events are written
+	mark     *Mark      // nil: events have no ids, and all are sent
+	had      []answer.Had
+	numbered bool
+}
+
+// NewStream returns the stream of an answer with so many choices that goes on behind a mark, which must have as many or be new. Nil: it
+// cannot be taken up again. numbered: there is one choice, and its mark counts events in place of tokens.
+func NewStream(w http.ResponseWriter, stall, ping time.Duration, m *Mark, choices int, numbered bool) *Stream {
+	s := &Stream{Writer: New(w, stall, ping), mark: m, had: make([]answer.Had, choices), numbered: numbered}
+	if m != nil && !m.Resumed {
+		m.at = make([]place, choices)
+	}
+	for i := range s.had {
+		if m != nil {
+			s.had[i] = answer.Had{Text: m.at[i].text, Tokens: m.at[i].tokens}
+		}
+	}
+	return s
+}
+
+// Resumed reports whether the client has the beginning of the stream.
+func (s *Stream) Resumed() bool { return s.mark != nil && s.mark.Resumed }
+
+// Events returns how many events the client has of the only choice of a numbered stream.
+func (s *Stream) Events() int { return s.had[0].Tokens }
+
+// Output returns an output of a choice without the tokens that the client has.
+func (s *Stream) Output(choice int, d tandem.Delta) tandem.Delta { return s.had[choice].Output(d) }
+
+// id returns what moves a choice's place when its event is written, and returns the event's id; nil if events have none.
+func (s *Stream) id(choice, text, tokens int) func() string {
+	if s.mark == nil {
+		return nil
+	}
+	if s.numbered {
+		tokens = 1
+	}
+	return func() string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		at := &s.mark.at[choice]
+		at.text, at.tokens = at.text+text, at.tokens+tokens
+		return s.mark.String()
+	}
+}
+
+// Step sends an event of a choice that is no delta, with so many tokens, unless the client has it.
+func (s *Stream) Step(choice, tokens int, kind string, e any) (sent bool, err error) {
+	if s.had[choice].Skip(1) == 1 {
+		return false, nil
+	}
+	return true, s.SendAt(kind, e, s.id(choice, 1, tokens))
+}
+
+// Final is Step of an event behind which nothing comes.
+func (s *Stream) Final(kind string, e any) error {
+	if s.had[0].Skip(1) == 1 {
+		return nil
+	}
+	return s.Last(kind, e, s.id(0, 1, 0))
+}
+
+// Beat sends an event that is neither text nor one that the client counts as such: it shows that the stream is alive.
+func (s *Stream) Beat(kind string, e any) error { return s.SendAt(kind, e, s.id(0, 0, 0)) }
+
+// Delta sends the rest of a choice's text behind what the client has, with so many tokens, by a function that makes its event. It sends
+// nothing if there is neither a rest nor a token, unless the text was empty from the beginning.
+func (s *Stream) Delta(choice, tokens int, kind, text string, event func(rest string) any) (sent bool, err error) {
+	h := &s.had[choice]
+	empty := text == "" && h.Text == 0 && !s.numbered
+	rest := h.Rest(text)
+	if rest == "" && tokens == 0 && !empty {
+		return false, nil
+	}
+	return true, s.SendAt(kind, event(rest), s.id(choice, len(rest), tokens))
+}
+
+// By checks that a choice is computed as the stream began. Errors: Invalid.
+func (s *Stream) By(identity tandem.Identity) error {
+	if s.mark == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine := hashed(identityChars, "%s", identity)
+	if s.mark.identity != "" && s.mark.identity != mine {
+		return tandem.Errorf("http", tandem.Invalid, "Last-Event-ID is of a stream that other arithmetic or another model computed "+
+			"(this is %s): ask without it, for a new text", identity)
+	}
+	s.mark.identity = mine
+	return nil
+}
