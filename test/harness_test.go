@@ -37,7 +37,7 @@ var (
 )
 
 // mayBeSlow skips a test unless -slow or -long asks for it. A slow test builds the program anew, or runs it where a stranger's machine
-// cannot: in containers, beside a browser or Jaeger, under qemu; or it takes long, and others look at the same more briefly. `make slow`
+// cannot: in containers, beside Jaeger, under qemu; or it takes long, and others look at the same more briefly. `make slow`
 // and `.ci/run nightly` run all tests that call this or a function that does: slowTests finds them by that.
 func mayBeSlow(t *testing.T) {
 	t.Helper()

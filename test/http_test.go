@@ -1,9 +1,11 @@
 package test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,9 +20,6 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/test/testkit"
-
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 )
 
 // freeAddr returns an address of loopback that nobody listens on.
@@ -83,12 +82,13 @@ func (g *webGroup) ask(t testing.TB, method, path, body string) (int, string) {
 	return a.StatusCode, string(all)
 }
 
-// completion is the part of an answer of /v1/completions that tests look at.
+// completion is the part of an answer that tests look at, or of a chunk of one.
 type completion struct {
 	Choices []struct {
-		Text     string
-		Finish   string `json:"finish_reason"`
-		Logprobs struct {
+		Text           string                   // of a completion
+		Message, Delta struct{ Content string } // of a chat
+		Finish         string                   `json:"finish_reason"`
+		Logprobs       struct {
 			Tokens   []string
 			LogProbs []float64            `json:"token_logprobs"`
 			Top      []map[string]float64 `json:"top_logprobs"`
@@ -125,36 +125,50 @@ func (g *webGroup) complete(t testing.TB, body map[string]any) (c completion) {
 	return c
 }
 
+// chunks hands over each chunk of a stream, which must end as one that is whole.
+func chunks(stream io.Reader, each func(completion)) error {
+	for in := bufio.NewScanner(stream); in.Scan(); {
+		data, ok := strings.CutPrefix(in.Text(), "data: ")
+		var c completion
+		switch {
+		case !ok:
+		case data == "[DONE]":
+			return nil
+		case strings.HasPrefix(data, `{"error"`) || json.Unmarshal([]byte(data), &c) != nil:
+			return errors.New(data)
+		default:
+			each(c)
+		}
+	}
+	return io.ErrUnexpectedEOF
+}
+
 const story = "// Package heap provides heap operations for any type"
 
-// TestHTTP asks the real processes over HTTP: with OpenAI's client, as curl does, and beside gRPC.
+// TestHTTP asks the real processes over HTTP, as curl does, and beside gRPC. The tests in test/clients ask with OpenAI's client.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	g := upWeb(t, template)
-	oc := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
 
-	t.Run("official client", func(t *testing.T) {
-		p := openai.ChatCompletionNewParams{Model: "gopher-19m-q8_0", Seed: openai.Int(5), MaxTokens: openai.Int(40),
-			Temperature: openai.Float(0.8),
-			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("You write Go."),
-				openai.UserMessage("func main() {")}}
-		a, err := oc.Chat.Completions.New(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
+	t.Run("a chat, whole and streamed", func(t *testing.T) {
+		body := `{"messages":[{"role":"system","content":"You write Go."},{"role":"user","content":"func main() {"}],` +
+			`"seed":5,"max_tokens":40,"temperature":0.8%s}`
+		var whole, last completion
+		_, all := g.ask(t, "POST", "/v1/chat/completions", fmt.Sprintf(body, ""))
+		if err := json.Unmarshal([]byte(all), &whole); err != nil || len(whole.Choices) != 1 {
+			t.Fatalf("%s: %v", all, err)
 		}
-		p.StreamOptions.IncludeUsage = openai.Bool(true)
-		st := oc.Chat.Completions.NewStreaming(t.Context(), p)
-		var acc openai.ChatCompletionAccumulator
-		for st.Next() {
-			acc.AddChunk(st.Current())
-		}
-		if err := st.Err(); err != nil {
-			t.Fatal(err)
-		}
-		if a.Choices[0].Message.Content == "" || acc.Choices[0].Message.Content != a.Choices[0].Message.Content ||
-			acc.Usage.CompletionTokens != a.Usage.CompletionTokens {
-			t.Errorf("streamed %q with %+v, whole %q with %+v", acc.Choices[0].Message.Content, acc.Usage, a.Choices[0].Message.Content,
-				a.Usage)
+		text := ""
+		_, all = g.ask(t, "POST", "/v1/chat/completions", fmt.Sprintf(body, `,"stream":true,"stream_options":{"include_usage":true}`))
+		err := chunks(strings.NewReader(all), func(c completion) {
+			for _, choice := range c.Choices {
+				text += choice.Delta.Content
+			}
+			last = c
+		})
+		if want := whole.Choices[0].Message.Content; err != nil || want == "" || text != want ||
+			last.Usage.Completion != whole.Usage.Completion {
+			t.Errorf("streamed %q with %+v (%v), whole %q with %+v", text, last.Usage, err, want, whole.Usage)
 		}
 		status, prompt := g.ask(t, "POST", "/apply-template",
 			`{"messages":[{"role":"system","content":"You write Go."},{"role":"user","content":"func main() {"}]}`)
@@ -311,14 +325,9 @@ func stopsAcrossChunks(t *testing.T, g *webGroup) {
 		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":40,"temperature":0,"stop":%q,"stream":true}`, story, sequence)
 		_, all := g.ask(t, "POST", "/v1/completions", body)
 		streamed := ""
-		for _, line := range strings.Split(all, "\n") {
-			var c completion
-			if data, ok := strings.CutPrefix(line, "data: {"); ok && json.Unmarshal([]byte("{"+data), &c) == nil {
-				streamed += c.Choices[0].Text
-			}
-		}
-		if want := text[:strings.Index(text, sequence)]; streamed != want {
-			t.Errorf("stop %q, streamed: %q, want %q", sequence, streamed, want)
+		err := chunks(strings.NewReader(all), func(c completion) { streamed += c.Choices[0].Text })
+		if want := text[:strings.Index(text, sequence)]; err != nil || streamed != want {
+			t.Errorf("stop %q, streamed: %q (%v), want %q", sequence, streamed, err, want)
 		}
 	}
 }
@@ -417,22 +426,22 @@ func TestHTTPTermUnderLoad(t *testing.T) {
 	begun := 0
 	for range 6 {
 		wg.Go(func() {
-			st := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
-			s := st.Completions.NewStreaming(context.Background(), openai.CompletionNewParams{Model: "gopher-19m-q8_0",
-				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200),
-				Temperature: openai.Float(0)},
-				option.WithJSONSet("ignore_eos", true))
 			text := ""
-			for s.Next() {
-				if text == "" {
-					mu.Lock()
-					begun++
-					mu.Unlock()
-				}
-				text += s.Current().Choices[0].Text
+			a, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(fmt.Sprintf(
+				`{"prompt":%q,"max_tokens":200,"temperature":0,"ignore_eos":true,"stream":true}`, story)))
+			if err == nil {
+				err = chunks(a.Body, func(c completion) {
+					if text == "" {
+						mu.Lock()
+						begun++
+						mu.Unlock()
+					}
+					text += c.Choices[0].Text
+				})
+				a.Body.Close()
 			}
-			if s.Err() != nil || text != want {
-				t.Errorf("ended with %v after %q", s.Err(), text)
+			if err != nil || text != want {
+				t.Errorf("ended with %v after %q", err, text)
 			}
 		})
 	}

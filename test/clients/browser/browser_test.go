@@ -1,4 +1,5 @@
-package test
+// Package browser opens the playground in a browser: served by a fake gateway, which streams what a test tells it, and by the real program.
+package browser
 
 import (
 	"context"
@@ -22,14 +23,17 @@ import (
 )
 
 var (
-	pictures = flag.String("pictures", "", "directory in which the playground's tests leave screenshots")
-	target   = flag.String("target", "", "another target model for the playground's test of the real program")
+	slow     = flag.Bool("slow", false, "run the tests: all of them are slow")
+	pictures = flag.String("pictures", "", "directory in which the tests leave screenshots")
+	target   = flag.String("target", "", "another target model for the test of the real program")
 )
 
 // browserPath returns the path of a browser, or skips the test.
 func browserPath(t *testing.T) string {
 	t.Helper()
-	mayBeSlow(t)
+	if !*slow {
+		t.Skip("slow: make slow runs it")
+	}
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} { // as test/scripts/chromium
 		if path, err := exec.LookPath(name); err == nil {
 			return path

@@ -1,10 +1,12 @@
-package test
+package browser
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,29 +17,89 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// realUp starts the program as people do, with all shipped drafts, and returns it once it serves.
-func realUp(t *testing.T, w *world, grpc, http string) *exec.Cmd {
+// world is where the real program runs: folders of its own, and a mark in the environment by which its processes are found.
+type world struct {
+	t       *testing.T
+	program string
+	folder  string // for what is temporary
+	home    string // for sockets and secrets
+}
+
+// newWorld builds the program. At the end of the test nothing of it may be left.
+func newWorld(t *testing.T) *world {
 	t.Helper()
-	args := []string{"up", "--listen", grpc, "--http", http, "--json"}
+	w := &world{t: t, program: filepath.Join(t.TempDir(), "tandem")}
+	for _, dir := range []*string{&w.folder, &w.home} {
+		var err error
+		if *dir, err = os.MkdirTemp("", "tw"); err != nil { // t.TempDir would be too long a path for a socket
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(*dir) })
+	}
+	build := exec.Command("go", "build", "-C", "../../..", "-o", w.program, "./cmd/tandem")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		for _, pid := range w.processes() {
+			t.Errorf("process %d is left behind", pid)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if left, _ := filepath.Glob(w.folder + "/*"); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	})
+	return w
+}
+
+func (w *world) mark() string { return "TEST_WORLD=" + w.folder }
+
+// processes returns the ids of the program's living processes.
+func (w *world) processes() (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range all {
+		env, err := os.ReadFile(folder + "/environ") // empty for one that has ended
+		if pid, no := strconv.Atoi(filepath.Base(folder)); err == nil && no == nil && bytes.Contains(env, []byte(w.mark()+"\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// command returns a command of the program, not started.
+func (w *world) command(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(w.t.Context(), w.program, args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+w.folder, "XDG_RUNTIME_DIR="+w.home, w.mark())
+	cmd.Stderr, cmd.WaitDelay = os.Stderr, 5*time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// started is what the program says once it serves.
+type started struct{ Gateway, HTTP string }
+
+// up starts the program as people do, at these addresses, with all shipped drafts.
+func (w *world) up(gateway, http string) (up *exec.Cmd, at started) {
+	w.t.Helper()
+	args := []string{"up", "--listen", gateway, "--http", http, "--json"}
 	if *target != "" {
 		args = append(args, "--target", *target)
 	}
 	for _, d := range []string{"go", "py", "prose", "all"} {
-		args = append(args, "--draft", "../models/gopher-draft-"+d+"-f16.gguf")
+		args = append(args, "--draft", "../../../models/gopher-draft-"+d+"-f16.gguf")
 	}
-	up := w.command(t.Context(), args...)
-	up.Stderr = os.Stderr
+	up = w.command(args...)
 	stdout, err := up.StdoutPipe()
+	if err == nil {
+		err = up.Start()
+	}
+	if err == nil {
+		err = json.NewDecoder(stdout).Decode(&at)
+	}
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatalf("up --json: %v", err)
 	}
-	if err := up.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(stdout).Decode(new(map[string]any)); err != nil {
-		t.Fatalf("up --json: %v", err)
-	}
-	return up
+	return up, at
 }
 
 // TestPlaygroundReal: the program as people start it, with the shipped models. -pictures keeps what it looks like, with
@@ -46,13 +108,12 @@ func TestPlaygroundReal(t *testing.T) {
 	t.Parallel()
 	browserPath(t)
 	w := newWorld(t)
-	grpc, http := freePort(t), freePort(t)
-	up := realUp(t, w, grpc, http)
+	up, at := w.up("127.0.0.1:0", "127.0.0.1:0")
 	defer func() {
 		up.Process.Signal(syscall.SIGTERM)
 		up.Wait()
 	}()
-	url := "http://" + http + "/"
+	url := at.HTTP + "/"
 	p := openTab(t, 1280, 900)
 	p.open(url)
 	p.js(`document.getElementById("logprobs").checked = true`)
@@ -78,7 +139,12 @@ func TestPlaygroundReal(t *testing.T) {
 		"96", "temperature", "0")
 	p.do(chromedp.Click("#run"))
 	p.settled()
-	plain := w.generate("--addr", grpc, "--no-draft", "--max-tokens", "96", "--seed", "1", "--prompt", prompt)
+	var plain struct{ Text string }
+	out, err := w.command("generate", "--json", "--addr", at.Gateway, "--no-draft", "--max-tokens", "96", "--seed", "1", "--prompt",
+		prompt).Output()
+	if err != nil || json.Unmarshal(out, &plain) != nil {
+		t.Fatalf("generate printed %q: %v", out, err)
+	}
 	if got := p.output(); got != plain.Text {
 		t.Errorf("the page shows %q: plain decoding gives %q", got, plain.Text)
 	}
@@ -133,11 +199,11 @@ func TestPlaygroundReal(t *testing.T) {
 		t.Errorf("the text is %q, the notice %q: want what had come", p.output(), p.text("notice"))
 	}
 	testkit.Eventually(t, "the processes are gone", func() bool { return len(w.processes()) == 0 })
-	runs, _ := filepath.Glob(filepath.Join(w.tmp, "tandem-*")) // nobody was left to remove it
+	runs, _ := filepath.Glob(filepath.Join(w.folder, "tandem-*")) // nobody was left to remove it
 	for _, dir := range runs {
 		os.RemoveAll(dir)
 	}
-	up = realUp(t, w, grpc, http)
+	up, _ = w.up(at.Gateway, strings.TrimPrefix(at.HTTP, "http://"))
 	p.wait("the gateway is back", `document.body.dataset.state === "ready"`)
 	p.set("max_tokens", "8")
 	p.do(chromedp.Click("#run"))
