@@ -252,26 +252,15 @@ func (p *parser) postfix(e expr) expr {
 }
 
 func (p *parser) subscript(of expr) expr {
-	var keys []expr
-	for !p.is("]") {
-		if len(keys) > 0 {
-			p.want(",")
-		}
-		keys = append(keys, p.slice(of))
+	key := p.slice(of)
+	if p.is(",") {
+		p.fail(tandem.Unsupported, "tandem does not know several keys in brackets")
 	}
-	p.next()
-	if len(keys) == 1 {
-		if s, ok := keys[0].(*slicing); ok {
-			return s
-		}
-		return &subscript{of, keys[0]}
+	p.want("]")
+	if s, ok := key.(*slicing); ok {
+		return s
 	}
-	for _, k := range keys {
-		if _, ok := k.(*slicing); ok {
-			p.fail(tandem.Invalid, "a slice cannot stand in a tuple")
-		}
-	}
-	return &subscript{of, &listing{keys, true}}
+	return &subscript{of, key}
 }
 
 // slice reads one subscript: an expression or from:to:step.

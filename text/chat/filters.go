@@ -17,14 +17,13 @@ var noFilters = strings.Fields("abs attr center e escape filesizeformat float fo
 
 func init() { // not an initial value: map calls filters by name
 	filters = map[string]filter{
-		"batch": batch, "capitalize": onText(capitalize), "count": lengthFilter, "d": defaultFilter,
-		"default": defaultFilter, "dictsort": dictsort, "first": first,
-		"format": formatFilter, "groupby": groupby, "indent": indent, "int": toInt, "items": itemsFilter, "join": joined, "last": last,
-		"length": lengthFilter, "list": listFilter, "lower": onText(lower), "map": mapped, "max": extreme(true), "min": extreme(false),
-		"reject": selected(false, false), "rejectattr": selected(true, false), "replace": replaceFilter,
-		"round": round, "safe": safe, "select": selected(false, true), "selectattr": selected(true, true), "sort": sorted,
-		"string": stringFilter, "title": onText(titleWords), "tojson": toJSON, "trim": trim, "unique": unique,
-		"upper": onText(upper),
+		"batch": batch, "capitalize": onText(capitalize), "count": lengthFilter, "d": defaultFilter, "default": defaultFilter,
+		"dictsort": dictsort, "first": first, "format": formatFilter, "groupby": groupby, "indent": indent, "int": toInt,
+		"items": itemsFilter, "join": joined, "last": last, "length": lengthFilter, "list": listFilter, "lower": onText(lower),
+		"map": mapped, "max": extreme(true), "min": extreme(false), "reject": selected(false, false),
+		"rejectattr": selected(true, false), "replace": replaceFilter, "round": round, "safe": safe, "select": selected(false, true),
+		"selectattr": selected(true, true), "sort": sorted, "string": stringFilter, "title": titleFilter, "tojson": toJSON,
+		"trim": trim, "unique": unique, "upper": onText(upper),
 	}
 }
 
@@ -55,9 +54,7 @@ func defaultFilter(v any, a args) any {
 
 func lengthFilter(v any, a args) any {
 	a.bind(0)
-	n, ok := length(a.m, v)
-	a.m.invalidIf(!ok, "%s has no length", kind(v))
-	return n
+	return length(a.m, v)
 }
 
 func listFilter(v any, a args) any {
@@ -189,6 +186,8 @@ func onText(f func(*meter, string) string) filter {
 		return t.remade(f(a.m, t.s))
 	}
 }
+
+func titleFilter(v any, a args) any { return onText(titleWords)(str(a.m, v).plain(), a) }
 
 func stringFilter(v any, a args) any {
 	a.bind(0)

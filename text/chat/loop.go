@@ -6,7 +6,7 @@ func (n *loop) exec(r *run, up *scope) flow {
 	over := r.eval(n.over, up)
 	state := &loopState{m: r.meter, next: each(r.meter, over), length: -1, unpacked: n.cond != nil && n.to.several}
 	if _, generator := over.(*stream); !generator && n.cond == nil {
-		state.length, _ = length(r.meter, over)
+		state.length = length(r.meter, over)
 	}
 	if n.cond != nil {
 		state.next = r.chosen(n, up, state.next)

@@ -213,7 +213,7 @@ func short(s string) string {
 
 func truth(v any) bool {
 	switch v := v.(type) {
-	case nil, undefined:
+	case nil:
 		return false
 	case bool:
 		return v
@@ -223,16 +223,24 @@ func truth(v any) bool {
 		return v != 0
 	case text:
 		return v.s != ""
-	case *list:
-		return len(v.items) > 0
-	case *dict:
-		return len(v.keys) > 0
-	case *view:
-		return len(v.of.keys) > 0
-	case *counting:
-		return v.n > 0
 	}
-	return true
+	n, ok := size(v)
+	return n > 0 || !ok
+}
+
+// size is the number of elements of what has several; false for other values.
+func size(v any) (int, bool) {
+	switch v := v.(type) {
+	case *list:
+		return len(v.items), true
+	case *dict:
+		return len(v.keys), true
+	case *view:
+		return len(v.of.keys), true
+	case *counting:
+		return int(v.n), true
+	}
+	return 0, isUndefined(v)
 }
 
 // each returns a function that gives the elements of v one after the other.
@@ -256,8 +264,6 @@ func each(m *meter, v any) func() (any, bool) {
 			i++
 			return v.from + (i-1)*v.step, true
 		}
-	case *loopState:
-		m.unknown("looping over loop")
 	}
 	left := items(m, v)
 	return func() (any, bool) {
@@ -290,7 +296,7 @@ func items(m *meter, v any) []any {
 		return v.of.pairs(m)
 	case text:
 		return v.characters(m)
-	case *stream, *counting, *loopState:
+	case *stream, *counting:
 		var out []any
 		next := each(m, v)
 		for e, ok := next(); ok; e, ok = next() {
@@ -298,29 +304,23 @@ func items(m *meter, v any) []any {
 			out = append(out, e)
 		}
 		return out
+	case *loopState:
+		m.unknown("loop as a list")
 	}
 	m.invalid("%s cannot be looped over", kind(v))
 	return nil
 }
 
-// length is Python's len; false for what has none.
-func length(m *meter, v any) (int64, bool) {
-	switch v := v.(type) {
-	case text:
-		m.work(len(v.s))
-		return int64(utf8.RuneCountInString(v.s)), true
-	case *list:
-		return int64(len(v.items)), true
-	case *dict:
-		return int64(len(v.keys)), true
-	case *view:
-		return int64(len(v.of.keys)), true
-	case *counting:
-		return v.n, true
-	case undefined:
-		return 0, true
-	case *loopState:
+// length is Python's len.
+func length(m *meter, v any) int64 {
+	if t, ok := v.(text); ok {
+		m.work(len(t.s))
+		return int64(utf8.RuneCountInString(t.s))
+	}
+	n, ok := size(v)
+	if _, isLoop := v.(*loopState); !ok && isLoop {
 		m.unknown("the length of loop")
 	}
-	return 0, false
+	m.invalidIf(!ok, "%s has no length", kind(v))
+	return int64(n)
 }
