@@ -58,10 +58,10 @@ type Message struct {
 
 // Options of one rendering.
 type Options struct {
-	AddGenerationPrompt bool            // end with the beginning of the assistant's turn
-	Tools               json.RawMessage // JSON array of tool descriptions, none when empty; keys keep their order
-	Extra               map[string]any  // further variables: nil, bool, int, float64, string, json.RawMessage, []any, map[string]any
-	Now                 time.Time       // for strftime_now; zero: the time of the call
+	AddGenerationPrompt bool                       // end with the beginning of the assistant's turn
+	Tools               json.RawMessage            // JSON array of tool descriptions, none when empty; keys keep their order
+	Extra               map[string]json.RawMessage // further variables
+	Now                 time.Time                  // for strftime_now; zero: the time of the call
 }
 
 // Template is a parsed chat template. Immutable, safe for concurrent use.
@@ -194,7 +194,7 @@ func (t *Template) variables(r *run, messages []Message, o Options, asString boo
 	r.set(sc, "bos_token", lit(t.special.BOS))
 	r.set(sc, "eos_token", lit(t.special.EOS))
 	for name, v := range o.Extra {
-		r.set(sc, name, valueOf(m, name, v))
+		r.set(sc, name, decode(m, name, v))
 	}
 	return sc
 }

@@ -199,7 +199,7 @@ func TestFamilies(t *testing.T) {
         {{- '<think>\n\n</think>\n\n' }}
     {%- endif %}
 {%- endif %}`,
-			Options{AddGenerationPrompt: true, Extra: map[string]any{"enable_thinking": false}},
+			Options{AddGenerationPrompt: true, Extra: map[string]json.RawMessage{"enable_thinking": []byte("false")}},
 			append(say("user", "1", "assistant", "<think>\nhm\n</think>\n\nA", "user", "2"),
 				Message{Role: "assistant", Content: "B", Reasoning: "so\n"}),
 			"<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\n2<|im_end|>\n" +
@@ -411,15 +411,15 @@ func TestCallersValues(t *testing.T) {
 		{Options{Tools: json.RawMessage(`[] []`)}, "more than one JSON value"},
 		{Options{Tools: json.RawMessage(strings.Repeat("[", 5000))}, "deep"},
 		{Options{Tools: make(json.RawMessage, maxInput+1)}, "at most"},
-		{Options{Extra: map[string]any{"e": struct{ X int }{1}}}, "variable e holds a struct"},
+		{Options{Extra: map[string]json.RawMessage{"e": []byte(`{1}`)}}, "e is not JSON"},
 	} {
 		if _, err := tmpl.Render(context.Background(), nil, tc.o); !errors.Is(err, tandem.Invalid) ||
 			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("error %v, want Invalid with %q", err, tc.want)
 		}
 	}
-	o := Options{Extra: map[string]any{"e": []any{nil, true, 1, 2.5, "s", map[string]any{"b": int64(1), "a": json.RawMessage(`{}`)}}}}
-	if got, want := render(t, `{{ tools|tojson }}{{ e|tojson }}`, o), `null[null, true, 1, 2.5, "s", {"a": {}, "b": 1}]`; got != want {
+	o := Options{Extra: map[string]json.RawMessage{"e": []byte(`[null,true,1,2.5,"s",{"b":1,"a":{}}]`)}}
+	if got, want := render(t, `{{ tools|tojson }}{{ e|tojson }}`, o), `null[null, true, 1, 2.5, "s", {"b": 1, "a": {}}]`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -50,10 +50,7 @@ func TestJinja2(t *testing.T) {
 		t.Fatal("no variables")
 	}
 	keep()
-	o := Options{Extra: map[string]any{}}
-	for name, v := range head.Variables {
-		o.Extra[name] = v
-	}
+	o := Options{Extra: head.Variables}
 	total, differ, failed := 0, 0, 0
 	for {
 		var c struct {

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -70,38 +68,6 @@ func closing(m *meter, what string, dec *json.Decoder) {
 	if _, err := dec.Token(); err != nil {
 		m.invalid("%s is not JSON: %v", what, err)
 	}
-}
-
-// valueOf turns a caller's value of Options.Extra into a template's.
-func valueOf(m *meter, what string, v any) any {
-	m.enter()
-	defer m.leave()
-	switch v := v.(type) {
-	case nil, bool, int64, float64:
-		return v
-	case int:
-		return int64(v)
-	case string:
-		m.spend(len(v))
-		return caller(v)
-	case json.RawMessage:
-		return decode(m, what, v)
-	case []any:
-		l := &list{}
-		for _, e := range v {
-			l.push(m, valueOf(m, what, e))
-		}
-		return l
-	case map[string]any:
-		m.spend(perPair)
-		d := &dict{}
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			d.put(m, caller(k), valueOf(m, what, v[k]))
-		}
-		return d
-	}
-	m.invalid("variable %s holds a %T: want nil, bool, int, float64, string, JSON, []any or map[string]any", what, v)
-	return nil
 }
 
 // toJSON is the filter tojson as transformers has it: Python's json.dumps, without ASCII escapes unless they are asked for.

@@ -35,7 +35,7 @@ var conversations = []struct {
 	{say("system", "Be brief.\n", "user", "One?", "assistant", " 1 ", "user", "Two?"), Options{AddGenerationPrompt: true}},
 	{append(say("user", "Why?"), Message{Role: "assistant", Content: "So.", Reasoning: "Hm.\n"}, Message{Role: "user", Content: "And?"},
 		Message{Role: "assistant", Content: "<think>\nfirst\n</think>\n\nDone."}),
-		Options{Extra: map[string]any{"enable_thinking": false}}},
+		Options{Extra: map[string]json.RawMessage{"enable_thinking": []byte("false")}}},
 	{say("system", "Be brief.", "user", "Weather?"), Options{AddGenerationPrompt: true, Tools: json.RawMessage(tools)}},
 	{append(say("user", "Weather?"), Message{Role: "assistant", Reasoning: "I ask.", ToolCalls: json.RawMessage(calls)},
 		Message{Role: "tool", Content: `{"t": 12.50, "sky": "é"}`, Name: "get_weather", ToolCallID: "call00001"},
@@ -44,11 +44,12 @@ var conversations = []struct {
 	{append(say("developer", "Rules.", "user", "Weather?"), Message{Role: "assistant", Content: "One moment.", ToolCalls: json.RawMessage(
 		`[{"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Bern"}}}]`)},
 		Message{Role: "tool", Content: "12", ToolCallID: "call00001"}, Message{Role: "assistant", Content: "12 C"},
-		Message{Role: "user", Content: "Thanks"}), Options{AddGenerationPrompt: true, Tools: json.RawMessage(tools), Extra: map[string]any{
-		"enable_thinking": true, "thinking": true, "reasoning_effort": "high", "date_string": "1 May 2026",
-		"builtin_tools": []any{"python"},
-		"custom_tools":  nil, "documents": []any{map[string]any{"title": "T", "text": "Some text", "doc_id": 1}}}}},
+		Message{Role: "user", Content: "Thanks"}), Options{AddGenerationPrompt: true, Tools: json.RawMessage(tools), Extra: extra}},
 }
+
+var extra = map[string]json.RawMessage{"enable_thinking": []byte("true"), "thinking": []byte("true"), "reasoning_effort": []byte(`"high"`),
+	"date_string": []byte(`"1 May 2026"`), "builtin_tools": []byte(`["python"]`), "custom_tools": []byte("null"),
+	"documents": []byte(`[{"doc_id": 1, "text": "Some text", "title": "T"}]`)}
 
 // TestTemplates renders conversations by the templates of published models: each as recorded, when Jinja2 rendered them so too.
 func TestTemplates(t *testing.T) {

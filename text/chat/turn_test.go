@@ -2,6 +2,7 @@ package chat
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -49,7 +50,7 @@ func TestCallersText(t *testing.T) {
 	out, err := mustParse(t, source).Render(context.Background(),
 		[]Message{{Role: "assistant", Content: evil, Name: evil, Reasoning: evil, ToolCallID: evil, ToolCalls: calls},
 			{Role: evil, Content: evil, Name: evil, Reasoning: evil, ToolCallID: evil, ToolCalls: calls}},
-		Options{Tools: []byte(`[{"x": "` + evil + `", "` + evil + `": 1}]`), Extra: map[string]any{"extra": evil}})
+		Options{Tools: []byte(`[{"x": "` + evil + `", "` + evil + `": 1}]`), Extra: map[string]json.RawMessage{"extra": []byte(`"` + evil + `"`)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package chats
 import (
 	"context"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -181,12 +182,9 @@ func (c room) Prompt(ctx context.Context, of conversation.Conversation) (convers
 		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, Reasoning: m.Reasoning,
 			ToolCallID: m.ToolCallID, ToolCalls: m.ToolCalls}
 	}
-	o := chat.Options{AddGenerationPrompt: !of.Continue, Tools: of.Tools, Extra: map[string]any{}}
-	for _, all := range []conversation.Variables{c.defaults, of.Variables} {
-		for name, v := range all {
-			o.Extra[name] = v
-		}
-	}
+	o := chat.Options{AddGenerationPrompt: !of.Continue, Tools: of.Tools, Extra: conversation.Variables{}}
+	maps.Copy(o.Extra, c.defaults)
+	maps.Copy(o.Extra, of.Variables)
 	r, err := c.template.Render(ctx, turns, o)
 	if err != nil {
 		return conversation.Prompt{}, err
