@@ -6,6 +6,10 @@
 // tojson without HTML escapes. testdata/jinja2.jsonl.gz holds what Jinja2 makes of random templates. What tandem does not
 // run is refused by name (docs/guides/templates.md lists it).
 //
+// A lexer and a parser (lex, parse, expr, names) make the tree. A run evaluates and runs its nodes (eval, call, exec, loop). Values (value,
+// text, number) and what templates do with them (attributes, compare, strings, filters, sorting, tests, functions, format, json, print)
+// know nothing of the run but its meter.
+//
 // Invariants:
 //  1. Every evaluated node, loop turn and 256 bytes of copied text is a step; steps, nesting, allocated bytes and
 //     output bytes are bounded by limits, each checked before the work it allows. They count work, so whether a

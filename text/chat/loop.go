@@ -56,10 +56,9 @@ func (r *run) chosen(n *loop, up *scope, next func() (any, bool)) func() (any, b
 type loopState struct {
 	m      *meter
 	next   func() (any, bool)
-	index0 int64 // of the current turn
 	length int64 // -1: not known yet
 
-	turns           int64 // taken
+	turns           int64 // begun
 	ahead           []any // elements taken from next before their turn
 	ended           bool  // next has no more
 	before, current any
@@ -75,7 +74,6 @@ func (l *loopState) advance() (any, bool) {
 	if !ok {
 		return nil, false
 	}
-	l.index0 = l.turns
 	l.turns++
 	l.before, l.current = l.current, item
 	return item, true
@@ -121,7 +119,7 @@ func (l *loopState) size() int64 {
 			l.ahead = append(l.ahead, item)
 		}
 		l.ended = true
-		l.length = l.index0 + 1 + int64(len(l.ahead))
+		l.length = l.turns + int64(len(l.ahead))
 	}
 	return l.length
 }
@@ -129,15 +127,15 @@ func (l *loopState) size() int64 {
 func (l *loopState) attr(name string) (any, bool) {
 	switch name {
 	case "index":
-		return l.index0 + 1, true
+		return l.turns, true
 	case "index0":
-		return l.index0, true
+		return l.turns - 1, true
 	case "revindex":
-		return l.size() - l.index0, true
+		return l.size() - l.turns + 1, true
 	case "revindex0":
-		return l.size() - l.index0 - 1, true
+		return l.size() - l.turns, true
 	case "first":
-		return l.index0 == 0, true
+		return l.turns == 1, true
 	case "last":
 		_, more := l.peek()
 		return !more, true
@@ -154,7 +152,7 @@ func (l *loopState) attr(name string) (any, bool) {
 	}
 	switch name {
 	case "previtem":
-		if l.index0 > 0 {
+		if l.turns > 1 {
 			return l.before, true
 		}
 		return undefined{name: "loop.previtem"}, true
@@ -172,7 +170,7 @@ func (l *loopState) call(name string, a args) any {
 	a.m.invalidIf(len(a.names) > 0, "%s takes no names", a.what)
 	if name == "cycle" {
 		a.m.invalidIf(len(a.pos) == 0, "loop.cycle wants values")
-		return a.pos[l.index0%int64(len(a.pos))]
+		return a.pos[(l.turns-1)%int64(len(a.pos))]
 	}
 	if l.asked && equal(a.m, &list{items: l.changed}, &list{items: a.pos}) {
 		return false
