@@ -44,17 +44,16 @@ func (n *subscript) eval(r *run, sc *scope) any {
 	return item(r.meter, of, r.eval(n.key, sc))
 }
 
-func (n *filtered) eval(r *run, sc *scope) any {
+func (n *applied) eval(r *run, sc *scope) any {
 	var v any = r.printed
 	if n.of != nil {
 		v = r.eval(n.of, sc)
 	}
-	return applyFilter(n.name, v, r.args(n.name, &n.args, sc))
-}
-
-func (n *tested) eval(r *run, sc *scope) any {
-	v := r.eval(n.of, sc)
-	return applyTest(n.name, v, r.args(n.name, &n.args, sc))
+	a := r.args(n.name, &n.args, sc)
+	if n.test {
+		return applyTest(n.name, v, a)
+	}
+	return applyFilter(n.name, v, a)
 }
 
 func (n *ternary) eval(r *run, sc *scope) any {

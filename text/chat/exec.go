@@ -102,10 +102,9 @@ func (n *callBlock) exec(r *run, sc *scope) flow {
 
 func (n *filterBlock) exec(r *run, sc *scope) flow {
 	r.line = n.line
-	inner := r.newScope(sc, n.hides)
-	out, to := r.capture(n.body, inner)
+	v, to := n.block.printed(r, sc)
 	if to == onward {
-		r.print(r.filterPrinted(n.chain, out, inner))
+		r.print(v)
 	}
 	return to
 }
@@ -124,16 +123,31 @@ func (n *jump) exec(*run, *scope) flow            { return n.to }
 
 func (n *assignment) exec(r *run, sc *scope) flow {
 	r.line = n.line
+	var v any
+	to := onward
 	if n.value != nil {
-		r.unpack(n.to, r.eval(n.value, sc), sc)
-		return onward
+		v = r.eval(n.value, sc)
+	} else {
+		v, to = n.block.printed(r, sc)
 	}
-	inner := r.newScope(sc, n.hides)
-	out, to := r.capture(n.body, inner)
 	if to == onward {
-		r.unpack(n.to, r.filterPrinted(n.chain, out, inner), sc)
+		r.unpack(n.to, v, sc)
 	}
 	return to
+}
+
+// printed returns what a block prints, through its filters, and how it ended.
+func (n *printedBlock) printed(r *run, sc *scope) (any, flow) {
+	inner := r.newScope(sc, n.hides)
+	out, to := r.capture(n.body, inner)
+	if n.chain == nil || to != onward {
+		return out, to
+	}
+	outer := r.printed
+	r.printed = out
+	v := r.eval(n.chain, inner)
+	r.printed = outer
+	return v, onward
 }
 
 // print prints what a block gave, which in Jinja must be a string.
@@ -141,18 +155,6 @@ func (r *run) print(v any) {
 	t, ok := v.(text)
 	r.invalidIf(!ok, "a block gave %s: want a string", kind(v))
 	r.out.add(t)
-}
-
-// filterPrinted returns text through filters; text itself if chain is nil.
-func (r *run) filterPrinted(chain expr, printed text, sc *scope) any {
-	if chain == nil {
-		return printed
-	}
-	outer := r.printed
-	r.printed = printed
-	v := r.eval(chain, sc)
-	r.printed = outer
-	return v
 }
 
 // capture returns what body prints and how it ended.

@@ -330,17 +330,9 @@ func (p *parser) dotted() string {
 	return name
 }
 
-// filters reads "| name …" around e as often as it is there.
-func (p *parser) filters(e expr) expr {
-	for p.skip("|") {
-		e = p.filter(e)
-	}
-	return e
-}
-
 // filter reads the name and values of a filter. One that is not known is refused, unless it may never be reached.
 func (p *parser) filter(of expr) expr {
-	f := &filtered{of: of, name: p.dotted()}
+	f := &applied{of: of, name: p.dotted()}
 	if filters[f.name] == nil {
 		p.notKnown(noFilter(f.name))
 	}
@@ -353,7 +345,7 @@ func (p *parser) filter(of expr) expr {
 func (p *parser) test(of expr) expr {
 	p.next()
 	not := p.skipName("not")
-	t := &tested{of: of, name: p.dotted()}
+	t := &applied{of: of, test: true, name: p.dotted()}
 	if tests[t.name] == nil {
 		p.notKnown(noTest(t.name))
 	}

@@ -11,10 +11,6 @@ type filter func(v any, a args) any
 
 var filters map[string]filter
 
-// noFilters are filters of Jinja2 that tandem does not have.
-var noFilters = strings.Fields("abs attr center e escape filesizeformat float forceescape pprint random reverse slice " +
-	"striptags sum truncate urlencode urlize wordcount wordwrap xmlattr")
-
 func init() { // not an initial value: map calls filters by name
 	filters = map[string]filter{
 		"batch": batch, "capitalize": onText(capitalize), "count": lengthFilter, "d": defaultFilter, "default": defaultFilter,
@@ -27,12 +23,7 @@ func init() { // not an initial value: map calls filters by name
 	}
 }
 
-func noFilter(name string) string {
-	if slices.Contains(noFilters, name) {
-		return "filter " + short(name) + " of Jinja is not one that tandem has"
-	}
-	return "filter " + short(name) + " is not one that tandem knows"
-}
+func noFilter(name string) string { return "filter " + short(name) + " is not one that tandem knows" }
 
 // applyFilter is v|name(a).
 func applyFilter(name string, v any, a args) any {

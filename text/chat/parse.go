@@ -190,8 +190,8 @@ func (p *parser) statement() statement {
 	case "call":
 		return p.callBlock(t.line)
 	case "filter":
-		s := &filterBlock{line: t.line, chain: p.filters(p.filter(nil))}
-		s.body, _ = p.scope(&s.hides, nil, "endfilter")
+		s := &filterBlock{line: t.line}
+		p.printed(&s.block, p.filter(nil), "endfilter")
 		return s
 	case "with":
 		return p.with(t.line)
@@ -268,9 +268,16 @@ func (p *parser) assignment(line int) statement {
 		return s
 	}
 	p.names.target(s.to, false, p.soft > 0)
-	s.chain = p.filters(nil)
-	s.body, _ = p.scope(&s.hides, nil, "endset")
+	p.printed(&s.block, nil, "endset")
 	return s
+}
+
+// printed reads a block whose filters begin with chain.
+func (p *parser) printed(b *printedBlock, chain expr, end string) {
+	for b.chain = chain; p.skip("|"); {
+		b.chain = p.filter(b.chain)
+	}
+	b.body, _ = p.scope(&b.hides, nil, end)
 }
 
 // target reads what is assigned to, up to the word end. attrs: attributes of namespaces are allowed.

@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -29,9 +28,6 @@ var tests = map[string]func(v any, a args) bool{
 	"in":          is1("seq", func(m *meter, v, x any) bool { return contains(m, x, v) }),
 }
 
-// noTests are tests of Jinja2 that tandem does not have.
-var noTests = strings.Fields("escaped filter lower test upper")
-
 func init() {
 	for op, names := range map[string]string{"==": "eq equalto", "!=": "ne", "<": "lt lessthan", "<=": "le", ">": "gt greaterthan",
 		">=": "ge"} {
@@ -53,12 +49,7 @@ func is1(name string, f func(m *meter, v, x any) bool) func(any, args) bool {
 	return func(v any, a args) bool { return f(a.m, v, a.bind(1, name).vals[0]) }
 }
 
-func noTest(name string) string {
-	if slices.Contains(noTests, name) {
-		return "test " + short(name) + " of Jinja is not one that tandem has"
-	}
-	return "test " + short(name) + " is not one that tandem knows"
-}
+func noTest(name string) string { return "test " + short(name) + " is not one that tandem knows" }
 
 // applyTest is "v is name a".
 func applyTest(name string, v any, a args) bool {

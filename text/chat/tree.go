@@ -25,13 +25,9 @@ type (
 		of   expr
 		args callArgs
 	}
-	filtered struct {
+	applied struct { // of|name(args), or "of is name(args)"
 		of   expr // nil: what the block around prints
-		name string
-		args callArgs
-	}
-	tested struct {
-		of   expr
+		test bool
 		name string
 		args callArgs
 	}
@@ -100,9 +96,12 @@ type (
 	assignment struct {
 		line  int
 		to    target
-		value expr // nil: what body prints, through filters
+		value expr // nil: what a block prints
+		block printedBlock
+	}
+	printedBlock struct {
 		body  []statement
-		chain expr // filters around a nil; nil for none
+		chain expr // filters around a nil, through which goes what body prints; nil for none
 		hides []string
 	}
 	macroDef struct {
@@ -121,9 +120,7 @@ type (
 	}
 	filterBlock struct {
 		line  int
-		chain expr
-		body  []statement
-		hides []string
+		block printedBlock
 	}
 	with struct {
 		line   int
