@@ -5,38 +5,40 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
-// placeholder is a format of %: its form and letter; field is one of .format: its name and form. What is neither begins with the same.
+// placeholder is what begins with %: the form of a value, with its letter. field is what begins with a brace: a name and a form.
 var (
-	placeholder = regexp.MustCompile(`%(?:%|(0?[0-9]{0,2}(?:\.[0-9])?[sdf])|)`)
-	field       = regexp.MustCompile(`\{\{|\}\}|\{(\w*)(?::(0?[0-9]{0,2}d|\.[0-9]f|[sd]?))?\}|[{}]`)
+	placeholder = regexp.MustCompile(`^%(?:%|(0?[0-9]{0,2}(?:\.[0-9])?[sdf]))`)
+	field       = regexp.MustCompile(`^(?:\{\{|\}\}|\{(\w*)(?::(0?[0-9]{0,2}d|\.[0-9]f|[sd]?))?\})`)
 )
 
-// substitute replaces what re finds in t by what with returns of its parts.
-func (t text) substitute(m *meter, re *regexp.Regexp, with func(found []string) text) text {
+// substitute replaces each re, which begins with one of signs, by what with returns of its parts, and signs that are doubled by themselves.
+func (t text) substitute(m *meter, signs string, re *regexp.Regexp, with func(found []string) text) text {
 	m.unknownIf(t.safe, "a format that is a safe string")
 	m.spend(16 * len(t.user))
 	b := builder{m: m}
-	for t.s != "" {
-		at := re.FindStringSubmatchIndex(t.s)
-		if at == nil {
-			break
+	for from := 0; ; {
+		i := strings.IndexAny(t.s[from:], signs)
+		if i < 0 {
+			b.add(t.slice(from, len(t.s)))
+			return b.text()
 		}
-		b.add(t.slice(0, at[0]))
-		found := re.FindStringSubmatch(t.s[at[0]:at[1]])
-		switch whole := found[0]; {
-		case whole == "%%" || whole == "{{" || whole == "}}":
-			b.lit(whole[:1])
-		case len(whole) == 1:
-			m.unknown("the format %s", short(t.s[at[0]:min(len(t.s), at[0]+20)]))
-		default:
+		b.add(t.slice(from, from+i))
+		from += i
+		m.step(1)
+		found := re.FindStringSubmatch(t.s[from:min(len(t.s), from+2*maxName)])
+		if found == nil {
+			m.unknown("the format %s", short(t.s[from:min(len(t.s), from+20)]))
+		}
+		if whole := found[0]; len(whole) == 2 && whole[0] == whole[1] {
+			b.add(t.slice(from, from+1))
+		} else {
 			b.add(with(found))
 		}
-		t = t.slice(at[1], len(t.s))
+		from += len(found[0])
 	}
-	b.add(t)
-	return b.text()
 }
 
 // percent is Python's t % v, with %s, %d, %05d, %f, %.2f and %%.
@@ -47,7 +49,7 @@ func percent(m *meter, t text, v any) text {
 		pos = l.items
 	}
 	used := 0
-	out := t.substitute(m, placeholder, func(found []string) text {
+	out := t.substitute(m, "%", placeholder, func(found []string) text {
 		m.invalidIf(used == len(pos), "%s wants more values than there are", short(found[0]))
 		used++
 		return formatted(m, found[1], pos[used-1], true)
@@ -62,7 +64,7 @@ func percent(m *meter, t text, v any) text {
 // format is Python's t.format(…), with fields {}, {0} and {name}, which may have the forms of formatted.
 func format(t text, a args) text {
 	next := 0
-	return t.substitute(a.m, field, func(found []string) text {
+	return t.substitute(a.m, "{}", field, func(found []string) text {
 		v, ok := a.named(found[1])
 		if n, err := strconv.Atoi(found[1]); found[1] == "" || err == nil {
 			if found[1] == "" {
