@@ -61,7 +61,7 @@ func TestSplitDevice(t *testing.T) {
 	for _, c := range []struct {
 		path, kvType string
 		long         int
-	}{{targetPath, "f16", 700}, {draftPath, "q8_0", 600},
+	}{{targetPath, "f16", 530}, {draftPath, "q8_0", 530},
 		{small("gemma2"), "f16", 330}, {small("per layer"), "f16", 90}, {small("qwen3"), "f16", 300},
 		{small("granite"), "f16", 40}, {small("deepseek2"), "f16", 300}, {small("mistral3"), "f16", 90}} {
 		o := Options{KVType: c.kvType, KVPages: 24, MaxRows: 768}

@@ -73,7 +73,7 @@ func TestLayers(t *testing.T) {
 		c.model.generate(3)
 		same(name, c.model.write(t, t.TempDir()), "f16", 40, onCores, 1)
 	}
-	same("target", targetPath, "f16", 300, onCores, 1, 2, 3)
+	same("target", targetPath, "f16", 270, onCores, 1, 2, 3)
 	same("target", targetPath, "f16", 30, onGPU, 2, 4)
 	same("draft", draftPath, "q8_0", 40, onGPU, 1)
 }

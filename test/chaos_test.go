@@ -20,6 +20,7 @@ func poolMessages(subject string) bool {
 // same, and speculation goes on. The long form does it with a target at its real cost, where
 // speculation must still pay.
 func TestPoolChaos(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	rough := chaos{drop: 0.1, double: 0.1, delay: 0.1, longest: 20 * time.Millisecond, subjects: poolMessages}
 	var proxy *natsProxy

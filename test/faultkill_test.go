@@ -187,6 +187,7 @@ func sessionsIn(stacks []string) (left []string) {
 // TestNATSKilled kills and stops the pool's server under 8 sessions: decoding goes on without it, and
 // speculation is back when it is.
 func TestNATSKilled(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	r := newRandom(t)
 	outages := 3

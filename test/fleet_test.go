@@ -80,6 +80,7 @@ func (f *fleet) up(state string, n int) {
 // TestFleetOutlivesBoxes: verifiers are killed and drained, and the gateway that does not run the pool is killed, under streams of two
 // gateways: every text is whole, and as it is without that.
 func TestFleetOutlivesBoxes(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	f := startFleet(t)
 	f.up("up", 3)

@@ -15,6 +15,7 @@ import (
 // TestFleetTrace: a request whose session moves to another verifier, because its own is drained, is one trace, with spans of its gateway,
 // of the drafter and of both verifiers, and without a span of the other gateway.
 func TestFleetTrace(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	collector, err := collectortest.Start()
 	if err != nil {

@@ -74,6 +74,7 @@ func streamed(t *testing.T, e ended, says ...string) {
 
 // TestKilledWhilePacking: of a process that is killed while it packs nothing is believed, and nothing is left after the next start.
 func TestKilledWhilePacking(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	w, dir := newWorld(t), disk(t)
 	args := append(w.packing(), "--cache", dir)
@@ -110,6 +111,7 @@ func TestKilledWhilePacking(t *testing.T) {
 // TestNoPlaceForPacking: with a full disk, a folder that cannot be written, and one in memory, it is said that there is no packed file
 // and why, nothing is left, and the text is right.
 func TestNoPlaceForPacking(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		place func(t *testing.T) string
@@ -188,6 +190,7 @@ func bytesRead(t *testing.T, pid int) (n int64) {
 // TestSlowDisk: a disk that becomes a thousand times as slow as it was measured slows passes and nothing else: the verifier lives, and
 // the tokens are right. Then the verifier is killed: another goes on with the same file.
 func TestSlowDisk(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	group, dir := controlGroup(t, "blkio"), disk(t)
 	var st unix.Stat_t
@@ -231,6 +234,7 @@ func TestSlowDisk(t *testing.T) {
 // TestModelLargerThanMemory: in a control group that allows less than the target's file takes, generate streams it without being told, says
 // with what speed, and takes no more than the group allows, with the golden text.
 func TestModelLargerThanMemory(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	group, dir := controlGroup(t, "memory"), disk(t)
 	w, model := newWorld(t), filepath.Join(dir, "large.gguf")

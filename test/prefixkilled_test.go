@@ -156,6 +156,7 @@ func sameSecret(t *testing.T, from, to string) {
 // succeeds, all answers are those of an undisturbed run, what was computed before a kill is found after it, and the folder holds in the
 // end what an undisturbed run leaves.
 func TestPrefixStoreKilled(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	r := newRandom(t)
 	kills := 8

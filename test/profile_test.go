@@ -107,6 +107,7 @@ func TestProfileAssistant(t *testing.T) {
 // --explain shows that again. generate on the pair says the same as elsewhere, divides by the plan, and by a guess without one; with
 // --device auto it computes where the plan has it.
 func TestProfilePlaces(t *testing.T) {
+	mayBeSlow(t)
 	if runtime.NumCPU() < 2 {
 		t.Skip("one core: skipped, as two groups are needed")
 	}
@@ -160,6 +161,7 @@ func TestProfilePlaces(t *testing.T) {
 // TestProfileHeads: with heads the plan has how long a guess takes and how right they are on each text, by temperature, also for the plan
 // beside a model; a verifier takes it, and says when it is of other heads.
 func TestProfileHeads(t *testing.T) {
+	mayBeSlow(t)
 	w, dir := newWorld(t), t.TempDir()
 	heads := filepath.Join(dir, "heads.gguf")
 	zeroHeads(t, heads, w.ok("model", "info", "--identity", "--json", targetModel).stdout, 3)

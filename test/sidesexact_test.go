@@ -149,6 +149,7 @@ func (g *group) killSides(t testing.TB, jobs []job) {
 
 // TestSidesOverTCP: the same with drafter and verifier at ports, where states come inside answers, and after a restart of each.
 func TestSidesOverTCP(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	c := newCluster(t, clusterConfig{tcp: true, target: sideTarget, draft: sideTarget, drafterFlags: append([]string{"--target",
 		sideTarget}, sideDrafts[:6]...), verifierFlags: append(slices.Clone(sideHeads), "--taps=-1,1,2,3")})

@@ -121,6 +121,7 @@ func (b *boxes) process(t *testing.T, role string, more ...string) *process {
 // on one box, and drafts among them. No memory is shared: trees travel inside tickets and answers. Then each
 // process is killed and started again.
 func TestTwoBoxes(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	b := newBoxes(t)
 	const text = "func (r *Reader) Read("
