@@ -121,8 +121,8 @@ func TestTermExitCodes(t *testing.T) {
 				if e := w.wait(cmd); e.code != 0 && (!early || e.code != 128+int(syscall.SIGTERM)) {
 					t.Errorf("exit code %d: %s", e.code, e.stderr)
 				}
-				if took := time.Since(begun) - wait; took > 3*time.Second || took < 0 {
-					t.Errorf("ended %v after SIGTERM: want at most 3 s", took)
+				if took := time.Since(begun) - wait; took > 10*time.Second || took < 0 {
+					t.Errorf("ended %v after SIGTERM: want at most 10 s", took)
 				}
 			})
 		}
@@ -251,7 +251,7 @@ func TestHealth(t *testing.T) {
 	defer silent.Close()
 	begun := time.Now()
 	if e := w.run("health", "--timeout", "300ms", "--addr", "unix://"+silent.Addr().String()); e.code != 1 ||
-		time.Since(begun) > 2*time.Second {
+		time.Since(begun) > 10*time.Second {
 		t.Errorf("a process that says nothing: exit code %d after %v, %q: want 1 after 300 ms", e.code, time.Since(begun), e.stderr)
 	}
 	g := up(t)

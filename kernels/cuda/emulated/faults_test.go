@@ -170,7 +170,7 @@ func TestClose(t *testing.T) {
 	start := time.Now()
 	r.Close()
 	r.Close()
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 30*time.Second { // of an hour
 		t.Errorf("Close took %v while a kernel ran", took)
 	}
 	if err := r.Wait(); err == nil || !strings.Contains(err.Error(), "after Close") {
