@@ -354,7 +354,7 @@ type prompt struct {
 // prompts returns all test prompts.
 func prompts(t testing.TB) []prompt {
 	t.Helper()
-	data, err := os.ReadFile("test/testdata/prompts.jsonl")
+	data, err := os.ReadFile("testdata/prompts.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
