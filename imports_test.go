@@ -208,7 +208,7 @@ const (
 
 // testOnly lists what test files of any room may import on top.
 var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevice",
-	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
+	"pgregory.net/rapid", "go.uber.org/goleak"}
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.

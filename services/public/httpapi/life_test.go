@@ -117,6 +117,23 @@ func TestDrain(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+// TestErrorOfStream ends a stream with an error.
+func TestErrorOfStream(t *testing.T) {
+	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+		res, err := hello(ctx, r, sink)
+		if err == nil {
+			err = tandem.Errorf("generate", tandem.Unavailable, "the verifier is gone")
+		}
+		return res, err
+	}), nil)
+	_, all := s.ask(t, "POST", "/v1/completions", `{"prompt":"a","stream":true}`)
+	got := events(t, strings.NewReader(all))
+	if last := got[len(got)-1]; last.kind != "error" ||
+		!strings.Contains(last.data, `"error":{"message":"generate: the verifier is gone","type":"unavailable_error"`) {
+		t.Errorf("the last event is %+v", last)
+	}
+}
+
 // TestListen refuses addresses that cannot or must not be listened on.
 func TestListen(t *testing.T) {
 	base := Config{Generator: script(nil), Model: Model{Name: "gopher"}, Limits: limits, Vocab: alphabet{}}
