@@ -30,8 +30,9 @@ var sleepers = map[string]int{
 	"services/peers/telemetry":  1,
 	"services/peers/verifying":  1,
 	"services/public":           3,
-	"test":                      42,
+	"test":                      39,
 	"test/clients":              1,
+	"test/clients/browser":      1,
 }
 
 // TestSleeps: tests wait for what is to happen. Benchmarks may imitate what takes long.

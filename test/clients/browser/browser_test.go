@@ -20,6 +20,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 var (
@@ -135,15 +137,16 @@ func (p *tab) open(url string) {
 // wait waits until an expression is true.
 func (p *tab) wait(what, js string) {
 	p.t.Helper()
-	patience := time.Minute
+	tries := 1
 	if *target != "" {
-		patience = 5 * time.Minute // for its size
+		tries = 3 // for its size
 	}
-	for deadline := time.Now().Add(patience); !read[bool](p, js); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("not in time: %s: the page says %q, %q; %v", what, p.text("state-text"), p.text("notice"), p.wrong())
+	for range tries {
+		if testkit.Until(func() bool { return read[bool](p, js) }) {
+			return
 		}
 	}
+	p.t.Fatalf("not in time: %s: the page says %q, %q; %v", what, p.text("state-text"), p.text("notice"), p.wrong())
 }
 
 // wrong returns what went wrong in the page.

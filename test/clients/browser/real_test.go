@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/test/testkit"
-
 	"github.com/chromedp/chromedp"
+
+	"github.com/tandem-llm/tandem/test/testkit"
 )
 
 // world is where the real program runs: folders of its own, and a mark in the environment by which its processes are found.
@@ -180,7 +180,7 @@ func TestPlaygroundReal(t *testing.T) {
 	p.picture("playground")
 	p.do(chromedp.EmulateViewport(390, 844))
 	p.js(`const s = document.getElementById("span"); s.value = 4; s.dispatchEvent(new Event("change"));`)
-	time.Sleep(300 * time.Millisecond)
+	p.settled()
 	if wide := read[int](p, `document.documentElement.scrollWidth`); wide > 390 {
 		t.Errorf("the page is %d wide on a screen of 390", wide)
 	}
