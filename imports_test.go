@@ -41,6 +41,11 @@ var rooms = map[string][]string{
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/cuda/gpu", "kernels/ref/device"},
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
+	"app/start": {".", "app/device", "app/find", "app/modelinfo", "app/terminal", "client", "engine", "gateway", "kernels", "kernels/cpu",
+		"kernels/cuda/gpu", "kernels/stream", "modelfile", "processes/cache", "processes/cache/packed",
+		"processes/cache/prefixes", "processes/placement", "processes/profile", "processes/roles", "processes/roles/chats",
+		"processes/roles/drafter", "processes/roles/gateway", "processes/roles/group", "processes/roles/pair", "processes/settings",
+		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn"},
 	"app/device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
 		"processes/roles"},
 
@@ -159,7 +164,7 @@ var rooms = map[string][]string{
 	"lab/campaign/history": {},
 
 	// programs that work with a model, and how each is told of a server
-	"app/agents": {"."},
+	"app/agents": {".", "client", "modelfile", "processes/roles/gateway"}, // the names of the gateway's counters
 
 	"processes/cache":        {"."},
 	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "processes/roles", "app/terminal"},
@@ -223,6 +228,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
+	"app/start":      {"github.com/alecthomas/kong"}, // reads flags
 	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
 	"client":                   {"google.golang.org/protobuf"},
 	"processes/roles/verifier": {"kernels/split"},

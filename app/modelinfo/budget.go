@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
@@ -44,7 +45,7 @@ func (c Config) budgets(memory memoryInfo) (*budgetInfo, error) {
 	if !strings.HasPrefix(c.Path, gguf.Builtin) {
 		rate, err := stream.Rate(c.Path, long)
 		if err != nil {
-			return nil, tandem.Errorf("", tandem.Unavailable, "%s: measuring the disk: %w", c.Path, roles.Reason(err))
+			return nil, tandem.Errorf("", tandem.Unavailable, "%s: measuring the disk: %w", c.Path, files.Reason(err))
 		}
 		out.ReadRate = rate / 1e9
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -32,17 +33,17 @@ type benchDecodeCmd struct {
 	Texts   int     `help:"With --chain: texts, each drawn with a seed of its own." default:"2" setting:"-"`
 	Width   []int   `help:"Rows of a pass." default:"1,2,4,8,16,32,64" placeholder:"N,…" setting:"-"`
 	Rounds  int     `help:"Passes of each kind, in turn; the best and the median count." default:"20" setting:"-"`
-	computeFlags
+	start.Compute
 	settings.KV
-	budgetFlags
-	cacheFlags
+	start.Budget
+	settings.CacheFolder
 	output
 }
 
 // Run measures whole passes.
 func (c *benchDecodeCmd) Run(a *app) error {
 	passes := bench.Passes{Widths: c.Width, Rounds: c.Rounds}
-	if err := cmp.Or(passes.Validate(), c.computeFlags.check(), c.budgetFlags.check()); err != nil {
+	if err := cmp.Or(passes.Validate(), c.Compute.Validate(), c.Budget.Validate()); err != nil {
 		return err
 	}
 	path, err := find.Target(c.Model)
@@ -61,9 +62,9 @@ func (c *benchDecodeCmd) Run(a *app) error {
 		return err
 	}
 	var at kernels.Device
-	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
+	m, closed, err := c.Load(a.say, func(d kernels.Device) (*engine.Model, error) {
 		o.Device, at = d, d
-		if o, err = c.fit(a, c.cacheFlags, path, o); err != nil {
+		if o, err = c.Fit(a.env(), c.CacheFolder, path, o); err != nil {
 			return nil, err
 		}
 		return a.openModel(path, o)

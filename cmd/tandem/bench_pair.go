@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/pair"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 )
@@ -161,19 +162,19 @@ func (c *benchPairCmd) start(a *app, target string, drafts []string, do func(con
 	if len(c.AtOnce) > 0 {
 		most = slices.Max(c.AtOnce)
 	}
-	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(most)}
+	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(most)}
 	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
 	var err error
-	if l.HTTP, err = fixed("127.0.0.1:0"); err != nil {
+	if l.HTTP, err = start.FixedPort("127.0.0.1:0"); err != nil {
 		return err
 	}
-	if l, err = a.checked(l, tandem.Request{}); err != nil {
+	if l, err = l.Checked(a.env(), tandem.Request{}); err != nil {
 		return err
 	}
-	l.wide()
-	p, err := a.startProcesses(l)
+	l.Wide()
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return do(ctx, httpFlags{l.Web}.url()) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return do(ctx, l.Web.URL()) })
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/system"
 	"github.com/tandem-llm/tandem/app/demo/expanded"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/processes/cache"
@@ -36,7 +37,8 @@ func (c *benchSystemCmd) atRatio(ctx context.Context, a *app, want float64) (g s
 		}
 	}()
 	expand := func(source, like string) (string, error) {
-		e, err := expanded.Get(ctx, expanded.Config{Source: source, Like: like, Type: expanded.Type, Cache: cacheFlags{c.CacheFolder}.open,
+		e, err := expanded.Get(ctx, expanded.Config{Source: source, Like: like, Type: expanded.Type,
+			Cache:  func() (*cache.Cache, error) { return start.OpenCache(c.CacheFolder) },
 			Stderr: a.stderr, Tell: func(string) {}})
 		if err != nil {
 			return "", err

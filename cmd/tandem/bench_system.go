@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/app/bench/system"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
@@ -94,7 +95,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	return out, err
 }
 
-// models returns the paths of target and drafts: those given, else the shipped experts, whatever the strategy, because suites compare
+// models returns the paths of target and DraftFiles: those given, else the shipped experts, whatever the strategy, because suites compare
 // strategies; the shipped draft for everything, if a suite measures each draft alone; and lookup.
 func (c *benchSystemCmd) models(suites []string) (target string, drafts []string, err error) {
 	if target, err = find.Target(c.Target); err != nil {
@@ -139,7 +140,7 @@ func informed(heads, drafts []string) (names []string, err error) {
 
 // start starts the processes of a group, calls do with them, and ends them.
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
-	l := launch{Group: c.Group, Speculation: c.Speculation, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
+	l := start.Launch{Group: c.Group, Speculation: c.Speculation, TargetFile: g.Target, DraftFiles: g.Drafts, AtOnce: g.Sessions}
 	if target, err := find.Target(c.Target); err != nil || g.Target != target {
 		l.Heads = nil // they are of the target
 	}
@@ -152,11 +153,11 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 	if g.OneSize {
 		l.DecisionThreshold = math.MaxInt32
 	}
-	l, err := a.checked(l, tandem.Request{})
+	l, err := l.Checked(a.env(), tandem.Request{})
 	if err != nil {
 		return err
 	}
-	p, err := a.startProcesses(l)
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
@@ -166,6 +167,6 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 			return talk.Error(err)
 		}
 		defer conn.Close()
-		return do(ctx, talk.Processes{Gateway: conn, Of: p.Pids, Draft: l.drafts})
+		return do(ctx, talk.Processes{Gateway: conn, Of: p.Pids, Draft: l.DraftFiles})
 	})
 }

@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/cache"
@@ -15,38 +15,18 @@ import (
 	"github.com/tandem-llm/tandem/services/public/access"
 )
 
-// cacheFlags say where tandem keeps what it makes.
-type cacheFlags struct{ settings.CacheFolder }
-
-// open returns the cache.
-func (c cacheFlags) open() (*cache.Cache, error) {
-	dir, err := cacheDir(c.CacheDir)
-	if err != nil {
-		return nil, err
-	}
-	return cache.New(dir, int64(c.CacheLimit)), nil
-}
-
-// cacheDir returns the path of the cache's folder.
-func cacheDir(c settings.CacheDir) (string, error) {
-	if c.Cache == "" {
-		return cache.Dir()
-	}
-	return filepath.Abs(c.Cache)
-}
-
 type cacheCmd struct {
 	List  cacheListCmd  `cmd:"" default:"withargs" help:"List what is in the cache."`
 	Clear cacheClearCmd `cmd:"" help:"Remove all files that are not in use, and prefixes."`
 }
 
 type cacheListCmd struct {
-	cacheFlags
+	settings.CacheFolder
 	output
 }
 
 type cacheClearCmd struct {
-	cacheFlags
+	settings.CacheFolder
 	Tenant  []string `help:"Remove the prefixes of this tenant alone: its name as 'tandem cache' prints it, or its key. May be repeated." placeholder:"NAME|KEY" sep:"none" setting:"-"`
 	APIKeys string   `name:"api-keys" help:"Remove the prefixes of the tenants alone whose keys are in this file." placeholder:"FILE" setting:"-"`
 	output
@@ -74,7 +54,7 @@ func newCacheResult(c *cache.Cache, entries []cache.Item) cacheResult {
 
 // Run lists the cache.
 func (c *cacheListCmd) Run(a *app) error {
-	kept, err := c.open()
+	kept, err := start.OpenCache(c.CacheFolder)
 	if err != nil {
 		return err
 	}
@@ -83,7 +63,7 @@ func (c *cacheListCmd) Run(a *app) error {
 		return err
 	}
 	r := newCacheResult(kept, entries)
-	if r.Prefixes, err = prefixes.List(prefixFolder(kept)); err != nil {
+	if r.Prefixes, err = prefixes.List(start.PrefixFolder(kept)); err != nil {
 		return err
 	}
 	if c.JSON {
@@ -110,11 +90,11 @@ func (c *cacheListCmd) Run(a *app) error {
 
 // Run clears the cache.
 func (c *cacheClearCmd) Run(a *app) error {
-	kept, err := c.open()
+	kept, err := start.OpenCache(c.CacheFolder)
 	if err != nil {
 		return err
 	}
-	tenants, err := c.tenants(prefixFolder(kept))
+	tenants, err := c.tenants(start.PrefixFolder(kept))
 	if err != nil {
 		return err
 	}
@@ -127,7 +107,7 @@ func (c *cacheClearCmd) Run(a *app) error {
 		r = newCacheResult(kept, left)
 		r.Removed = append([]cache.Item{}, removed...)
 	}
-	if r.RemovedPrefixes, err = prefixes.Clear(prefixFolder(kept), tenants...); err != nil {
+	if r.RemovedPrefixes, err = prefixes.Clear(start.PrefixFolder(kept), tenants...); err != nil {
 		return err
 	}
 	if c.JSON {
@@ -152,7 +132,7 @@ func (c *cacheClearCmd) Run(a *app) error {
 func (c *cacheClearCmd) tenants(dir string) (folders []string, err error) {
 	var all []string
 	if c.APIKeys != "" {
-		if all, err = readKeys("--api-keys", c.APIKeys); err != nil {
+		if all, err = start.ReadKeys("--api-keys", c.APIKeys); err != nil {
 			return nil, err
 		}
 	}

@@ -57,7 +57,7 @@ func TestCacheOfTenants(t *testing.T) {
 	}
 	left := func(keys ...string) {
 		t.Helper()
-		out := run((&cacheListCmd{cacheFlags: cacheFlags{folder}}).Run)
+		out := run((&cacheListCmd{CacheFolder: folder}).Run)
 		for key, folder := range name {
 			want := false
 			for _, k := range keys {
@@ -68,7 +68,7 @@ func TestCacheOfTenants(t *testing.T) {
 			}
 		}
 	}
-	clearing := cacheClearCmd{cacheFlags: cacheFlags{folder}}
+	clearing := cacheClearCmd{CacheFolder: folder}
 	left("", mine, theirs, others)
 	byKey := clearing
 	byKey.Tenant = []string{mine}

@@ -12,11 +12,13 @@ import (
 	"github.com/tandem-llm/tandem/app/demo"
 	"github.com/tandem-llm/tandem/app/demo/expanded"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -50,7 +52,7 @@ func (c *demoCmd) Run(a *app) error {
 	}
 	if c.Target != "" && (c.Like != "" || c.Type != "") {
 		return tandem.Errorf("", tandem.Invalid,
-			"--like and --type are for the shipped target: want them without --target (or TANDEM_TARGET)")
+			"--like and --type are for the shipped TargetFile: want them without --target (or TANDEM_TARGET)")
 	}
 	drafts, err := find.Drafts(c.Draft, c.Target, r)
 	if err != nil {
@@ -65,18 +67,18 @@ func (c *demoCmd) Run(a *app) error {
 		defer model.Close()
 		target = model.Path
 	}
-	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
 	l.Grace = 0
-	if l, err = a.checked(l, r); err != nil {
+	if l, err = l.Checked(a.env(), r); err != nil {
 		return err
 	}
-	l.widen(&r, c.Tree)
+	l.Widen(&r, c.Tree)
 	vocab, err := token.Open(target)
 	if err != nil {
 		return err
 	}
 	a.say("starting gateway, verifier and drafter; the verifier measures what its passes cost here")
-	p, err := a.startProcesses(l)
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (c *demoCmd) model(a *app) (*cache.Entry, error) {
 		return nil, err
 	}
 	return expanded.Get(a.ctx, expanded.Config{Source: source, Like: or(c.Like, expanded.Shape), Type: or(c.Type, expanded.Type),
-		Cache: cacheFlags{c.CacheFolder}.open, Streams: c.MemoryBudget != nil, Stderr: a.stderr,
+		Cache: func() (*cache.Cache, error) { return start.OpenCache(c.CacheFolder) }, Streams: c.MemoryBudget != nil, Stderr: a.stderr,
 		Tell: func(line string) { a.say("%s", line) }})
 }
 
@@ -105,14 +107,14 @@ func (c *demoCmd) request() (tandem.Request, error) {
 }
 
 // show runs the demo on the gateway at addr.
-func (c *demoCmd) show(ctx context.Context, a *app, addr string, l launch, r tandem.Request, vocab *token.Vocab) error {
+func (c *demoCmd) show(ctx context.Context, a *app, addr string, l start.Launch, r tandem.Request, vocab *token.Vocab) error {
 	conn, err := dial(addr, settings.ClientKeys{}, c.Certificate)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	result := &demo.Result{Target: roles.ModelName(l.target), Prompt: r.Prompt}
-	for _, d := range l.drafts {
+	result := &demo.Result{Target: roles.ModelName(l.TargetFile), Prompt: r.Prompt}
+	for _, d := range l.DraftFiles {
 		result.Drafts = append(result.Drafts, roles.ModelName(d))
 	}
 	a.say("%s, draft %s", result.Target, strings.Join(result.Drafts, ", "))
@@ -168,6 +170,20 @@ func (c *demoCmd) view(a *app) demo.View {
 		}
 	}
 	return &demo.Text{To: a.stdout, Colour: colour}
+}
+
+// env is what starting processes needs.
+func (a *app) env() start.Env {
+	return start.Env{Stderr: a.stderr, Say: a.say, Version: buildVersion().Version}
+}
+
+// start starts processes, and says what of the command line is outdated once they serve.
+func (a *app) start(l start.Launch) (*group.Processes, error) {
+	p, err := l.Start(a.ctx, a.env())
+	if err == nil {
+		a.outdated(l.Logging)
+	}
+	return p, err
 }
 
 // say prints a line of progress on stderr.

@@ -4,8 +4,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
-	"github.com/tandem-llm/tandem/kernels/cpu"
-	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -22,7 +21,7 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	compute := computeFlags{Processor: c.Processor}
+	compute := start.Compute{Processor: c.Processor}
 	models, err := kernelFlags{compute, c.Loading}.models(a)
 	if err != nil {
 		return err
@@ -38,13 +37,13 @@ func (c *drafterCmd) Run(a *app) error {
 	if models.Sides, err = pair.Sides(paths, c.DraftHeads); err != nil {
 		return err
 	}
-	prefixes, err := prefixPages(c.Prefixes)
+	prefixes, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err
 	}
-	return compute.choose(a, nil, func(p device.Spec) error {
-		models.Device, models.Threads = compute.at(p), compute.threads(p)
-		gain, host, err := c.gain(compute, p)
+	return compute.Choose(a.say, nil, func(p device.Spec) error {
+		models.Device, models.Threads = compute.Place(p), compute.ThreadsAt(p)
+		gain, host, err := compute.Gain(c.AheadGain, p)
 		if err != nil {
 			return err
 		}
@@ -54,26 +53,3 @@ func (c *drafterCmd) Run(a *app) error {
 			Verifiers: c.Drafter.Verifier})
 	})
 }
-
-// gain returns the setting of a drafter at a place, and what opens the cores that it leaves to a verifier on this machine. A verifier on
-// the same cores is something that only whoever starts both knows.
-func (c *drafterCmd) gain(compute computeFlags, p device.Spec) (float64, func() (roles.Device, error), error) {
-	if c.AheadGain != drafter.Measured {
-		return c.AheadGain, nil, nil
-	}
-	all, err := cpu.Cores()
-	if err != nil {
-		return 0, nil, err
-	}
-	switch others := p.Others(all); len(others) {
-	case 0:
-		return sharedGain, nil, nil
-	case len(all):
-		return drafter.Measured, func() (roles.Device, error) { return compute.opener().CPU(0) }, nil
-	default:
-		return drafter.Measured, func() (roles.Device, error) { return compute.opener().Open(device.Spec{Cores: others}, 0) }, nil
-	}
-}
-
-// sharedGain is about what a pass ahead costs a verifier on the same cores, if the draft leaves it some of them.
-const sharedGain = 0.7

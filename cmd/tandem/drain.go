@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -20,7 +21,7 @@ const drainTime = 5 * time.Second
 type drainCmd struct {
 	Address string `arg:"" help:"gRPC address of a verifier or drafter, as its --listen." placeholder:"ADDRESS" setting:"-"`
 	Undo    bool   `help:"Take new sessions again." setting:"-"`
-	certificateFlags
+	settings.Certificate
 	settings.SharedSecret
 	output
 }
@@ -37,7 +38,7 @@ func (c *drainCmd) Run(a *app) error {
 	if err := rpc.CheckAddress(c.Address); err != nil {
 		return err
 	}
-	certificate, err := c.certificate()
+	certificate, err := start.TLSFiles(c.Certificate).Load()
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -21,7 +22,7 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	constants, err := rules(c.Strategies)
+	constants, err := start.Rules(c.Strategies)
 	if err != nil {
 		return err
 	}
@@ -29,29 +30,29 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	web := httpFlags{c.Web}
+	web := c.Web
 	defaults.MaxOutput, defaults.Repeats, defaults.Seed = c.MaxOutputTokens, c.RepeatLimit, c.Seed
-	keys, err := web.keys()
+	keys, err := start.Keys(web)
 	if err != nil {
 		return err
 	}
 	if c.ReadyFD == 0 { // up has said it already
-		web.warn(a.say)
+		start.WarnOfKeys(web, a.say)
 	}
-	earlier, err := earlierTexts(c.LookupDrafts, keys)
+	earlier, err := c.LookupDrafts.Earlier(len(keys.Tenants()))
 	if err != nil {
 		return err
 	}
-	if err := web.settle(); err != nil {
+	if err := web.Settle(); err != nil {
 		return err
 	}
 	var metricsKeys *access.Keys
 	if web.HTTP != gateway.NoHTTP {
-		if metricsKeys, err = web.metricsKeys(); err != nil {
+		if metricsKeys, err = start.MetricsKeys(web); err != nil {
 			return err
 		}
 	}
-	folder, err := cacheDir(c.CacheDir)
+	folder, err := start.CacheDir(c.CacheDir)
 	if err != nil {
 		folder = "" // a user without a folder keeps nothing
 	}

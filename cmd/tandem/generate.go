@@ -1,26 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/device"
-	"github.com/tandem-llm/tandem/app/find"
-	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/processes/placement"
-	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/processes/roles/drafter"
-	"github.com/tandem-llm/tandem/processes/roles/pair"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -51,11 +43,11 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if l, err = a.checked(l, r); err != nil {
+	if l, err = l.Checked(a.env(), r); err != nil {
 		return err
 	}
-	l.widen(&r, c.Tree)
-	p, err := a.startProcesses(l)
+	l.Widen(&r, c.Tree)
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
@@ -97,9 +89,9 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 
 // launch returns the processes that r needs. When stopped they have nothing to finish, so Grace
 // is 0.
-func (c *generateCmd) launch(r tandem.Request) (launch, error) {
+func (c *generateCmd) launch(r tandem.Request) (start.Launch, error) {
 	target, drafts, err := modelPaths(c.Models, r.Bounds.Plain(), r)
-	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
 	l.Grace = 0
 	return l, err
 }
@@ -114,7 +106,7 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 	case c.PromptFile != "":
 		f, err := os.Open(c.PromptFile)
 		if err != nil {
-			return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, roles.Reason(err))
+			return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, files.Reason(err))
 		}
 		defer f.Close()
 		return readAll(f, "--prompt-file "+c.PromptFile)
@@ -122,74 +114,6 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 		return "", tandem.Errorf("", tandem.Invalid, "no prompt: give --prompt TEXT, --prompt-file FILE, or text on stdin")
 	}
 	return readAll(a.stdin, "stdin")
-}
-
-// checked returns l with what was found out about its models. It refuses what cannot run before any process is started.
-func (a *app) checked(l launch, r tandem.Request) (launch, error) {
-	err := l.check()
-	if err != nil {
-		return l, err
-	}
-	if l.Heads, err = find.Heads(l.Heads); err != nil {
-		return l, err
-	}
-	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
-		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
-		Options:  engine.Options{Device: device.Planner(), KVType: l.KVType},
-		KVMemory: l.KVMemory.Bytes(),
-		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
-		Streaming: budgetFlags{l.Budget}.streaming(a, l.Device, l.GPULayers, cacheFlags{l.CacheFolder})}
-	if !l.DraftAnyway {
-		p.Weigher = placement.NewWeigher(planFile(l.PassCosts), buildVersion().Version, l.target, l.KVType)
-	}
-	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(note)) }
-	err = p.Check(r.Prompt, say)
-	l.verifierBudget, l.streamed, l.drafts, l.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
-	l.room = kvRoom{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
-	if err == nil && l.room.Cut() {
-		say(l.room.Shortage())
-	}
-	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
-	return l, err
-}
-
-// widen gives the planner room for wide trees where the target is streamed, unless a tree is named.
-func (l launch) widen(r *tandem.Request, tree string) {
-	if l.streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
-		r.Bounds = tandem.StreamedBounds
-	}
-}
-
-// check refuses values that no process accepts.
-func (l launch) check() error {
-	for _, f := range []struct {
-		device, at, threads string
-		n                   int
-	}{{"device", l.Device, "verifier-threads", l.VerifierThreads}, {"draft-device", l.DraftDevice, "drafter-threads", l.DrafterThreads}} {
-		p, err := device.Parse(f.device, f.at)
-		if err = cmp.Or(err, p.CheckThreads(f.device, f.threads, f.n)); err != nil {
-			return err
-		}
-		if err := device.Check(f.device, f.at); err != nil {
-			return err
-		}
-	}
-	if err := cmp.Or(l.GPULayers.Check(l.Device), gpuHas(l.GPUMemory)); err != nil {
-		return err
-	}
-	if _, err := prefixPages(l.Prefixes); err != nil {
-		return err
-	}
-	if !l.Lookup && slices.Contains(l.drafts, drafter.Lookup) {
-		return tandem.Errorf("", tandem.Invalid, "--no-lookup, and no draft but %s for this target: want --draft FILE, or --no-draft",
-			drafter.Lookup)
-	}
-	if _, err := l.Beside(l.Prefixes, true); err != nil {
-		return err
-	}
-	_, err := rules(l.Strategies)
-	budget := budgetFlags{l.Budget}
-	return cmp.Or(budget.check(), budget.on(l.Device, l.GPULayers), checkPlan(l.PassCosts), err)
 }
 
 // endLine ends the last line of text on a terminal.

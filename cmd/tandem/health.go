@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk/status"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
@@ -18,7 +20,7 @@ type healthCmd struct {
 	Addr    []string      `help:"gRPC address of the process, as its --listen, or http://host:port of its HTTP server; may be repeated: all must serve (default: TANDEM_LISTEN, or the gateway's 127.0.0.1:8451)." placeholder:"ADDR" sep:"none" setting:"-"`
 	Timeout time.Duration `help:"How long the process may take to answer." default:"2s" setting:"-"`
 	Listen  string        `hidden:""` // the process's own setting, from the environment or the file
-	certificateFlags
+	settings.Certificate
 	output
 }
 
@@ -33,7 +35,7 @@ func (c *healthCmd) Run(a *app) error {
 	if c.Timeout <= 0 {
 		return tandem.Errorf("", tandem.Invalid, "--timeout is %v: want more than 0", c.Timeout)
 	}
-	certificate, err := c.certificate()
+	certificate, err := start.TLSFiles(c.Certificate).Load()
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -23,11 +24,11 @@ func (f gatewayFlags) dial() (*client.Client, error) {
 // dial returns a client of the gateway at addr, which the caller must close. Errors: Invalid, among others for a key that would travel in
 // clear text.
 func dial(addr string, of settings.ClientKeys, by settings.Certificate) (*client.Client, error) {
-	options, err := certificateFlags{by}.dialing(addr)
+	options, err := start.Dialing(by, addr)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := httpFlags{settings.Web{APIKey: of.APIKey, APIKeys: of.APIKeys}}.tokens()
+	keys, err := start.Tokens(settings.Web{APIKey: of.APIKey, APIKeys: of.APIKeys})
 	if err != nil {
 		return nil, err
 	}

@@ -5,17 +5,16 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/agents"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
-	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
@@ -56,35 +55,48 @@ func (c *launchCmd) Run(a *app) error {
 		}
 		return c.use(a.ctx, a, program, path, server)
 	}
-	last, err := openLast(cacheFlags{c.CacheFolder})
+	folder, err := start.CacheDir(c.CacheDir)
 	if err != nil {
 		return err
 	}
-	if err := last.models(&c.serverFlags); err != nil {
+	last, err := agents.OpenLast(folder)
+	if err != nil {
 		return err
 	}
+	m := c.models()
+	if err := last.Else(&m); err != nil {
+		return err
+	}
+	c.Target, c.Draft, c.Heads, c.DraftHeads = m.Target, m.Draft, m.Heads, m.DraftHeads
+	c.NoDraft, c.ChatTemplate = m.NoDraft, m.ChatTemplate
 	return c.serve(a, program, path, last)
 }
 
+// models returns the models that the flags name.
+func (c *launchCmd) models() agents.Models {
+	return agents.Models{Target: c.Target, Draft: c.Draft, Heads: c.Heads, DraftHeads: c.DraftHeads, ChatTemplate: c.ChatTemplate,
+		NoDraft: c.NoDraft}
+}
+
 // given returns the server that --url names.
-func (c *launchCmd) given() (served, error) {
+func (c *launchCmd) given() (agents.Gateway, error) {
 	if c.Target != "" || len(c.Draft) > 0 {
-		return served{}, tandem.Errorf("", tandem.Invalid, "--url with --target or --draft: want one of them")
+		return agents.Gateway{}, tandem.Errorf("", tandem.Invalid, "--url with --target or --draft: want one of them")
 	}
 	url := strings.TrimSuffix(strings.TrimRight(c.URL, "/"), "/v1")
 	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
-		return served{}, tandem.Errorf("", tandem.Invalid, "--url %.200s: want http://HOST:PORT", c.URL)
+		return agents.Gateway{}, tandem.Errorf("", tandem.Invalid, "--url %.200s: want http://HOST:PORT", c.URL)
 	}
-	keys, err := c.tokens()
+	keys, err := start.Tokens(c.Web)
 	if err != nil {
-		return served{}, err
+		return agents.Gateway{}, err
 	}
-	return served{url: url, key: append(keys, "any")[0]}, nil
+	return agents.Gateway{URL: url, Key: append(keys, "any")[0]}, nil
 }
 
 // serve starts the processes, runs the program beside them, or prints its settings, and ends them.
-func (c *launchCmd) serve(a *app, program agents.Program, path string, last *lastUsed) error {
-	keys, err := c.tokens()
+func (c *launchCmd) serve(a *app, program agents.Program, path string, last *agents.Last) error {
+	keys, err := start.Tokens(c.Web)
 	if err != nil {
 		return err
 	}
@@ -92,35 +104,35 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *las
 		keys = []string{last.Key} // so that other users of the machine cannot connect
 		c.APIKey = keys
 	}
-	if err := c.settle(); err != nil {
+	if err := c.Web.Settle(); err != nil {
 		return err
 	}
-	if c.url() == "" || strings.HasPrefix(c.HTTP, "unix:") {
+	if c.Web.URL() == "" || strings.HasPrefix(c.HTTP, "unix:") {
 		return tandem.Errorf("", tandem.Invalid, "--http %s: a program needs a host and a port", c.HTTP)
 	}
 	if !c.Print {
-		c.HTTP = free(c.HTTP)
+		c.HTTP = start.FreePort(c.HTTP)
 		c.keep()
 	}
 	l, err := c.processes(a, "", settings.Logging{}, launchSessions)
 	if err != nil {
 		return err
 	}
-	if no, err := chats.Missing(c.ChatTemplate, l.target); err != nil || no != "" {
+	if no, err := chats.Missing(c.ChatTemplate, l.TargetFile); err != nil || no != "" {
 		return errors.Join(err, tandem.Errorf("", tandem.Unsupported, "%s needs a model that chats, and %s does not: %s", program.Name,
-			terminal.Shown(l.target), no))
+			terminal.Shown(l.TargetFile), no))
 	}
-	server := served{url: c.url(), key: append(keys, "any")[0]}
+	server := agents.Gateway{URL: c.Web.URL(), Key: append(keys, "any")[0]}
 	if c.Print {
-		info, err := engine.Inspect(l.target)
+		info, err := engine.Inspect(l.TargetFile)
 		if err != nil {
 			return err
 		}
-		room := l.room.One
+		room := l.Room.One
 		if room == 0 {
 			room = roles.Sizes(c.Sizes).ContextOf(info.Config.Context)
 		}
-		return c.print(a, program, server, description{Model: roles.ModelName(l.target), Context: room})
+		return c.print(a, program, server, agents.Description{Model: roles.ModelName(l.TargetFile), Context: room})
 	}
 	held := &agents.Held{To: a.stderr}
 	if terminal.Is(os.Stderr) {
@@ -130,12 +142,12 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *las
 	if err != nil {
 		return err
 	}
-	server.url = c.url()
+	server.URL = c.Web.URL()
 	return p.During(a.ctx, a.force, func(ctx context.Context) error {
-		if err := last.save(&c.serverFlags); err != nil {
+		if err := last.Save(c.models()); err != nil {
 			a.say("tandem: %v", err)
 		}
-		server.ours, server.held = true, held
+		server.Ours, server.Held = true, held
 		return c.use(ctx, a, program, path, server)
 	})
 }
@@ -155,49 +167,36 @@ const portTries = 4
 
 // start starts the processes. Between the look whether the port is free and the gateway's use of it another process can take it, such as a
 // launch at the same moment: then they start again with another port.
-func (c *launchCmd) start(a *app, l launch) (*group.Processes, error) {
+func (c *launchCmd) start(a *app, l start.Launch) (*group.Processes, error) {
 	for try := 1; ; try++ {
-		p, err := a.startProcesses(l)
-		other := free(c.HTTP)
+		p, err := a.start(l)
+		other := start.FreePort(c.HTTP)
 		if err == nil || try == portTries || a.ctx.Err() != nil || other == c.HTTP {
 			return p, err
 		}
 		a.say("tandem: another process has taken %s meanwhile: starting again with another port", c.HTTP)
-		if other, err = fixed(other); err != nil {
+		if other, err = start.FixedPort(other); err != nil {
 			return nil, err
 		}
 		c.HTTP, l.HTTP = other, other
 	}
 }
 
-// free returns addr, or addr with a port that is free now if its own is in use.
-func free(addr string) string {
-	l, err := net.Listen("tcp", addr)
-	if err == nil {
-		l.Close()
-		return addr
-	}
-	if host, _, wrong := net.SplitHostPort(addr); wrong == nil {
-		return net.JoinHostPort(host, "0")
-	}
-	return addr // refused later
-}
-
 // use runs the program with a server that is ready, and says what it had of it.
-func (c *launchCmd) use(ctx context.Context, a *app, program agents.Program, path string, server served) error {
-	before, err := server.describe(ctx)
+func (c *launchCmd) use(ctx context.Context, a *app, program agents.Program, path string, server agents.Gateway) error {
+	before, err := server.Describe(ctx)
 	if err != nil {
 		return err
 	}
 	if !before.Chat {
-		return tandem.Errorf("", tandem.Unsupported, "%s needs a model that chats, and that of %s does not", program.Name, server.url)
+		return tandem.Errorf("", tandem.Unsupported, "%s needs a model that chats, and that of %s does not", program.Name, server.URL)
 	}
 	if c.Print {
 		return c.print(a, program, server, before)
 	}
 	status, err := c.run(ctx, a, program, path, server, before)
 	if err == nil {
-		a.say("tandem: %s", server.use(context.WithoutCancel(ctx), before).Line())
+		a.say("tandem: %s", server.Used(context.WithoutCancel(ctx), before).Line())
 	}
 	switch {
 	case err == nil && ctx.Err() != nil:
@@ -210,8 +209,9 @@ func (c *launchCmd) use(ctx context.Context, a *app, program agents.Program, pat
 
 // run runs the program to its end, in a private folder that is removed with it. Its name is the same for a program and a key each time:
 // programs write it into their prompts, and a kept prefix would end there.
-func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, path string, server served, d description) (_ int, err error) {
-	dir, err := c.privateDir(fmt.Sprintf("agent-%s-%.4x", program.Name, sha256.Sum256([]byte("tandem launch "+server.key))))
+func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, path string, server agents.Gateway,
+	d agents.Description) (_ int, err error) {
+	dir, err := c.privateDir(fmt.Sprintf("agent-%s-%.4x", program.Name, sha256.Sum256([]byte("tandem launch "+server.Key))))
 	if err != nil {
 		return 0, err
 	}
@@ -220,7 +220,7 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 	if err := os.Mkdir(own, 0o700); err != nil {
 		return 0, err
 	}
-	if program, err = program.For(server.told(d, own)); err != nil {
+	if program, err = program.For(server.Told(d, own)); err != nil {
 		return 0, err
 	}
 	if err := program.Write(own); err != nil {
@@ -234,8 +234,8 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 		return 0, err
 	}
 	defer a.interrupts.Set(running.Interrupt)()
-	if server.held != nil {
-		defer server.held.Hold()()
+	if server.Held != nil {
+		defer server.Held.Hold()()
 	}
 	return running.Wait(ctx, a.force)
 }
@@ -244,7 +244,7 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 // where run directories are.
 func (c *launchCmd) privateDir(name string) (*supervise.RunDir, error) {
 	if c.RunDir == "" {
-		if kept, err := (cacheFlags{c.CacheFolder}).open(); err == nil && os.MkdirAll(kept.Folder(), 0o700) == nil {
+		if kept, err := start.OpenCache(c.CacheFolder); err == nil && os.MkdirAll(kept.Folder(), 0o700) == nil {
 			if dir, err := supervise.NamedDir(kept.Folder(), name); err == nil {
 				return dir, nil
 			}
@@ -254,44 +254,12 @@ func (c *launchCmd) privateDir(name string) (*supervise.RunDir, error) {
 }
 
 // print prints the program's settings as commands of a shell.
-func (c *launchCmd) print(a *app, program agents.Program, server served, d description) error {
-	p, err := program.For(server.told(d, "{dir}"))
+func (c *launchCmd) print(a *app, program agents.Program, server agents.Gateway, d agents.Description) error {
+	p, err := program.For(server.Told(d, "{dir}"))
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(terminal.Printable{To: a.stdout}, "# %s, tried with version %s (%s), and the server %s\n%s", p.Title, p.Version,
-		p.Install, server.url, p.Script(c.Args))
+		p.Install, server.URL, p.Script(c.Args))
 	return err
-}
-
-// told returns what a program is told of the server. A model's name that settings cannot hold is replaced: the server takes any.
-func (s served) told(d description, dir string) agents.Server {
-	name := d.Model
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r))
-	}) {
-		name = "tandem"
-	}
-	return agents.Server{URL: s.url, Key: s.key, Model: name, Context: d.Context, Dir: dir}
-}
-
-// use returns what was had of the server since before. A server of our own is asked for a few tokens of plain decoding if it did too little
-// of it.
-func (s served) use(ctx context.Context, before description) (u agents.Use) {
-	after, err := s.quiet(ctx)
-	if err != nil {
-		return u
-	}
-	diff := func(name string) int64 { return after.Counters[name] - before.Counters[name] }
-	u = agents.Use{Tokens: diff(gateway.RoundTokens), Time: micro(diff(gateway.RoundTime)), PlainRounds: diff(gateway.PlainRounds),
-		PlainTime: micro(diff(gateway.PlainTime)), Drafts: after.Defaults.Speculation.Enabled && len(after.Drafters) > 0,
-		Exact: after.Defaults.Accept == string(tandem.AcceptExact)}
-	if !s.ours || !u.Drafts || u.Tokens < leastTokens || u.PlainRounds >= agents.LeastPlain || s.plain(ctx) != nil {
-		return u
-	}
-	before = after
-	if after, err = s.quiet(ctx); err == nil {
-		u.PlainRounds, u.PlainTime, u.Sampled = diff(gateway.PlainRounds), micro(diff(gateway.PlainTime)), true
-	}
-	return u
 }

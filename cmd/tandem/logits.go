@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -25,13 +26,8 @@ type logitsCmd struct {
 
 // kernelFlags choose how one model computes.
 type kernelFlags struct {
-	computeFlags
+	start.Compute
 	settings.Loading
-}
-
-// check refuses values that no model can run with.
-func (k kernelFlags) check() error {
-	return k.computeFlags.check()
 }
 
 // Run prints the best logits at each position and a greedy continuation.
@@ -46,7 +42,7 @@ func (c *logitsCmd) Run(a *app) error {
 	case c.Generate < 0:
 		return tandem.Errorf("", tandem.Invalid, "--generate is %d: want 0 or more", c.Generate)
 	}
-	if err := c.check(); err != nil {
+	if err := c.Validate(); err != nil {
 		return err
 	}
 	path, err := find.Target(c.Model)
@@ -62,7 +58,7 @@ func (c *logitsCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate,
 			info.Config.Context)
 	}
-	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
+	m, closed, err := c.Load(a.say, func(d kernels.Device) (*engine.Model, error) {
 		return a.openModel(path, engine.Options{Device: d, KVType: c.KVType, Lock: c.Lock, MaxRows: 64,
 			KVPages: engine.PagesFor(1, total, 0)})
 	})

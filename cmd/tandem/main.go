@@ -90,12 +90,12 @@ func main() {
 // run runs one command line and returns the exit code: 0, 1 for a failure, 75 for one that another try may not meet, 2 for a wrong value or
 // usage, 128+n after signal n. Commands that serve end with 0 after a signal, and launch with the exit code of its program.
 func run(args []string) int {
-	settings := config.NewResolver(os.LookupEnv)
-	parser, err := newParser(settings, args...)
+	from := config.NewResolver(os.LookupEnv)
+	parser, err := newParser(from, args...)
 	if err != nil {
 		return report(os.Stderr, err)
 	}
-	parsed, err := readLine(parser, settings, args)
+	parsed, err := readLine(parser, from, args)
 	if err != nil {
 		report(os.Stderr, err)
 		return 2
@@ -103,10 +103,10 @@ func run(args []string) int {
 	chats := new(console.Interrupts)
 	ctx, force, release := untilSignals(chats)
 	defer release()
-	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings, false}
+	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, from, false}
 	err = parsed.Run(a)
 	if err == nil {
-		a.outdated(quietly())
+		a.outdated(settings.Quiet)
 	}
 	var sig stopSignal
 	var status exitStatus
@@ -143,8 +143,8 @@ func (a *app) outdated(l settings.Logging) {
 	lines := config.Old(a.kong)
 	switch line := strings.Join(lines, "; "); {
 	case a.told || len(lines) == 0:
-	case l.LogFormat == jsonFormat:
-		newLogger(l, a.stderr, a.kong.Command()).Warn(line)
+	case l.LogFormat == settings.JSONLines:
+		l.Logger(a.stderr, a.kong.Command()).Warn(line)
 	default:
 		a.say("tandem: %s", line)
 	}

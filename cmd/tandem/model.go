@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/tandem-llm/tandem/app/modelinfo"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -26,13 +27,13 @@ type modelInfoCmd struct {
 	Heads    []string `help:"Side file that the model is to have as a target, as of a verifier: count its memory too. May be repeated." placeholder:"FILE" sep:"none" setting:"-"`
 	settings.Sizes
 	settings.KV
-	budgetFlags
+	start.Budget
 	output
 }
 
 // Run prints what a model file holds.
 func (c *modelInfoCmd) Run(a *app) error {
-	if err := cmp.Or(checkSizes(c.Sizes), c.budgetFlags.check()); err != nil {
+	if err := cmp.Or(checkSizes(c.Sizes), c.Budget.Validate()); err != nil {
 		return err
 	}
 	if c.Identity {
@@ -40,7 +41,7 @@ func (c *modelInfoCmd) Run(a *app) error {
 	}
 	info, err := modelinfo.Of(a.ctx, modelinfo.Config{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
 		Sizes: roles.Sizes(c.Sizes), KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),
-		Streams: c.streaming(a, "", settings.GPULayers{}, cacheFlags{})})
+		Streams: c.Streaming(a.env(), "", settings.GPULayers{}, settings.CacheFolder{})})
 	if err != nil {
 		return err
 	}

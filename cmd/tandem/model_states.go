@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/states"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
@@ -41,9 +42,9 @@ type modelStatesCmd struct {
 	KVType       string        `name:"kv-type" help:"Keys and values as f16 or q8_0, as the model is served." default:"f16" enum:"f16,q8_0" setting:"-"`
 	ChatTemplate string        `help:"File with the Jinja template of chats, for a model without a right one." placeholder:"FILE" setting:"-"`
 	Variables    string        `name:"chat-template-kwargs" help:"Variables for the chat template, as a JSON object." placeholder:"JSON" setting:"-"`
-	computeFlags
-	budgetFlags
-	cacheFlags
+	start.Compute
+	start.Budget
+	settings.CacheFolder
 	output
 }
 
@@ -51,7 +52,7 @@ type modelStatesCmd struct {
 func (c *modelStatesCmd) Run(a *app) error {
 	path, err := find.Target(c.Model)
 	if err == nil {
-		err = cmp.Or(c.computeFlags.check(), c.budgetFlags.check(), c.budgetFlags.on(c.Device, c.GPULayers))
+		err = cmp.Or(c.Compute.Validate(), c.Budget.Validate(), c.Budget.On(c.Device, c.GPULayers))
 	}
 	if err != nil {
 		return err
@@ -64,9 +65,9 @@ func (c *modelStatesCmd) Run(a *app) error {
 		Top: c.Top, Context: c.Ctx, Sessions: c.Sessions, AnswerTokens: c.AnswerTokens, MaxTokens: c.MaxTokens, MaxSize: int64(c.MaxSize),
 		Sampling: tandem.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed},
 		Open: func(o engine.Options) (*engine.Model, func(), error) {
-			return c.load(a, func(d kernels.Device) (m *engine.Model, err error) {
+			return c.Load(a.say, func(d kernels.Device) (m *engine.Model, err error) {
 				o.Device, o.KVType = d, c.KVType
-				if o, err = c.fit(a, c.cacheFlags, path, o); err != nil {
+				if o, err = c.Fit(a.env(), c.CacheFolder, path, o); err != nil {
 					return nil, err
 				}
 				return a.openModel(path, o)

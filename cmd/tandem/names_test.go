@@ -38,7 +38,7 @@ func TestNamesOutOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := filepath.Join(dir, "c"+evil)
-	folder := cacheFlags{settings.CacheFolder{CacheDir: settings.CacheDir{Cache: kept}, CacheLimit: 1 << 30}}
+	folder := settings.CacheFolder{CacheDir: settings.CacheDir{Cache: kept}, CacheLimit: 1 << 30}
 	entry, err := cache.New(kept, 1<<30).Get(t.Context(), cache.Request{Kind: cache.Models, File: evil, From: "x", Size: 1,
 		Make: func(_ context.Context, path string) error { return os.WriteFile(path, []byte("x"), 0o600) }})
 	if err != nil {
@@ -49,8 +49,8 @@ func TestNamesOutOfFiles(t *testing.T) {
 	for name, run := range map[string]func(*app) error{
 		"model info":           (&modelInfoCmd{File: path, KV: settings.KV{KVType: "f16"}}).Run,
 		"model info of a name": (&modelInfoCmd{File: none, KV: settings.KV{KVType: "f16"}}).Run,
-		"cache list":           (&cacheListCmd{cacheFlags: folder}).Run,
-		"cache clear":          (&cacheClearCmd{cacheFlags: folder}).Run,
+		"cache list":           (&cacheListCmd{CacheFolder: folder}).Run,
+		"cache clear":          (&cacheClearCmd{CacheFolder: folder}).Run,
 		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
 		"ps": func(a *app) error {
 			return status.Status{Processes: []status.Process{{Role: "drafter", Up: true, Model: evil, Identity: evil}}}.Print(a.stdout)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/placement"
@@ -26,7 +27,7 @@ type profileCmd struct {
 	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock    bool   `help:"Lock the model in memory (mlock)."`
 	settings.KV
-	cacheFlags
+	settings.CacheFolder
 	Explain     bool     `help:"Measure nothing: print, from the plan, where the target and its drafts are best computed, with the figures that say so." setting:"-"`
 	Text        []string `help:"A calibration text, such as documents of the kind that will be asked for; may be repeated (default: three small ones)." placeholder:"FILE" sep:"none" setting:"-"`
 	Tokens      int      `help:"How many tokens the target says of each text, 64 to 4096." default:"384" setting:"-"`
@@ -53,14 +54,14 @@ func (c *profileCmd) config(a *app) (out profiler.Config, err error) {
 		return out, err
 	}
 	for _, p := range out.Devices {
-		f := computeFlags{Processor: settings.Processor{Threads: c.Threads, ISA: c.ISA, Device: p.String()}}
+		f := start.Compute{Processor: settings.Processor{Threads: c.Threads, ISA: c.ISA, Device: p.String()}}
 		if p.Layers > 0 {
 			f.Device, f.GPUMemory = "cpu", c.GPUMemory
 		}
 		if p.Grouped() {
 			f.Threads = 0
 		}
-		if err := f.check(); err != nil {
+		if err := f.Validate(); err != nil {
 			return out, err
 		}
 	}
@@ -85,7 +86,7 @@ func (c *profileCmd) Run(a *app) error {
 	if config.Texts, err = profiler.ReadTexts(c.Text); err != nil {
 		return err
 	}
-	folder, err := c.cacheFlags.open()
+	folder, err := start.OpenCache(c.CacheFolder)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (c *profileCmd) explain(a *app) error {
 	if err != nil {
 		return err
 	}
-	folder, err := c.cacheFlags.open()
+	folder, err := start.OpenCache(c.CacheFolder)
 	if err != nil {
 		return err
 	}
@@ -142,16 +143,4 @@ func (c *profileCmd) explain(a *app) error {
 		return terminal.PrintJSON(a.stdout, d)
 	}
 	return profiler.PrintDecision(terminal.Printable{To: a.stdout}, d)
-}
-
-// planned asks the plan for processes that are started together where the target computes, and with --draft-device auto where the drafts
-// do.
-func (l *launch) planned(tell func(format string, args ...any)) {
-	if l.Device != "auto" && l.DraftDevice != "auto" {
-		return
-	}
-	l.decision = placement.Decided(planFile(l.PassCosts), buildVersion().Version, l.target, l.KVType, nil)
-	if l.decision != nil && l.DraftDevice == "auto" && len(l.files()) > 0 {
-		l.DraftDevice = placement.Drafts(l.decision, l.Device, l.DrafterThreads, tell)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/talk/status"
 	"github.com/tandem-llm/tandem/app/terminal"
@@ -42,7 +43,7 @@ func (c *psCmd) Run(a *app) error {
 	}
 	s := status.Of(d)
 	s.Verbose = c.Verbose
-	s.Measured(placement.Brings(planFile(settings.PassCosts{}), buildVersion().Version))
+	s.Measured(placement.Brings(start.PlanFile(settings.PassCosts{}), buildVersion().Version))
 	return c.show(a, s)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -15,15 +16,15 @@ type childFlags struct {
 
 // config returns the configuration of a process with these settings.
 func (c childFlags) config(a *app, listen string, p settings.Process, l settings.Logging) roles.Config {
-	return roles.Config{Listen: listen, Sizes: roles.Sizes(p.Sizes), TLS: certificateFlags{p.Certificate}.files(),
+	return roles.Config{Listen: listen, Sizes: roles.Sizes(p.Sizes), TLS: start.TLSFiles(p.Certificate),
 		Insecure:   p.InsecureListen,
 		SecretFile: p.SecretFile, OTLPEndpoint: p.OTLPEndpoint, Grace: p.Grace, ReadyFD: c.ReadyFD, PulseFD: c.PulseFD,
-		Version: buildVersion().Version, Log: newLogger(l, a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
+		Version: buildVersion().Version, Log: l.Logger(a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
 }
 
 // models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.
 func (k kernelFlags) models(a *app) (roles.Models, error) {
-	if err := k.check(); err != nil {
+	if err := k.Validate(); err != nil {
 		return roles.Models{}, err
 	}
 	return roles.Models{Threads: k.Threads, Options: engine.Options{Lock: k.Lock, KVType: k.KVType}, KVMemory: k.KVMemory.Bytes(),

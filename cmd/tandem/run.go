@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk/console"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -33,18 +34,18 @@ func (c *runCmd) Run(a *app) error {
 		return err
 	}
 	if c.Addr != "" {
-		return c.talk(a.ctx, a, c.Addr, c.ClientKeys, launch{})
+		return c.talk(a.ctx, a, c.Addr, c.ClientKeys, start.Launch{})
 	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, r)
 	if err != nil {
 		return err
 	}
-	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
 	l.Grace, l.ChatTemplate = 0, c.ChatTemplate
-	if l, err = a.checked(l, r); err != nil {
+	if l, err = l.Checked(a.env(), r); err != nil {
 		return err
 	}
-	p, err := a.startProcesses(l)
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (c *runCmd) Run(a *app) error {
 }
 
 // talk talks through the gateway at addr until the input or ctx ends. l says what was started for it.
-func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.ClientKeys, l launch) error {
+func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.ClientKeys, l start.Launch) error {
 	conn, err := dial(addr, keys, c.Certificate)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 	t.Model, t.Context, t.Drawn = d.GetModel(), int(d.GetContext()), drawn(d.GetHttpSampling())
 	t.Request = func(prompt string) (tandem.Request, error) { // with what /set has changed
 		r, err := c.Request(prompt, t.Drawn)
-		l.widen(&r, c.Tree)
+		l.Widen(&r, c.Tree)
 		return r, err
 	}
 	return t.Run(ctx, a.stdin, a.interrupts)

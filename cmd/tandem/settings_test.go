@@ -12,7 +12,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/processes/settings/config"
@@ -153,23 +152,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCacheFolderIsHeard: gateway and verifier get the cache's folder that their group was given.
+// TestCacheFolderIsHeard: a gateway alone takes the cache's folder of the environment.
 func TestCacheFolderIsHeard(t *testing.T) {
-	dir, err := supervise.NewRunDir(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	target, err := find.Target("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := launch{Group: settings.Default[settings.Group](), target: target}
-	l.Cache = "/kept"
-	c, err := l.children(dir, "unix:///x")
-	if err != nil || c.gateway.Cache != l.Cache || c.verifier.Cache != l.Cache {
-		t.Errorf("gateway %q, verifier %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, l.Cache, err)
-	}
 	ctx, _ := parsed(t, map[string]string{"TANDEM_CACHE": "/of/env"}, "gateway")
 	if got := ctx.Selected().Target.Addr().Interface().(*gatewayCmd).Cache; got != "/of/env" {
 		t.Errorf("a gateway alone takes the folder %q: want that of TANDEM_CACHE", got)

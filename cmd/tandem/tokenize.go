@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -62,7 +62,7 @@ func readAll(r io.Reader, name string) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	switch {
 	case err != nil:
-		return "", tandem.Errorf("", tandem.Invalid, "%s: %w", name, roles.Reason(err))
+		return "", tandem.Errorf("", tandem.Invalid, "%s: %w", name, files.Reason(err))
 	case int64(len(b)) > most:
 		return "", tandem.Errorf("", tandem.Invalid, "%s has more than %d bytes", name, most)
 	}

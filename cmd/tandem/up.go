@@ -3,11 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"runtime/debug"
-	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -27,7 +26,7 @@ type serverFlags struct {
 	NoDraft bool `help:"Run without a drafter." group:"Speculation"`
 	groupFlags
 	settings.Speculation
-	httpFlags
+	settings.Web
 	settings.Drawing
 	settings.Answers
 }
@@ -47,13 +46,13 @@ type upResult struct {
 	Sampling   string         `json:"sampling,omitempty"` // over HTTP, where a request says nothing
 	Chat       bool           `json:"chat"`               // the model chats
 	NoChat     string         `json:"no_chat,omitempty"`  // why it does not, and what would help
-	Memory     *kvRoom        `json:"memory,omitempty"`   // for keys and values; none: each process finds its own
+	Memory     *start.Room    `json:"memory,omitempty"`   // for keys and values; none: each process finds its own
 	PIDs       map[string]int `json:"pids"`
 }
 
 // processes returns the processes with these settings, for so many sessions at once unless they say how many. listen is the gateway's
 // address, "" for a socket in the run directory.
-func (c *serverFlags) processes(a *app, listen string, logging settings.Logging, sessions int) (l launch, err error) {
+func (c *serverFlags) processes(a *app, listen string, logging settings.Logging, sessions int) (l start.Launch, err error) {
 	defaults, err := requestDefaults(c.Speculation)
 	if err != nil {
 		return l, err
@@ -68,25 +67,25 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 	if c.NoDraft && len(c.DraftHeads) > 0 {
 		return l, tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
-	if err := c.settle(); err != nil {
+	if err := c.Web.Settle(); err != nil {
 		return l, err
 	}
-	if err := c.httpFlags.check(); err != nil {
+	if err := start.CheckWeb(c.Web); err != nil {
 		return l, err
 	}
-	c.httpFlags.warn(a.say)
-	if listen, err = fixed(listen); err != nil {
+	start.WarnOfKeys(c.Web, a.say)
+	if listen, err = start.FixedPort(listen); err != nil {
 		return l, err
 	}
-	if c.HTTP, err = fixed(c.HTTP); err != nil {
+	if c.HTTP, err = start.FixedPort(c.HTTP); err != nil {
 		return l, err
 	}
-	l = launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
-		target: target, drafts: drafts, listen: listen, sessions: c.sessionsOr(sessions), keepGateway: true}
-	if l, err = a.checked(l, tandem.Request{}); err != nil {
+	l = start.Launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
+		TargetFile: target, DraftFiles: drafts, At: listen, AtOnce: c.sessionsOr(sessions), KeepGateway: true}
+	if l, err = l.Checked(a.env(), tandem.Request{}); err != nil {
 		return l, err
 	}
-	l.wide()
+	l.Wide()
 	return l, nil
 }
 
@@ -96,28 +95,28 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	info, err := engine.Inspect(l.target)
+	info, err := engine.Inspect(l.TargetFile)
 	if err != nil {
 		return err
 	}
-	p, err := a.startProcesses(l)
+	p, err := a.start(l)
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: l.target, Drafts: l.drafts,
+	up := upResult{Gateway: p.Addr, HTTP: c.Web.URL(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: l.TargetFile, Drafts: l.DraftFiles,
 		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
 	if up.HTTP != "" {
 		up.Sampling = drawing(c.Drawing, info)
 	}
-	if len(l.drafts) > 0 {
-		up.Draft = l.drafts[0]
+	if len(l.DraftFiles) > 0 {
+		up.Draft = l.DraftFiles[0]
 	}
-	if up.NoChat, err = chats.Missing(c.ChatTemplate, l.target); err != nil {
+	if up.NoChat, err = chats.Missing(c.ChatTemplate, l.TargetFile); err != nil {
 		return errors.Join(err, p.Stop(a.force))
 	}
 	up.Chat = up.NoChat == ""
-	if l.room.Tokens > 0 {
-		up.Memory = &l.room
+	if l.Room.Tokens > 0 {
+		up.Memory = &l.Room
 	}
 	err = c.print(a, up)
 	debug.FreeOSMemory() // from now on this process only waits
@@ -128,29 +127,6 @@ func (c *upCmd) Run(a *app) error {
 		}
 	}
 	return errors.Join(err, p.Stop(a.force))
-}
-
-// fixed returns addr with a port that is free now in place of port 0, so that a restarted gateway listens where the one before
-// did. Other faults of addr are left to the listener to report.
-func fixed(addr string) (string, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || port != "0" || strings.HasPrefix(addr, "unix:") {
-		return addr, nil
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort(or(host, "127.0.0.1"), port))
-	if err != nil {
-		return addr, nil
-	}
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	return net.JoinHostPort(host, port), err
-}
-
-// wide gives the planner of a server whose target is streamed room for wide trees, unless a tree is named.
-func (l *launch) wide() {
-	if planner := string(tandem.StrategyPlanner); l.streamed && l.Tree == "" && or(l.Strategy, planner) == planner {
-		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
-	}
 }
 
 func (c *upCmd) print(a *app, r upResult) error {

@@ -2,17 +2,12 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
@@ -24,36 +19,10 @@ type verifierCmd struct {
 	childFlags
 }
 
-// checkPlan refuses a plan that somebody has named and that is not there; the default one may be missing.
-func checkPlan(m settings.PassCosts) error {
-	if m.Plan == "" || m.Plan == "off" {
-		return nil
-	}
-	if _, err := os.Stat(m.Plan); errors.Is(err, fs.ErrNotExist) {
-		return tandem.Errorf("", tandem.Invalid, "--plan %s: no such file: want what 'tandem profile' has written, or off", m.Plan)
-	}
-	return nil
-}
-
-// planFile returns the file of the plan to look for; "" for none.
-func planFile(m settings.PassCosts) string {
-	switch m.Plan {
-	case "off":
-		return ""
-	case "":
-		dir, err := cache.Dir()
-		if err != nil {
-			return "" // a user without a folder has no plan
-		}
-		return filepath.Join(dir, profile.Name)
-	}
-	return m.Plan
-}
-
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
-	compute, budget := computeFlags{c.Processor, c.GPULayers}, budgetFlags{c.Budget}
-	if err := cmp.Or(checkPlan(c.PassCosts), budget.check(), budget.on(c.Device, c.GPULayers)); err != nil {
+	compute, budget := start.Compute{Processor: c.Processor, GPULayers: c.GPULayers}, start.Budget{Budget: c.Budget}
+	if err := cmp.Or(start.CheckPlan(c.PassCosts), budget.Validate(), budget.On(c.Device, c.GPULayers)); err != nil {
 		return err
 	}
 	path, err := find.Target(c.Target)
@@ -69,23 +38,23 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	models.Sides = map[string][]string{path: heads}
-	pages, err := prefixPages(c.Prefixes)
+	pages, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err
 	}
 	var decision *profile.Decision
 	if c.Device == "auto" {
-		decision = placement.Decided(planFile(c.PassCosts), buildVersion().Version, path, c.KVType, func(why error) {
+		decision = placement.Decided(start.PlanFile(c.PassCosts), buildVersion().Version, path, c.KVType, func(why error) {
 			fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
-	files, err := prefixFiles(c.PrefixStore, cacheFlags{c.CacheFolder})
+	files, err := start.PrefixFiles(c.PrefixStore, c.CacheFolder)
 	if err != nil {
 		return err
 	}
-	return compute.choose(a, decision, func(p device.Spec) error {
-		models.Device, models.Threads = compute.at(p), compute.threads(p)
-		models.Streaming = budget.streaming(a, p.String(), c.GPULayers, cacheFlags{c.CacheFolder})
+	return compute.Choose(a.say, decision, func(p device.Spec) error {
+		models.Device, models.Threads = compute.Place(p), compute.ThreadsAt(p)
+		models.Streaming = budget.Streaming(a.env(), p.String(), c.GPULayers, c.CacheFolder)
 		spare := c.SpareThreads
 		if !p.Shared() {
 			spare = 0 // its cores are its own
@@ -93,7 +62,7 @@ func (c *verifierCmd) Run(a *app) error {
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
 			Target: path, Pool: c.Pool, Advertise: c.Advertise, Drafters: c.Drafter,
 			PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
-			Plan: planFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,
+			Plan: start.PlanFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,
 			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})
 }

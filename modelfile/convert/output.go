@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
 // create makes the file at out, of size bytes: write fills a temporary file beside it, which is renamed
@@ -88,26 +89,13 @@ func outError(out string, size int64, err error) error {
 	var known *tandem.Error
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return tandem.Errorf(op, tandem.Exhausted, "writing %q: %w: want room for %d bytes", out, cause(err), size)
+		return tandem.Errorf(op, tandem.Exhausted, "writing %q: %w: want room for %d bytes", out, files.Reason(err), size)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR),
 		errors.Is(err, syscall.ENAMETOOLONG),
 		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EINVAL):
-		return tandem.Errorf(op, tandem.Invalid, "%q cannot be written: %w", out, cause(err))
+		return tandem.Errorf(op, tandem.Invalid, "%q cannot be written: %w", out, files.Reason(err))
 	case errors.As(err, &known):
 		return err // of the input, or stopped
 	}
 	return tandem.Errorf(op, tandem.Unavailable, "writing %q: %w", out, err)
-}
-
-// cause returns the system's error without the temporary file's name.
-func cause(err error) error {
-	var path *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &path):
-		return path.Err
-	case errors.As(err, &link):
-		return link.Err
-	}
-	return err
 }

@@ -9,8 +9,6 @@
 package gguf
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -109,10 +107,7 @@ func Open(path string) (*File, error) {
 func openFile(path string) (*File, error) {
 	shown := printable(path)
 	fail := func(err error) (*File, error) {
-		if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", shown, err)
+		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", shown, files.Reason(err))
 	}
 	if path == "" {
 		return nil, tandem.Errorf(op, tandem.Invalid, "the path is empty: want that of a GGUF file")

@@ -115,10 +115,7 @@ func Open(path string, o Options) (*Checkpoint, error) {
 func (c *Checkpoint) open(path string, o Options) error {
 	st, err := os.Stat(path)
 	if err != nil {
-		if pe := (*os.PathError)(nil); errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return tandem.Errorf(op, tandem.Invalid, "%s: %w", c.path, err)
+		return tandem.Errorf(op, tandem.Invalid, "%s: %w", c.path, files.Reason(err))
 	}
 	dir := filepath.Dir(path)
 	if st.IsDir() {

@@ -12,7 +12,6 @@ package safetensors
 import (
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"strconv"
 	"time"
@@ -80,10 +79,7 @@ func Parse(data []byte) (*File, error) {
 func openSource(path string) (*source, error) {
 	shown := Printable(path)
 	fail := func(err error) (*source, error) {
-		if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", shown, err)
+		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", shown, files.Reason(err))
 	}
 	st, err := os.Stat(path) // before opening: opening a pipe waits for its other end
 	if err != nil {

@@ -229,7 +229,7 @@ func (r *Request) check(ctx context.Context, dir string) error {
 	}
 	size, sum, err := r.digest(ctx, filepath.Join(dir, r.File))
 	if err != nil {
-		return fmt.Errorf("it cannot be read: %w", reason(err))
+		return fmt.Errorf("it cannot be read: %w", files.Reason(err))
 	}
 	if size != i.Bytes {
 		return fmt.Errorf("it has %d bytes instead of %d", size, i.Bytes)
@@ -285,7 +285,7 @@ func (c *Cache) entryDir(r Request) string {
 // unwritable makes err an *Unwritable if it says that the file system cannot be written to.
 func (c *Cache) unwritable(err error) error {
 	if notWritable(err) {
-		return &Unwritable{c.dir, reason(err)}
+		return &Unwritable{c.dir, files.Reason(err)}
 	}
 	return err
 }

@@ -135,12 +135,3 @@ func notWritable(err error) bool {
 	return slices.ContainsFunc([]error{fs.ErrPermission, fs.ErrNotExist, files.ErrUntrusted, syscall.EROFS, syscall.ENOTDIR},
 		func(known error) bool { return errors.Is(err, known) })
 }
-
-// reason returns an error without its operation and path.
-func reason(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
-}

@@ -34,7 +34,7 @@ func (c *Cache) List() ([]Item, error) {
 		folder := filepath.Join(c.dir, kind)
 		entries, err := os.ReadDir(folder)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, tandem.Errorf(op, tandem.Unavailable, "listing %s: %w", folder, reason(err))
+			return nil, tandem.Errorf(op, tandem.Unavailable, "listing %s: %w", folder, files.Reason(err))
 		}
 		for _, e := range entries {
 			if item, ok := describe(kind, filepath.Join(folder, e.Name())); ok {
@@ -180,7 +180,7 @@ func Temporary(ctx context.Context, parent string, r Request) (*Entry, error) {
 	dir, err := os.MkdirTemp(parent, "tandem-cache-")
 	if err != nil {
 		if notWritable(err) {
-			return nil, &Unwritable{parent, reason(err)}
+			return nil, &Unwritable{parent, files.Reason(err)}
 		}
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}

@@ -78,18 +78,9 @@ func WritePoolFile(path string, access pool.Access) error {
 	err := files.Overwrite(path, []byte(url))
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return tandem.Errorf("", tandem.Exhausted, "--pool-file %s: %w", path, Reason(err))
+		return tandem.Errorf("", tandem.Exhausted, "--pool-file %s: %w", path, files.Reason(err))
 	case err != nil:
-		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
+		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, files.Reason(err))
 	}
 	return nil
-}
-
-// Reason strips the operation and path from an error of package os, for messages that name them already.
-func Reason(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }

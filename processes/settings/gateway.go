@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -140,6 +141,31 @@ type LookupDrafts struct {
 	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" more:"" group:"Speculation"`
 	Recycling    bool   `help:"Draft from the tokens that the target found likely in earlier rounds of the same tenant, beside lookup; not with --no-lookup or --prefix-cache off." default:"true" negatable:"" more:"" group:"Speculation"`
 	EarlierTexts string `help:"Let lookup find what stood in earlier texts of the same tenant: auto (with keys, in the latest 1048576 tokens), off, or the most tokens to keep, also without keys. Each key has an equal part; a token takes 12 bytes of the gateway's memory." default:"auto" placeholder:"auto|off|TOKENS" more:"" group:"Speculation"`
+}
+
+const (
+	autoEarlier  = 1 << 20 // tokens of earlier texts
+	leastEarlier = 1 << 10
+	mostEarlier  = 1 << 30
+)
+
+// Earlier returns how many tokens of earlier texts are kept for so many tenants with keys; 0: clients need no keys. Errors: Invalid.
+func (l LookupDrafts) Earlier(tenants int) (int, error) {
+	switch {
+	case l.EarlierTexts == "off" || l.EarlierTexts == "auto" && tenants == 0 || l.EarlierTexts == "":
+		return 0, nil
+	case l.EarlierTexts == "auto":
+		return max(autoEarlier, tenants), nil
+	}
+	n, err := strconv.ParseInt(l.EarlierTexts, 10, 32)
+	if err != nil || n < leastEarlier || n > mostEarlier || int(n) < tenants {
+		return 0, tandem.Errorf("", tandem.Invalid, "--earlier-texts %.50s: want auto, off, or a number of tokens, %d to %d",
+			l.EarlierTexts, max(leastEarlier, tenants), mostEarlier)
+	}
+	if !l.Lookup {
+		return 0, tandem.Errorf("", tandem.Invalid, "--earlier-texts %d with --no-lookup: nobody would look there", n)
+	}
+	return int(n), nil
 }
 
 // Beside returns these settings for a gateway that has drafts, or none, and whose group reuses prefixes as p says. Errors: Invalid for

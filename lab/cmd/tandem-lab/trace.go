@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/services/peers/telemetry/timeline"
 )
 
@@ -68,7 +68,7 @@ func (c *traceCmd) prompt() (string, error) {
 	}
 	b, err := os.ReadFile(c.PromptFile)
 	if err != nil {
-		return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, roles.Reason(err))
+		return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, files.Reason(err))
 	}
 	return string(b), nil
 }
@@ -170,7 +170,7 @@ func writable(flag, path string) error {
 	isNew := os.IsNotExist(err)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, roles.Reason(err))
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, files.Reason(err))
 	}
 	f.Close()
 	if isNew {
@@ -187,7 +187,7 @@ func writeWhole(flag, path string, write func(io.Writer) error) error {
 		err = os.WriteFile(path, b.Bytes(), 0o644)
 	}
 	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, roles.Reason(err))
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, files.Reason(err))
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func (t *Tenant) write(n Name, k Kind, data []byte, used time.Time) error {
 func (t *Tenant) save(path string, head, data []byte, used time.Time) error {
 	f, err := os.CreateTemp(t.dir, partPrefix+"*")
 	if err != nil {
-		return tandem.Errorf(op, tandem.Unavailable, "writing to %s: %w", t.dir, reason(err))
+		return tandem.Errorf(op, tandem.Unavailable, "writing to %s: %w", t.dir, files.Reason(err))
 	}
 	defer os.Remove(f.Name()) // fails once it is renamed
 	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err == nil {
@@ -139,7 +139,7 @@ func (t *Tenant) save(path string, head, data []byte, used time.Time) error {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			kind = tandem.Exhausted
 		}
-		return tandem.Errorf(op, kind, "writing to %s: %w", t.dir, reason(err))
+		return tandem.Errorf(op, kind, "writing to %s: %w", t.dir, files.Reason(err))
 	}
 	t.store.total += int64(len(head) + len(data))
 	return nil

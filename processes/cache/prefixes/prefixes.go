@@ -108,15 +108,6 @@ func ownFolder(dir string) error {
 	return nil
 }
 
-// reason returns an error without its operation and path.
-func reason(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
-}
-
 // Tenant is what a store keeps of one tenant. Safe for concurrent use.
 type Tenant struct {
 	store  *Store

@@ -41,7 +41,7 @@ func list(dir string) (all, parts []kept, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	} else if err != nil {
-		return nil, nil, tandem.Errorf(op, tandem.Unavailable, "folder %s: %w", dir, reason(err))
+		return nil, nil, tandem.Errorf(op, tandem.Unavailable, "folder %s: %w", dir, files.Reason(err))
 	}
 	for _, t := range tenants {
 		if !t.IsDir() {
@@ -114,7 +114,7 @@ func (s *Store) sweep(n int64) error {
 			sum[t] -= f.bytes
 		}
 		if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return tandem.Errorf(op, tandem.Unavailable, "removing %s: %w", f.path, reason(err))
+			return tandem.Errorf(op, tandem.Unavailable, "removing %s: %w", f.path, files.Reason(err))
 		}
 		s.total -= f.bytes
 	}
@@ -186,7 +186,7 @@ func Clear(dir string, tenants ...string) (removed []Use, err error) {
 	for _, f := range append(all, parts...) {
 		if chosen(f.tenant) {
 			if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, tandem.Errorf(op, tandem.Unavailable, "removing %s: %w", f.path, reason(err))
+				return nil, tandem.Errorf(op, tandem.Unavailable, "removing %s: %w", f.path, files.Reason(err))
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func readSecret(dir string) ([]byte, error) {
 		err = errors.New("it is damaged")
 	}
 	if err != nil {
-		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", path, reason(err))
+		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", path, files.Reason(err))
 	}
 	return b, nil
 }
@@ -50,7 +50,7 @@ func makeSecret(c Config) ([]byte, error) {
 	}
 	if len(removed) > 0 || !errors.Is(why, fs.ErrNotExist) {
 		c.Log.Warn("the prefix store has a new secret; what was kept without it, such as by an earlier release, is removed",
-			"folder", c.Dir, "tenants", len(removed), "why", reason(why))
+			"folder", c.Dir, "tenants", len(removed), "why", files.Reason(why))
 	}
 	secret = make([]byte, secretBytes)
 	_, _ = rand.Read(secret)
@@ -60,7 +60,7 @@ func makeSecret(c Config) ([]byte, error) {
 		return readSecret(c.Dir) // another process was faster
 	}
 	if err != nil {
-		return nil, tandem.Errorf(op, tandem.Unavailable, "%s cannot be written: %w", path, reason(err))
+		return nil, tandem.Errorf(op, tandem.Unavailable, "%s cannot be written: %w", path, files.Reason(err))
 	}
 	return secret, nil
 }

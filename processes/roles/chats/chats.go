@@ -144,12 +144,12 @@ func Check(file, kwargs string) error {
 func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 	file, err := files.Open(path)
 	if err != nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, files.Reason(err))
 	}
 	defer file.Close()
 	source, err := io.ReadAll(io.LimitReader(file, maxTemplate+1))
 	if err != nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, files.Reason(err))
 	}
 	if strings.TrimSpace(string(source)) == "" {
 		return nil, nil

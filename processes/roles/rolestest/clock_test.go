@@ -14,7 +14,9 @@ import (
 func TestWrongClocks(t *testing.T) {
 	s := Start(t, target)
 	s.Drafter("drafter", draft)
-	s.Await("the drafter", func(p *tandemv1.Process) bool { return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp() })
+	s.Await("the drafter", func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
+	})
 	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true}
 	want, _, _, err := s.Generate(request)
 	if err != nil || len(want) == 0 {

@@ -206,7 +206,7 @@ func (now measured) write(file string) error {
 		return err
 	}
 	if err := files.Replace(file, b); err != nil {
-		return roles.Reason(err)
+		return files.Reason(err)
 	}
 	return nil
 }

@@ -3,9 +3,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -177,11 +175,7 @@ func (r *Resolver) load(ctx *kong.Context) error {
 	}
 	data, err := files.ReadFile(r.path, maxFile)
 	if err != nil {
-		var p *os.PathError
-		if errors.As(err, &p) {
-			err = p.Err
-		}
-		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, files.Reason(err))
 	}
 	if r.file, err = k.parse(data); err != nil {
 		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)

@@ -3,10 +3,8 @@ package pool
 import (
 	"cmp"
 	"crypto/x509"
-	"errors"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 
@@ -76,11 +74,7 @@ func renamed(user string, role rpc.Role, as string) string {
 func readURL(path string) (*url.URL, error) {
 	r, err := files.Open(path)
 	if err != nil {
-		var p *os.PathError
-		if errors.As(err, &p) {
-			err = p.Err
-		}
-		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: %w", path, err)
+		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: %w", path, files.Reason(err))
 	}
 	defer r.Close()
 	b := make([]byte, maxFile)

@@ -45,12 +45,12 @@ func private(path string, uid int) error {
 	const other = "give an address with --listen, or mend it"
 	err := os.Mkdir(path, 0o700)
 	if err != nil && !os.IsExist(err) {
-		return tandem.Errorf(op, tandem.Invalid, "%s: %w: %s", path, bare(err), other)
+		return tandem.Errorf(op, tandem.Invalid, "%s: %w: %s", path, files.Reason(err), other)
 	}
 	info, err := os.Lstat(path)
 	switch {
 	case err != nil:
-		return tandem.Errorf(op, tandem.Invalid, "%s: %w: %s", path, bare(err), other)
+		return tandem.Errorf(op, tandem.Invalid, "%s: %w: %s", path, files.Reason(err), other)
 	case !info.IsDir():
 		return tandem.Errorf(op, tandem.Invalid, "%s is no folder but %v: %s", path, info.Mode(), other)
 	case owner(info) != uid:

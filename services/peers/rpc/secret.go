@@ -96,7 +96,7 @@ func DefaultSecret(make bool, log *slog.Logger) (*Secret, error) {
 func writeSecret(path string) error {
 	err := files.New(path, []byte(rand.Text()+"\n"))
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return tandem.Errorf("secret", tandem.Invalid, "%s cannot be made: %w", path, bare(err))
+		return tandem.Errorf("secret", tandem.Invalid, "%s cannot be made: %w", path, files.Reason(err))
 	}
 	return nil
 }
@@ -106,12 +106,12 @@ func (s *Secret) read() error {
 	const op = "secret"
 	f, err := files.Open(s.path)
 	if err != nil {
-		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, files.Reason(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, files.Reason(err))
 	}
 	s.info = info
 	uid := os.Getuid()
@@ -125,7 +125,7 @@ func (s *Secret) read() error {
 	}
 	b, err := io.ReadAll(io.LimitReader(f, mostSecret+2))
 	if err != nil {
-		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, files.Reason(err))
 	}
 	text := strings.TrimSpace(string(b))
 	if len(text) < leastSecret || len(text) > mostSecret || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {

@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"net"
 	"slices"
@@ -101,7 +99,7 @@ func (c *Certificate) read() (*identity, error) {
 	for _, file := range []string{c.files.CA, c.files.Cert, c.files.Key} {
 		b, err := files.ReadFile(file, mostPEM)
 		if err != nil {
-			return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", file, bare(err))
+			return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", file, files.Reason(err))
 		}
 		if file == c.files.CA && !out.roots.AppendCertsFromPEM(b) {
 			return nil, tandem.Errorf(op, tandem.Invalid, "CA %s: holds no PEM certificate", file)
@@ -247,13 +245,4 @@ func Loopback(addr string) bool {
 	}
 	tcp, err := net.ResolveTCPAddr("tcp", rest)
 	return err != nil || tcp.IP.IsLoopback()
-}
-
-// bare strips an error of the os package of operation and path.
-func bare(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }

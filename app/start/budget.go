@@ -1,4 +1,4 @@
-package main
+package start
 
 import (
 	"github.com/tandem-llm/tandem"
@@ -7,16 +7,17 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/cache/packed"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// budgetFlags bound memory.
-type budgetFlags struct{ settings.Budget }
+// Budget bounds memory.
+type Budget struct{ settings.Budget }
 
-// check refuses impossible budgets.
-func (f budgetFlags) check() error {
+// Validate refuses impossible budgets.
+func (f Budget) Validate() error {
 	if f.MemoryBudget == nil {
 		return nil
 	}
@@ -27,8 +28,8 @@ func (f budgetFlags) check() error {
 	return nil
 }
 
-// on refuses a budget for a target that does not compute on one set of the processor's cores alone.
-func (f budgetFlags) on(at string, layers settings.GPULayers) error {
+// On refuses a budget for a target that does not compute on one set of the processor's cores alone.
+func (f Budget) On(at string, layers settings.GPULayers) error {
 	p, err := device.Parse("device", at)
 	switch {
 	case err != nil || f.MemoryBudget == nil:
@@ -43,27 +44,27 @@ func (f budgetFlags) on(at string, layers settings.GPULayers) error {
 	return nil
 }
 
-// streaming returns how a target is streamed, with packed files in the folder that c names.
+// Streaming returns how a target is streamed, with packed files in the folder that c names.
 // Nil: where all weights must fit, on a GPU or on two devices.
-func (f budgetFlags) streaming(a *app, at string, layers settings.GPULayers, c cacheFlags) *roles.Streaming {
+func (f Budget) Streaming(env Env, at string, layers settings.GPULayers, c settings.CacheFolder) *roles.Streaming {
 	if p, err := device.Parse("device", at); err != nil || !p.Streams() || layers.GPUMemory > 0 {
 		return nil
 	}
 	return &roles.Streaming{Budget: f.MemoryBudget.Bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
-		k := packed.Keeper{Cache: c.open, Say: a.say, Stderr: a.stderr}
-		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.Keep, Tell: func(line string) { a.say("%s", line) }})
+		k := packed.Keeper{Cache: func() (*cache.Cache, error) { return OpenCache(c) }, Say: env.Say, Stderr: env.Stderr}
+		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.Keep, Tell: func(line string) { env.Say("%s", line) }})
 	}}
 }
 
-// fit returns o with a streaming device if a budget is named and the model does not fit into it.
-func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (engine.Options, error) {
+// Fit returns o with a streaming device if a budget is named and the model does not fit into it.
+func (f Budget) Fit(env Env, c settings.CacheFolder, path string, o engine.Options) (engine.Options, error) {
 	if f.MemoryBudget == nil {
 		return o, nil
 	}
 	need, err := engine.Measure(path, o)
 	if err == nil {
 		o.Forget = true
-		s := f.streaming(a, "", settings.GPULayers{}, c)
+		s := f.Streaming(env, "", settings.GPULayers{}, c)
 		o.Device, _, err = s.Fit(path, o, need, s.Limit(engine.AvailableMemory()), 0)
 	}
 	return o, err

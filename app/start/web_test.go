@@ -1,15 +1,45 @@
-package main
+package start
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/tandem-llm/tandem/processes/settings"
 )
+
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "keys")
+	if err := os.WriteFile(file, []byte("# ours\n a \n\nb\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := settings.Web{APIKey: []string{"c"}, APIKeys: file}
+	if got, err := Tokens(f); err != nil || !slices.Equal(got, []string{"c", "a", "b"}) {
+		t.Errorf("keys %q, %v", got, err)
+	}
+}
+
+// TestMetricsKey refuses a file of the metrics' key that holds none.
+func TestMetricsKey(t *testing.T) {
+	f := settings.Web{MetricsKey: filepath.Join(t.TempDir(), "m")}
+	for text, says := range map[string]string{"": "holds no key", "# none\n": "holds no key", "a b\n": "visible ASCII", "scraper\n": ""} {
+		if err := os.WriteFile(f.MetricsKey, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckWeb(f); (says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("a file with %q: %v, want %q", text, err, says)
+		}
+	}
+	os.Remove(f.MetricsKey)
+	if err := CheckWeb(f); err == nil || !strings.Contains(err.Error(), "--metrics-key") {
+		t.Errorf("without the file: %v", err)
+	}
+}
 
 // TestKeyFiles: a file that others can write is refused, one that others can read and short keys are told of, and a pipe does not block.
 func TestKeyFiles(t *testing.T) {
@@ -31,13 +61,13 @@ func TestKeyFiles(t *testing.T) {
 	}{{long, 0o600, "", nil}, {long, 0o644, "", []string{"mode 0644"}}, {long, 0o622, "others can write", nil},
 		{long + "\nk\n", 0o600, "", []string{"key 2 of 2 has 1 characters"}}} {
 		write(tc.text, tc.mode)
-		f := httpFlags{settings.Web{APIKeys: path}}
-		_, err := f.tokens()
+		f := settings.Web{APIKeys: path}
+		_, err := Tokens(f)
 		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%q with mode %o: %v: want %q", tc.text, tc.mode, err, tc.err)
 		}
 		var said []string
-		f.warn(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		WarnOfKeys(f, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
 		if err == nil && len(said) != len(tc.warn) {
 			t.Errorf("%q with mode %o: told %q: want %q", tc.text, tc.mode, said, tc.warn)
 			continue
@@ -52,7 +82,7 @@ func TestKeyFiles(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (httpFlags{settings.Web{APIKeys: path}}).tokens(); err == nil ||
+	if _, err := Tokens(settings.Web{APIKeys: path}); err == nil ||
 		!strings.Contains(err.Error(), "a pipe: want a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package start
 
 import (
 	"math"
@@ -17,7 +17,7 @@ func gpuHas(share settings.GPUShare) error {
 }
 
 // ownMemory returns how much of the models the GPUs that are to be used can hold in memory of their own.
-func (l launch) ownMemory() (sum int64) {
+func (l Launch) ownMemory() (sum int64) {
 	uses := map[int]int64{} // by GPU: how much of its memory
 	for _, at := range []string{l.Device, l.DraftDevice} {
 		p, err := device.Parse("device", at)

@@ -1,20 +1,20 @@
-package main
+package start
 
 import (
 	"github.com/tandem-llm/tandem/app/modelinfo"
 )
 
-// kvRoom is the memory for keys and values, as it is divided among the processes. Zero: each process finds its own.
-type kvRoom struct {
+// Room is the memory for keys and values, as it is divided among the processes. Zero: each process finds its own.
+type Room struct {
 	modelinfo.Capacity
 	target int64 // bytes of the target's pool
 	drafts int64 // of all drafts' pools
 }
 
 // context returns what a session may have at most, as the gateway has it; 0: the model's.
-func (l launch) context() int {
-	if l.room.Cut() {
-		return l.room.One
+func (l Launch) context() int {
+	if l.Room.Cut() {
+		return l.Room.One
 	}
 	return l.Ctx
 }

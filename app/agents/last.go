@@ -1,6 +1,7 @@
-package main
+package agents
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -13,16 +14,21 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
-// lastUsed is what launch remembers from one call to the next, in a file of the cache's folder for this user alone: the models, for a call
-// that names none, and the key of its servers. The key stays the same, since what a server keeps of texts belongs to a key.
-type lastUsed struct {
+// Models are the files of a server's models.
+type Models struct {
 	Target       string   `json:"target,omitempty"`
 	Draft        []string `json:"draft,omitempty"`
 	Heads        []string `json:"heads,omitempty"`
 	DraftHeads   []string `json:"draft_heads,omitempty"`
 	ChatTemplate string   `json:"chat_template,omitempty"`
 	NoDraft      bool     `json:"no_draft,omitempty"`
-	Key          string   `json:"key"`
+}
+
+// Last is what launch remembers from one call to the next, in a file of the cache's folder for this user alone: the models, for a call
+// that names none, and the key of its servers. The key stays the same, since what a server keeps of texts belongs to a key.
+type Last struct {
+	Models
+	Key string `json:"key"`
 
 	path string
 }
@@ -32,13 +38,10 @@ const (
 	maxLast  = 64 << 10
 )
 
-// openLast reads what is remembered; a file that is not there, or that others could have written or read, is none.
-func openLast(c cacheFlags) (*lastUsed, error) {
-	kept, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	l := &lastUsed{path: filepath.Join(kept.Folder(), lastName)}
+// OpenLast reads what is remembered in a folder; a file that is not there, or that others could have written or read, is none. Errors:
+// Invalid.
+func OpenLast(folder string) (*Last, error) {
+	l := &Last{path: filepath.Join(folder, lastName)}
 	text, err := files.ReadFile(l.path, maxLast)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -60,8 +63,8 @@ func private(path string) bool {
 	return err == nil && st.Mode().Perm()&0o077 == 0 && files.Trusted(filepath.Dir(path)) == nil
 }
 
-// models gives c the models of the last time, if it names none. Errors: Invalid if there was no last time.
-func (l *lastUsed) models(c *serverFlags) error {
+// Else gives c the models of the last time, if it names none. Errors: Invalid if there was no last time.
+func (l *Last) Else(c *Models) error {
 	switch {
 	case c.Target != "":
 		return nil
@@ -71,15 +74,14 @@ func (l *lastUsed) models(c *serverFlags) error {
 		return tandem.Errorf("", tandem.Invalid, "no model named, and none is remembered: want --target FILE, and --draft FILE for a "+
 			"small model of the same family")
 	}
-	c.Target, c.Draft, c.Heads, c.DraftHeads, c.NoDraft = l.Target, l.Draft, l.Heads, l.DraftHeads, l.NoDraft
-	if c.ChatTemplate == "" {
-		c.ChatTemplate = l.ChatTemplate
-	}
+	template := cmp.Or(c.ChatTemplate, l.ChatTemplate)
+	*c = l.Models
+	c.ChatTemplate = template
 	return nil
 }
 
-// save remembers c's models.
-func (l *lastUsed) save(c *serverFlags) error {
+// Save remembers c.
+func (l *Last) Save(c Models) error {
 	l.Target, l.NoDraft, l.ChatTemplate = absolute(c.Target), c.NoDraft, absolute(c.ChatTemplate)
 	l.Draft, l.Heads, l.DraftHeads = allAbsolute(c.Draft), allAbsolute(c.Heads), allAbsolute(c.DraftHeads)
 	text, err := json.MarshalIndent(l, "", "  ")

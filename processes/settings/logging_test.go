@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // TestLogFormat: with json every line on stderr is an object, whatever a child writes.
 func TestLogFormat(t *testing.T) {
 	var out bytes.Buffer
-	f := settings.Logging{LogLevel: "info", LogFormat: "json"}
-	newLogger(f, &out, "gateway").Info("request", "status", 200)
-	newLogger(f, &out, "gateway").Debug("nothing")
-	line := childLine(f)
+	f := Logging{LogLevel: "info", LogFormat: "json"}
+	f.Logger(&out, "gateway").Info("request", "status", 200)
+	f.Logger(&out, "gateway").Debug("nothing")
+	line := f.ChildLine()
 	all := line("gateway", strings.TrimSpace(out.String())) + "\n" + line("verifier", "panic: {") + "\n" + line("tandem", "{not json}")
 	want := []string{"INFO gateway request", "WARN verifier panic: {", "WARN tandem {not json}"}
 	for i, text := range strings.Split(all, "\n") {
@@ -25,7 +23,7 @@ func TestLogFormat(t *testing.T) {
 			t.Errorf("line %q, %v: want %s", text, err, want[i])
 		}
 	}
-	if childLine(settings.Logging{LogFormat: "text"}) != nil {
+	if (Logging{LogFormat: "text"}).ChildLine() != nil {
 		t.Error("lines of text are changed")
 	}
 }

@@ -1,0 +1,140 @@
+package agents
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/processes/roles/gateway"
+)
+
+// Gateway is a gateway's HTTP server, as a program uses it.
+type Gateway struct {
+	URL, Key string
+	Ours     bool  // started by this process
+	Held     *Held // keeps what its processes say while the program runs; may be nil
+}
+
+// Description is what is used of the answer of /tandem/v1/describe.
+type Description struct {
+	Model    string           `json:"model"`
+	Context  int              `json:"context"`
+	Chat     bool             `json:"chat"`
+	Drafters []string         `json:"drafters"`
+	Counters map[string]int64 `json:"counters"`
+	Defaults struct {
+		Accept      string `json:"accept"`
+		Speculation struct {
+			Enabled bool `json:"enabled"`
+		} `json:"speculation"`
+	} `json:"defaults"`
+}
+
+const (
+	askTime   = 10 * time.Second // for one question to the server
+	quietTime = 2 * time.Second  // for requests to end whose client has gone
+	samples   = 16               // tokens that show what plain decoding takes
+	// tokens of answers that are worth a comparison: fewer show how busy the machine was
+	leastTokens = 32
+	maxAnswer   = 1 << 20 // bytes
+)
+
+// Describe asks the server about itself. Errors: Unavailable.
+func (s Gateway) Describe(ctx context.Context) (d Description, err error) {
+	body, err := s.ask(ctx, http.MethodGet, "/tandem/v1/describe", nil)
+	if err == nil {
+		err = json.Unmarshal(body, &d)
+	}
+	if err != nil {
+		if why := client.Unreachable(s.URL, err.Error()); why != "" {
+			return d, tandem.Errorf("", tandem.Unavailable, "%s", why)
+		}
+		return d, tandem.Errorf("", tandem.Unavailable, "the server %s does not answer as tandem does: %w", s.URL, err)
+	}
+	return d, nil
+}
+
+// quiet is Describe once no request runs, for quietTime at most.
+func (s Gateway) quiet(ctx context.Context) (Description, error) {
+	late := time.Now().Add(quietTime)
+	for {
+		d, err := s.Describe(ctx)
+		if err != nil || d.Counters["requests.running"] == 0 || time.Now().After(late) {
+			return d, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// plain has the server decode some tokens plainly.
+func (s Gateway) plain(ctx context.Context) error {
+	body, err := json.Marshal(map[string]any{"prompt": "Once upon a time", "max_tokens": samples, "temperature": 0, "ignore_eos": true,
+		"speculation": map[string]bool{"enabled": false}})
+	if err != nil {
+		return err
+	}
+	_, err = s.ask(ctx, http.MethodPost, "/v1/completions", body)
+	return err
+}
+
+// ask sends one request and returns the body of an answer of status 200.
+func (s Gateway) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, s.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+s.Key)
+	r.Header.Set("Content-Type", "application/json")
+	asks := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := asks.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, tandem.Errorf("", tandem.Unavailable, "%s %s: status %s", method, path, answer.Status)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+}
+
+func micro(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// Told returns what a program is told of the server. A model's name that settings cannot hold is replaced: the server takes any.
+func (s Gateway) Told(d Description, dir string) Server {
+	name := d.Model
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r))
+	}) {
+		name = "tandem"
+	}
+	return Server{URL: s.URL, Key: s.Key, Model: name, Context: d.Context, Dir: dir}
+}
+
+// Used returns what was had of the server since before. A server of our own is asked for a few tokens of plain decoding if it did too
+// little of it.
+func (s Gateway) Used(ctx context.Context, before Description) (u Use) {
+	after, err := s.quiet(ctx)
+	if err != nil {
+		return u
+	}
+	diff := func(name string) int64 { return after.Counters[name] - before.Counters[name] }
+	u = Use{Tokens: diff(gateway.RoundTokens), Time: micro(diff(gateway.RoundTime)), PlainRounds: diff(gateway.PlainRounds),
+		PlainTime: micro(diff(gateway.PlainTime)), Drafts: after.Defaults.Speculation.Enabled && len(after.Drafters) > 0,
+		Exact: after.Defaults.Accept == string(tandem.AcceptExact)}
+	if !s.Ours || !u.Drafts || u.Tokens < leastTokens || u.PlainRounds >= LeastPlain || s.plain(ctx) != nil {
+		return u
+	}
+	before = after
+	if after, err = s.quiet(ctx); err == nil {
+		u.PlainRounds, u.PlainTime, u.Sampled = diff(gateway.PlainRounds), micro(diff(gateway.PlainTime)), true
+	}
+	return u
+}

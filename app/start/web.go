@@ -1,0 +1,158 @@
+package start
+
+import (
+	"bufio"
+	"cmp"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/modelfile/files"
+	"github.com/tandem-llm/tandem/processes/roles/chats"
+	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
+)
+
+const (
+	maxKeyFile = 1 << 20 // bytes of a file of keys
+	leastKey   = 16      // characters of a key: shorter ones are used, with a warning
+)
+
+// Tokens returns the keys of the clients. Errors: Invalid.
+func Tokens(f settings.Web) ([]string, error) {
+	all := append([]string{}, f.APIKey...)
+	if f.APIKeys == "" {
+		return all, nil
+	}
+	more, err := ReadKeys("--api-keys", f.APIKeys)
+	return append(all, more...), err
+}
+
+// WarnOfKeys says which keys can be guessed, without showing them, and which files of keys other users can read. A secret of Docker or
+// Kubernetes is such a file, and keys of a few characters are used on many loopback addresses, so neither is refused.
+func WarnOfKeys(f settings.Web, say Say) {
+	if keys, err := Tokens(f); err == nil {
+		for i, k := range keys {
+			if len(k) < leastKey {
+				say("key %d of %d has %d characters and can be guessed: better %d or more, as of 'openssl rand -hex 16'", i+1, len(keys),
+					len(k), leastKey)
+			}
+		}
+	}
+	for _, file := range [][2]string{{"--api-keys", f.APIKeys}, {"--metrics-key", f.MetricsKey}} {
+		if st, err := os.Stat(file[1]); file[1] != "" && err == nil && st.Mode().Perm()&0o044 != 0 {
+			say("%s %q has mode %04o: other users of this machine can read the keys (chmod 600)", file[0], file[1], st.Mode().Perm())
+		}
+	}
+}
+
+// ReadKeys returns the keys in the file that a flag names, at least one.
+func ReadKeys(flag, path string) ([]string, error) {
+	file, err := files.Open(path)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, files.Reason(err))
+	}
+	defer file.Close()
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o022 != 0 {
+		return nil, tandem.Errorf("", tandem.Invalid,
+			"%s %s has mode %04o: others can write their own keys into it: want 0600 (chmod 600)", flag, path,
+			st.Mode().Perm())
+	}
+	var all []string
+	lines := bufio.NewScanner(io.LimitReader(file, maxKeyFile))
+	for lines.Scan() {
+		if line := strings.TrimSpace(lines.Text()); line != "" && !strings.HasPrefix(line, "#") {
+			all = append(all, line)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, files.Reason(err))
+	}
+	if len(all) == 0 {
+		return nil, tandem.Errorf("", tandem.Invalid, "%s %s: holds no key", flag, path)
+	}
+	return all, nil
+}
+
+// MetricsKeys returns the only keys that open the metrics; nil: those of the clients do.
+func MetricsKeys(f settings.Web) (*access.Keys, error) {
+	if f.MetricsKey == "" {
+		return nil, nil
+	}
+	return access.Follow(f.MetricsKey, func() ([]string, error) { return ReadKeys("--metrics-key", f.MetricsKey) })
+}
+
+// Keys returns the clients' keys, ready to be compared; nil for none. A file of them may be replaced.
+func Keys(f settings.Web) (*access.Keys, error) {
+	if f.APIKeys != "" {
+		return access.Follow(f.APIKeys, func() ([]string, error) { return Tokens(f) })
+	}
+	tokens, err := Tokens(f)
+	if err != nil {
+		return nil, err
+	}
+	return access.New(tokens)
+}
+
+// CheckWeb refuses now what the gateway, a child process, would refuse later.
+func CheckWeb(f settings.Web) error {
+	keys, err := Keys(f)
+	if err != nil {
+		return err
+	}
+	if err := httpapi.CheckNames(f.CORSOrigin, f.Alias, keys != nil); err != nil {
+		return err
+	}
+	if _, err := MetricsKeys(f); err != nil {
+		return err
+	}
+	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)
+}
+
+// TLSFiles returns the paths of a certificate's files.
+func TLSFiles(c settings.Certificate) rpc.TLSFiles {
+	return rpc.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}
+}
+
+// Dialing returns the options of a client with that certificate for a gateway at addr.
+func Dialing(c settings.Certificate, addr string) ([]client.Option, error) {
+	certificate, err := TLSFiles(c).Load()
+	if err != nil || certificate == nil || rpc.Loopback(addr) {
+		return nil, err
+	}
+	return []client.Option{client.WithTLS(certificate.Client())}, nil
+}
+
+// FixedPort returns addr with a port that is free now in place of port 0, so that a restarted gateway listens where the one before
+// did. Other faults of addr are left to the listener to report.
+func FixedPort(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port != "0" || strings.HasPrefix(addr, "unix:") {
+		return addr, nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	if err != nil {
+		return addr, nil
+	}
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	return net.JoinHostPort(host, port), err
+}
+
+// FreePort returns addr, or addr with a port that is free now if its own is in use.
+func FreePort(addr string) string {
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		l.Close()
+		return addr
+	}
+	if host, _, wrong := net.SplitHostPort(addr); wrong == nil {
+		return net.JoinHostPort(host, "0")
+	}
+	return addr // refused later
+}
