@@ -135,7 +135,7 @@ var rooms = map[string][]string{
 	// devices beside each other: models compared bit for bit, and whole tandems
 	// passes by the experts that they use, and divided between two devices
 	"lab/passes":        {".", "processes/measure", "app/bench", "app/bench/figures", "engine", "kernels"},
-	"lab/devices":       {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
+	"lab/devices":       {".", "lab/passes", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them

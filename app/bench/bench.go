@@ -1,4 +1,4 @@
-// Package bench measures what tandem bench shows: single matrices and whole passes here, all processes together in
+// Package bench measures what tandem bench shows: whole passes here, all processes together in
 // app/bench/system. The caller provides the device, the model, or a function that starts processes.
 package bench
 
@@ -29,17 +29,19 @@ func (p Passes) Validate() error {
 	return nil
 }
 
-// limits are the measured limits of the machine.
-type limits struct {
+// Limits are the measured limits of the machine.
+type Limits struct {
 	Read     float64 `json:"read_gb_s"`
 	MAC      float64 `json:"mac_t_s"`       // int8 multiply-adds, 10¹² a second
 	FloatMAC float64 `json:"float_mac_t_s"` // f32 fused multiply-adds
 }
 
-func limitsOf(l kernels.Limits) limits {
-	return limits{l.ReadBytes / 1e9, l.IntMACs / 1e12, l.FloatMACs / 1e12}
+// LimitsOf returns l as results have it.
+func LimitsOf(l kernels.Limits) Limits {
+	return Limits{l.ReadBytes / 1e9, l.IntMACs / 1e12, l.FloatMACs / 1e12}
 }
 
-func (l limits) String() string {
+// String returns l for people.
+func (l Limits) String() string {
 	return fmt.Sprintf("%.1f GB/s read, %.0f Gmac/s int8, %.0f Gmac/s f32", l.Read, 1e3*l.MAC, 1e3*l.FloatMAC)
 }

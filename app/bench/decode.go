@@ -52,9 +52,9 @@ type DecodeResult struct {
 	Threads int          `json:"threads"`
 	KVType  string       `json:"kv_type"`
 	Weights int64        `json:"weight_bytes"` // that a pass reads
-	Limits  limits       `json:"limits"`       // the best of the run
-	Before  limits       `json:"limits_before"`
-	After   limits       `json:"limits_after"`
+	Limits  Limits       `json:"limits"`       // the best of the run
+	Before  Limits       `json:"limits_before"`
+	After   Limits       `json:"limits_after"`
 	Passes  []passResult `json:"passes"`
 	Ops     []passOps    `json:"by_operation,omitempty"`
 
@@ -132,7 +132,7 @@ func (d Decode) resident(ctx context.Context, m *engine.Model) (*DecodeResult, e
 	}
 	r := &DecodeResult{
 		Model: d.Name, ISA: m.About().Kernels, Threads: m.About().Threads, KVType: d.KVType, Weights: m.Passes().Work().Bytes,
-		Limits: limitsOf(found.Limits), Before: limitsOf(found.Before), After: limitsOf(found.After),
+		Limits: LimitsOf(found.Limits), Before: LimitsOf(found.Before), After: LimitsOf(found.After),
 	}
 	for i := range found.Passes {
 		if p := &found.Passes[i]; p.Prefill || p.Context == d.Context {

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/lab/passes"
 	"github.com/tandem-llm/tandem/processes/measure"
 )
 
@@ -163,7 +164,7 @@ func (r *Result) bits(ctx context.Context, c *Config, path string) error {
 	if len(c.Devices) == 0 {
 		return nil
 	}
-	name, o := nameOf(path), measure.CompareOptions(c.Contexts)
+	name, o := nameOf(path), passes.CompareOptions(c.Contexts)
 	want, closeWant, err := c.Open(c.Reference, path, o)
 	if err != nil {
 		return r.fail(ctx, name+" on "+c.Reference, err)
@@ -173,8 +174,8 @@ func (r *Result) bits(ctx context.Context, c *Config, path string) error {
 		row := bitsResult{Device: d, Model: name}
 		got, closed, err := c.Open(d, path, o)
 		if err == nil {
-			var found *measure.Compared
-			found, err = measure.Compare(ctx, want, got, c.Contexts)
+			var found *passes.Compared
+			found, err = passes.Compare(ctx, want, got, c.Contexts)
 			closed()
 			row.Passes, row.Rows, row.Numbers, row.Equal = found.Passes, found.Rows, found.Numbers, err == nil && len(found.Differ) == 0
 			for _, at := range found.Differ {
@@ -198,7 +199,7 @@ func (r *Result) step(ctx context.Context, c *Config) error {
 		return err
 	}
 	defer closed()
-	s, err := measure.MeasureStep(ctx, m, context, c.Steps)
+	s, err := passes.MeasureStep(ctx, m, context, c.Steps)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Experts measures what the passes of a model with experts cost by the experts that they use.
@@ -52,12 +51,12 @@ func (e Experts) Options() (engine.Options, error) {
 	for _, t := range e.Texts {
 		longest = max(longest, len(t))
 	}
-	return engine.Options{MaxRows: max(256, widest), MaxWanted: widest, KVPages: measure.ExpertPages(longest, widest)}, nil
+	return engine.Options{MaxRows: max(256, widest), MaxWanted: widest, KVPages: engine.PagesFor(1, longest, widest)}, nil
 }
 
-// Run measures passes of m, which was opened with Options. Errors: those of measure.Experts.
+// Run measures passes of m, which was opened with Options. Errors: those of measureForms.
 func (e Experts) Run(ctx context.Context, m *engine.Model) (*ExpertsResult, error) {
-	found, err := measure.Experts(ctx, m, e.Texts, e.Widths, e.Rounds)
+	found, err := measureForms(ctx, m, e.Texts, e.Widths, e.Rounds)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func (e Experts) Run(ctx context.Context, m *engine.Model) (*ExpertsResult, erro
 	for i := range found {
 		p := &found[i]
 		out := expertPass{Form: string(p.Form), Width: p.Rows, MS: figures.MS(p.Median()), Experts: p.Used(), ByRows: p.Experts}
-		alike := slices.IndexFunc(found, func(q measure.ExpertPass) bool { return q.Form == measure.FormAlike && q.Rows == p.Rows })
+		alike := slices.IndexFunc(found, func(q formPass) bool { return q.Form == FormAlike && q.Rows == p.Rows })
 		if alike >= 0 && p.Used() > found[alike].Used() {
 			out.ExpertNS = float64(p.Median()-found[alike].Median()) / (p.Used() - found[alike].Used())
 		}
@@ -88,12 +87,12 @@ func (r *ExpertsResult) Print(to io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	find := func(f measure.Form, width int) *expertPass {
+	find := func(f Form, width int) *expertPass {
 		return &r.Passes[slices.IndexFunc(r.Passes, func(p expertPass) bool { return p.Form == string(f) && p.Width == width })]
 	}
 	for _, p := range r.Passes {
-		if p.Form == string(measure.FormTree) {
-			c := find(measure.FormChain, p.Width)
+		if p.Form == string(FormTree) {
+			c := find(FormChain, p.Width)
 			fmt.Fprintf(to, "a tree of %d against a chain of %d: %.2f times the experts, %.2f times the time\n", p.Width, p.Width,
 				p.Experts/c.Experts, p.MS/c.MS)
 		}

@@ -130,36 +130,6 @@ func TestDecodeShares(t *testing.T) {
 	}
 }
 
-func TestMatrices(t *testing.T) {
-	dev := testdevice.CPU(t, 1)
-	probe, err := dev.NewProbe(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer probe.Close()
-	for _, typ := range kernels.Types() {
-		set, err := NewMatrices(dev, typ, 40, 512, 3, 1)
-		if err != nil {
-			t.Fatalf("%v: %v", typ, err)
-		}
-		var limits kernels.Limits
-		products, err := set.Measure(t.Context(), probe, []int{1, 3}, 2, &limits)
-		if err != nil {
-			t.Fatalf("%v: %v", typ, err)
-		}
-		if limits.ReadBytes <= 0 || limits.IntMACs <= 0 || limits.FloatMACs <= 0 {
-			t.Errorf("%v: limits %+v", typ, limits)
-		}
-		for i, p := range products {
-			p.Settle(limits)
-			if len(p.Times) != 2 || p.Width != []int{1, 3}[i] || p.Best != slices.Min(p.Times) || p.Share <= 0 || p.Type != typ {
-				t.Errorf("%+v", p)
-			}
-		}
-		set.Close()
-	}
-}
-
 // TestCosts: within the budget all widths of a small model are measured several times; of a slow model, the widths that
 // matter most.
 func TestCosts(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/lab/passes"
 )
 
 // deviceFlags say what computes.
@@ -55,7 +56,7 @@ type kernelsCmd struct {
 
 // Run measures single matrices.
 func (c *kernelsCmd) Run(a *app) error {
-	b := bench.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
+	b := passes.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
 	if err := b.Validate(); err != nil {
 		return err
 	}

@@ -1,10 +1,11 @@
-package measure
+package passes
 
 import (
 	"context"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Step compares the time of a pass of one row with the least that it can take.
@@ -24,7 +25,7 @@ const stepGraphs = 50
 
 // MeasureStep measures n passes of one row behind a context. m needs Pages for the point. Errors: those of Decode.
 func MeasureStep(ctx context.Context, m *engine.Model, context, n int) (*Step, error) {
-	d, err := Decode(ctx, m, []Point{{Rows: 1, Context: context}}, n)
+	d, err := measure.Decode(ctx, m, []measure.Point{{Rows: 1, Context: context}}, n)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package measure
+package passes
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // off is a device whose rows of a buffer differ in one bit in passes of so many rows.
@@ -49,7 +50,7 @@ func TestCompare(t *testing.T) {
 		t.Helper()
 		o := CompareOptions(contexts)
 		o.Device = d
-		m, err := engine.Open(draftPath, o)
+		m, err := engine.Open("../../models/gopher-draft-all-f16.gguf", o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +85,9 @@ func TestCompare(t *testing.T) {
 
 // TestMeasureStep: a step is compared with what its device reads, and a GPU tells what launches take that do nothing.
 func TestMeasureStep(t *testing.T) {
-	at := []Point{{Rows: 1, Context: 40}}
+	at := []measure.Point{{Rows: 1, Context: 40}}
 	open := func(d kernels.Device) *engine.Model {
-		m, err := engine.Open(draftPath, engine.Options{Device: d, MaxRows: 64, KVPages: Pages(at)})
+		m, err := engine.Open("../../models/gopher-draft-all-f16.gguf", engine.Options{Device: d, MaxRows: 64, KVPages: measure.Pages(at)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +103,7 @@ func TestMeasureStep(t *testing.T) {
 	}
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	m := open(gpu)
-	if _, err := Passes(t.Context(), m, at, 1, nil); err != nil {
+	if _, err := measure.Passes(t.Context(), m, at, 1, nil); err != nil {
 		t.Fatal(err)
 	}
 	// for each of 2 layers at least the norms, products, rotation, storing, attention and joining

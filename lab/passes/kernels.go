@@ -1,4 +1,4 @@
-package bench
+package passes
 
 import (
 	"context"
@@ -9,16 +9,16 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Kernels measures products of single matrices beside the limits of the machine.
 type Kernels struct {
 	Types      []string // of weights, such as q8_0; none: all with kernels of their own
 	Rows, Cols int      // of a matrix: outputs, inputs
-	Passes
+	bench.Passes
 }
 
 // kernelResult is one kind of product.
@@ -40,9 +40,9 @@ type kernelResult struct {
 type KernelsResult struct {
 	ISA     string         `json:"isa"`
 	Threads int            `json:"threads"`
-	Limits  limits         `json:"limits"` // the best of the run
-	Before  limits         `json:"limits_before"`
-	After   limits         `json:"limits_after"`
+	Limits  bench.Limits   `json:"limits"` // the best of the run
+	Before  bench.Limits   `json:"limits_before"`
+	After   bench.Limits   `json:"limits_after"`
 	Kernels []kernelResult `json:"kernels"`
 }
 
@@ -70,9 +70,9 @@ func (k Kernels) Run(ctx context.Context, d kernels.Device) (*KernelsResult, err
 		return nil, err
 	}
 	best := before
-	var products []measure.Product
+	var products []Product
 	for _, t := range types {
-		set, err := measure.NewMatrices(d, t, k.Rows, k.Cols, slices.Max(k.Widths), turnBytes)
+		set, err := NewMatrices(d, t, k.Rows, k.Cols, slices.Max(k.Widths), turnBytes)
 		if err != nil {
 			return nil, tandem.Errorf("", tandem.Exhausted, "%s matrices of %d × %d: %w", t, k.Rows, k.Cols, err)
 		}
@@ -89,7 +89,7 @@ func (k Kernels) Run(ctx context.Context, d kernels.Device) (*KernelsResult, err
 	}
 	best = best.Max(after)
 	r := &KernelsResult{ISA: d.About().Kernels, Threads: d.About().Threads,
-		Limits: limitsOf(best), Before: limitsOf(before), After: limitsOf(after)}
+		Limits: bench.LimitsOf(best), Before: bench.LimitsOf(before), After: bench.LimitsOf(after)}
 	for _, p := range products {
 		p.Settle(best)
 		r.Kernels = append(r.Kernels, resultOf(p))
@@ -129,7 +129,7 @@ func (k Kernels) types() (types []kernels.Type, err error) {
 	return types, nil
 }
 
-func resultOf(p measure.Product) kernelResult {
+func resultOf(p Product) kernelResult {
 	macs := float64(p.Rows) * float64(p.Cols) * float64(p.Width)
 	return kernelResult{
 		Type: p.Type.String(), Rows: p.Rows, Cols: p.Cols, Width: p.Width,

@@ -1,4 +1,4 @@
-package measure
+package passes
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 )
 
@@ -18,8 +19,8 @@ const (
 	FormAlike Form = "alike" // all rows are the same, so that they use the experts of one
 )
 
-// ExpertPass holds the measurements of passes of one form over text.
-type ExpertPass struct {
+// formPass holds the measurements of passes of one form over text.
+type formPass struct {
 	Form    Form
 	Rows    int
 	Times   []time.Duration
@@ -27,28 +28,25 @@ type ExpertPass struct {
 }
 
 // Median returns the median time.
-func (p *ExpertPass) Median() time.Duration { return quantile(p.Times, 0.5) }
+func (p *formPass) Median() time.Duration { return figures.Quantile(p.Times, 0.5) }
 
 // Used returns how many experts a pass used on average.
-func (p *ExpertPass) Used() float64 { return p.Experts[len(p.Experts)-1] }
+func (p *formPass) Used() float64 { return p.Experts[len(p.Experts)-1] }
 
-// ExpertPages returns the KV pages that Experts needs for texts of that length at most.
-func ExpertPages(longest, widest int) int { return engine.PagesFor(1, longest, widest) }
-
-// Experts measures passes of m, a model with experts, at the end of each of the texts: of one row, and of each width as a chain, as a tree
+// measureForms measures passes of m, a model with experts, at the end of each of the texts: of one row, and of each width as a chain, as a tree
 // and with rows that are all alike. Chains are the last tokens of the text; trees begin with the same token. Each form runs n times at each
-// text, in turn. The model needs ExpertPages, and passes of as many rows as the widest. Errors: the model's; Invalid for a text that is not
+// text, in turn. The model needs KV pages for the longest text and the widest pass, and passes of as many rows as the widest. Errors: the model's; Invalid for a text that is not
 // longer than the widest pass; Unsupported for a model without experts, or on a device that does not tell which were chosen; ctx's.
-func Experts(ctx context.Context, m *engine.Model, texts [][]tandem.Token, widths []int, n int) ([]ExpertPass, error) {
+func measureForms(ctx context.Context, m *engine.Model, texts [][]tandem.Token, widths []int, n int) ([]formPass, error) {
 	const op = "experts"
 	widest := slices.Max(widths)
 	if m.Passes().Work().Experts == 0 {
 		return nil, tandem.Errorf(op, tandem.Unsupported, "the model has no experts: want one that has")
 	}
-	passes := []ExpertPass{{Form: FormChain, Rows: 1}}
+	passes := []formPass{{Form: FormChain, Rows: 1}}
 	for _, w := range widths {
 		for _, f := range []Form{FormChain, FormTree, FormAlike} {
-			passes = append(passes, ExpertPass{Form: f, Rows: w})
+			passes = append(passes, formPass{Form: f, Rows: w})
 		}
 	}
 	for _, text := range texts {
@@ -68,7 +66,7 @@ func Experts(ctx context.Context, m *engine.Model, texts [][]tandem.Token, width
 }
 
 // expertsAt measures passes at the end of a text.
-func expertsAt(ctx context.Context, m *engine.Model, text []tandem.Token, widest, n int, passes []ExpertPass) error {
+func expertsAt(ctx context.Context, m *engine.Model, text []tandem.Token, widest, n int, passes []formPass) error {
 	at := len(text) - widest
 	s, err := m.NewSequence(at, widest)
 	if err != nil {

@@ -1,4 +1,4 @@
-package measure
+package passes
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/measure"
 )
 
 // Product is the time to multiply with one weight matrix. It includes 1/perPass of the time to normalise the rows
@@ -41,6 +42,9 @@ type set struct {
 // perPass is how many matrices one pass multiplies with, one after the other, into the same outputs: as in
 // a model, rows and outputs are in the caches for most of them.
 const perPass = 4
+
+// probeShort is how long one limit is measured at most between passes.
+const probeShort = 50 * time.Millisecond
 
 // NewMatrices returns a set of random (rows, cols) matrices on a device for passes of up to width rows: at least eight,
 // of about the given bytes in all, which should be far more than a last-level cache holds.
@@ -135,7 +139,7 @@ func (s *Matrices) Measure(ctx context.Context, probe kernels.Probe, widths []in
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			l, err := probe.Sample(min(perPass*last[i], probeLong))
+			l, err := probe.Sample(min(perPass*last[i], probeShort))
 			if err != nil {
 				return nil, err
 			}
@@ -163,13 +167,14 @@ func (s *Matrices) finish(p *Product, width int, samples []kernels.Limits) {
 	elems, size := s.typ.Block()
 	p.Type, p.Rows, p.Cols, p.Width = s.typ, s.rows, s.cols, width
 	p.Bytes = int64(s.rows) * int64(s.cols/elems*size)
-	t := Timing{Times: p.Times}
+	t := measure.Timing{Times: p.Times}
 	p.Best, p.Median = t.Best(), t.Median()
 	shares := make([]float64, len(samples))
 	for i, l := range samples {
 		shares[i] = p.limit(l).Seconds() / p.Times[i].Seconds()
 	}
-	p.MedianShare = quantile(shares, 0.5)
+	slices.Sort(shares)
+	p.MedianShare = shares[len(shares)/2]
 }
 
 // Settle computes the fields that depend on the limits, once these are final.
