@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
-	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -32,7 +32,7 @@ func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
 	h.Defaults.Sampling = HTTPSampling(c.Sampling, m.sampling)
 	h.Listen, h.Hosts, h.MetricsKeys, h.Model, h.Vocab, h.Chat = c.HTTP, c.AllowHost, c.MetricsKeys, m.told(), m.vocab, m.chat
 	h.Origins, h.Strict, h.KeepAttribution, h.Model.Aliases = c.Origins, c.Strict, c.KeepAttribution, c.Aliases
-	h.Defaults.MaxTokens = oai.ToTheEnd // as OpenAI's and llama.cpp's; gRPC has a number
+	h.Defaults.MaxTokens = ask.ToTheEnd // as OpenAI's and llama.cpp's; gRPC has a number
 	s, err := httpapi.New(h)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.KindOf(err), "--http: %w", err)

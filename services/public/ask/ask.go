@@ -89,8 +89,8 @@ type Tool struct {
 
 // New returns a request that says nothing, with what d has for it.
 func New(kind Kind, d Defaults) *Request {
-	return &Request{Kind: kind, N: 1, Parallel: true, Opens: true,
-		Request: tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}, Speculation: new(tandemv1.Speculation)}
+	return &Request{Kind: kind, N: 1, Parallel: true, Opens: true, Speculation: new(tandemv1.Speculation),
+		Request: tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}}
 }
 
 // Say notes that the client says an option, and by which name. Options are named as the errors of tandem.Request.Validate name them.
@@ -127,7 +127,8 @@ func (r *Request) Conversation() conversation.Conversation {
 }
 
 // Check checks what was said against each other, and sets what d has for what was not. Values by themselves are checked by
-// tandem.Request.Validate, once the prompt is tokens. ignored is called with what has no effect; it may be nil. Errors: Invalid, with the client's name.
+// tandem.Request.Validate, once the prompt is tokens. ignored is called with what has no effect; it may be nil. Errors: Invalid, with
+// the client's name.
 func (r *Request) Check(d Defaults, ignored func(name string)) error {
 	if ignored == nil {
 		ignored = func(string) {}

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
@@ -50,20 +49,20 @@ type reading struct {
 	memory   *largeBodies
 	most     int64         // bytes of a body
 	time     time.Duration // longest time for a client to send one
-	limits   oai.Limits    // what may be kept of one
+	limits   bodies.Limits // what may be kept of one
 	defaults ask.Defaults
 	model    Model
 	loading  func() string
 	log      *journal
 
-	context, vocab  int  // of the model
-	keepAttribution bool // as Config has it
+	vocab int // of the model
 }
 
 func newReading(cfg Config, s common) *reading {
 	r := &reading{memory: s.bodies, most: cfg.MaxBody, time: cfg.Body, defaults: cfg.Defaults, model: cfg.Model, loading: cfg.Loading,
-		log: s.log, context: cfg.Limits.Context, vocab: cfg.Limits.Vocab, keepAttribution: cfg.KeepAttribution,
-		limits: oai.Limits{Text: cfg.Limits.PromptBytes, Tokens: cfg.Limits.Context, Strict: cfg.Strict}}
+		log: s.log, vocab: cfg.Limits.Vocab,
+		limits: bodies.Limits{Text: cfg.Limits.PromptBytes, Tokens: cfg.Limits.Context, Vocab: cfg.Limits.Vocab, Strict: cfg.Strict,
+			KeepAttribution: cfg.KeepAttribution, Encode: func(text string) []tandem.Token { return cfg.Vocab.Encode(text, false) }}}
 	if cfg.Chat != nil {
 		r.limits.Reads = cfg.Chat.Reads
 	}
@@ -80,7 +79,7 @@ func (r *reading) loaded() error {
 
 // body reads a request's body by decode, which returns the name of the model that it asks for. The caller must call done when it keeps
 // nothing of the body any more.
-func (r *reading) body(c *call, decode func(*body, oai.Limits) (model string, err error)) (*body, error) {
+func (r *reading) body(c *call, decode func(*body, bodies.Limits) (model string, err error)) (*body, error) {
 	b, err := r.open(c)
 	if err != nil {
 		return nil, err
@@ -90,7 +89,7 @@ func (r *reading) body(c *call, decode func(*body, oai.Limits) (model string, er
 	model, err := decode(b, l)
 	r.log.ignored(c)
 	if err == nil {
-		err = cmp.Or(r.strictly(c), r.served(model))
+		err = r.served(model)
 	}
 	if err != nil {
 		b.done()
@@ -106,18 +105,6 @@ func (r *reading) served(model string) error {
 		return nil
 	}
 	return r.model.lacks(model)
-}
-
-// strictReaders are the APIs whose readers refuse fields without an effect themselves.
-var strictReaders = []string{chats.counted, completions.counted, vectorsAPI.counted}
-
-// strictly refuses a field without an effect in a body of another API than OpenAI's, if the server is strict.
-func (r *reading) strictly(c *call) error {
-	if !r.limits.Strict || len(c.ignored.all) == 0 || slices.Contains(strictReaders, c.api.counted) {
-		return nil
-	}
-	name := c.ignored.all[0]
-	return oai.Unsupported(name, "%s has no effect here: leave it out, this server is strict about fields", name)
 }
 
 // open returns a request's body; the caller must call done when it keeps nothing of it any more. Errors: *oai.Error.
@@ -200,40 +187,6 @@ func (b *body) wait() error {
 		_ = b.rc.SetReadDeadline(b.due)
 	}
 	return nil
-}
-
-// translated reads what a body was translated into, until the client has gone.
-type translated struct {
-	ctx context.Context
-	of  *bytes.Reader
-}
-
-func (c *call) translated(chat []byte) *translated {
-	return &translated{c.Context(), bytes.NewReader(chat)}
-}
-
-func (t *translated) Read(p []byte) (int, error) {
-	if t.ctx.Err() != nil {
-		return 0, tandem.Errorf(op, tandem.Canceled, "the client left while its body was read")
-	}
-	return t.of.Read(p)
-}
-
-// translatedSize is how many times the size of a body its translation takes: the body, its texts, the chat's body, and that one's texts.
-const translatedSize = 4
-
-// smallTranslated is the memory that the translation of a small body may take without being counted, as it is itself.
-const smallTranslated = 8 * smallBody
-
-// whole reads a body that is translated, and takes the memory for that.
-func (b *body) whole() ([]byte, error) {
-	raw, memory, err := oai.ReadWhole(b)
-	if err == nil {
-		if need := int64(translatedSize*len(raw) + memory); b.took > 0 || need > smallTranslated {
-			err = b.hold(need)
-		}
-	}
-	return raw, err
 }
 
 // hold takes memory for what becomes of a body that is here, so that it holds so many bytes in all.

@@ -3,11 +3,9 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -15,8 +13,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/access"
-	"github.com/tandem-llm/tandem/services/public/httpapi/anthropic"
-	"github.com/tandem-llm/tandem/services/public/httpapi/responses"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
@@ -312,23 +308,5 @@ func TestNativeAnswers(t *testing.T) {
 	}
 	if _, all := s.ask(t, "POST", "/tokenize", `{"content":""}`); all != "{\"tokens\":[]}\n" {
 		t.Errorf("nothing is %q", all)
-	}
-}
-
-// TestTranslationEnds: a body of another API is read no further when its client has gone.
-func TestTranslationEnds(t *testing.T) {
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	const one = `{"role":"user","content":"a"}`
-	if _, err := responses.Read(gone, []byte(`{"input":[`+one+`]}`), false, func(string) {}); !errors.Is(err, context.Canceled) {
-		t.Errorf("responses: %v", err)
-	}
-	_, err := anthropic.Chat(gone, []byte(`{"max_tokens":1,"messages":[`+one+`]}`), anthropic.Options{})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("messages: %v", err)
-	}
-	c := &call{Request: httptest.NewRequestWithContext(gone, "POST", "/api/chat", nil)}
-	if _, err := io.ReadAll(c.translated([]byte("{}"))); tandem.KindOf(err) != tandem.Canceled {
-		t.Errorf("what was translated: %v", err)
 	}
 }

@@ -32,7 +32,7 @@ type Config struct {
 	Width       int             // of vectors; 0: the model makes none
 	Model       Model
 	Build       string        // version of this program
-	Defaults    ask.Defaults  // of requests; oai.ToTheEnd as MaxTokens: to the end of the context
+	Defaults    ask.Defaults  // of requests; ask.ToTheEnd as MaxTokens: to the end of the context
 	Limits      tandem.Limits // those of the generator; Context and Vocab must be set
 	Vocab       Vocab
 	Chat        conversation.Chat                        // nil: the model has no chat template, and chats are refused

@@ -144,7 +144,7 @@ func TestCustomToolsOffered(t *testing.T) {
 	}
 	for tool, param := range map[string]string{
 		`{"type":"custom"}`: "tools[0].custom.name", `{"type":"custom","custom":{}}`: "tools[0].custom.name",
-		`{"type":"custom","custom":{"name":5}}`: "tools[0]", `{"type":"custom","custom":[]}`: "tools[0]",
+		`{"type":"custom","custom":{"name":5}}`: "tools[0].custom.name", `{"type":"custom","custom":[]}`: "tools[0].custom",
 	} {
 		p := s.refused(t, "POST", "/v1/chat/completions", fmt.Sprintf(body, tool, ""))
 		if p.status != http.StatusBadRequest || p.Param != param {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
-	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // description is what /tandem/v1/describe answers.
@@ -91,7 +90,7 @@ func describe(c *call, cfg Config) error {
 	out := description{Version: d.Version, Model: cfg.Model.Name, Architecture: cfg.Model.Architecture, Vocabulary: d.Vocab,
 		Context: d.Context,
 		Chat:    cfg.Chat != nil, Keyed: cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(cfg.Defaults),
-		Limits:   limitValues{nodes, nodes, cmp.Or(cfg.Limits.Depth, l.Depth), cmp.Or(cfg.Limits.Width, l.Width), oai.MostChoices},
+		Limits:   limitValues{nodes, nodes, cmp.Or(cfg.Limits.Depth, l.Depth), cmp.Or(cfg.Limits.Width, l.Width), ask.MostChoices},
 		Drafters: append([]string{}, cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,

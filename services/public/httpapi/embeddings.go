@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/ollama"
 )
@@ -35,7 +37,7 @@ func newVectors(cfg Config, r *reading, p *prompts, answers *budget.Budget) *vec
 type wanted struct {
 	model string
 	tandem.EmbedRequest
-	texts  []oai.Prompt
+	texts  []ask.Prompt
 	most   int                       // tokens of a text
 	cut    bool                      // a text that is too long is cut
 	number int                       // about how many bytes of the answer a number takes
@@ -44,11 +46,11 @@ type wanted struct {
 
 // openAI answers /v1/embeddings.
 func (v *vectors) openAI(c *call) error {
-	return v.answer(c, func(b *body, l oai.Limits) (wanted, error) {
-		e, err := oai.ReadEmbedding(b, l)
-		w := wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, e.Inputs, v.prompts.context, false, numberBytes,
-			func(made tandem.Embedded) any { return e.NewVectors(v.model, made) }}
-		if e.Base64 {
+	return v.answer(c, func(b *body, l bodies.Limits) (wanted, error) {
+		e, base64, err := bodies.Embedding(b, l)
+		w := wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, e.Prompts, v.prompts.context, false, numberBytes,
+			func(made tandem.Embedded) any { return oai.NewVectors(v.model, made, base64) }}
+		if base64 {
 			w.number = encodedBytes
 		}
 		return w, err
@@ -58,29 +60,21 @@ func (v *vectors) openAI(c *call) error {
 // ollama returns the handler of /api/embed or the older /api/embeddings.
 func (v *vectors) ollama(older bool) func(*call) error {
 	return func(c *call) error {
-		return v.answer(c, func(b *body, l oai.Limits) (w wanted, err error) {
-			raw, err := b.whole()
-			if err != nil {
-				return w, err
-			}
-			e, err := ollama.ReadEmbed(raw, v.reading.ollama(), older, l.Ignored)
-			w = wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, nil, e.Most, !e.Whole, numberBytes,
-				func(made tandem.Embedded) any { return ollama.NewEmbeddings(v.model, made, time.Since(c.begun), older) }}
-			for _, text := range e.Texts {
-				w.texts = append(w.texts, oai.Prompt{Text: text})
-			}
-			return w, err
+		return v.answer(c, func(b *body, l bodies.Limits) (wanted, error) {
+			e, err := bodies.OllamaEmbed(b, l, older)
+			return wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, e.Prompts, e.Most, e.Cut, numberBytes,
+				func(made tandem.Embedded) any { return ollama.NewEmbeddings(v.model, made, time.Since(c.begun), older) }}, err
 		})
 	}
 }
 
 // answer answers a request that decode reads.
-func (v *vectors) answer(c *call, decode func(*body, oai.Limits) (wanted, error)) error {
+func (v *vectors) answer(c *call, decode func(*body, bodies.Limits) (wanted, error)) error {
 	if err := v.reading.loaded(); err != nil {
 		return err
 	}
 	var w wanted
-	b, err := v.reading.body(c, func(b *body, l oai.Limits) (_ string, err error) {
+	b, err := v.reading.body(c, func(b *body, l bodies.Limits) (_ string, err error) {
 		w, err = decode(b, l)
 		return w.model, err
 	})

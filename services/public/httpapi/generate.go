@@ -9,8 +9,10 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/answer"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
@@ -44,12 +46,10 @@ type writer interface {
 
 // request is what a request asks for, and how its answer is written.
 type request struct {
-	*oai.Call
+	*ask.Request
 	before []tandem.Token // of an earlier answer, which this one continues
 	form   form
-	mixed  mixed
-	custom map[string]bool // tools that take a text, where Call does not know them
-	reply  any             // the answer to a request for no text; nil: a text is asked for
+	reply  any // the answer to a request for no text; nil: a text is asked for
 }
 
 // form is the form of an API's answers.
@@ -117,7 +117,7 @@ func (t *textAnswers) read(c *call, read reader) (a *request, output conversatio
 	if err := t.reading.loaded(); err != nil {
 		return nil, output, err
 	}
-	b, err := t.reading.body(c, func(b *body, l oai.Limits) (string, error) {
+	b, err := t.reading.body(c, func(b *body, l bodies.Limits) (string, error) {
 		got, err := read(c, b, t, l)
 		if err != nil {
 			return "", err
@@ -132,9 +132,6 @@ func (t *textAnswers) read(c *call, read reader) (a *request, output conversatio
 	defer b.done()
 	if a.reply == nil {
 		output, err = t.prompts.tokenise(c.Context(), a)
-		if a.custom != nil {
-			output.Custom = a.custom
-		}
 	}
 	return a, output, err
 }
@@ -155,17 +152,17 @@ const drawnHeader = "X-Tandem-Sampling"
 func (t *textAnswers) choices(c *call, a *request) ([]*choice, error) {
 	var all []*choice
 	for _, p := range a.Prompts {
-		r := a.Request
+		r := a.Request.Request
 		r.Prompt, r.Tokens = p.Text, p.Tokens
 		if n := len(r.Tokens); n >= t.limits.Context {
 			field := "prompt"
-			if a.Chat {
+			if a.Kind == ask.Chat {
 				field = "messages"
 			}
 			return nil, oai.TooLong(field, n, true, t.limits.Context)
 		}
-		if r.MaxTokens == oai.ToTheEnd && r.Tokens != nil {
-			r.MaxTokens = t.limits.Context - len(r.Tokens)
+		if r.Tokens != nil {
+			r.MaxTokens = a.Until(len(r.Tokens), t.limits.Context)
 		}
 		if err := r.Validate(t.limits); err != nil {
 			return nil, a.InItsWords(err)

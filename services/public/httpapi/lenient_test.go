@@ -57,12 +57,12 @@ func TestAdvisoryFields(t *testing.T) {
 		return hello(ctx, r, sink)
 	}), nil)
 	plain := map[string]tandem.Request{}
-	for path, body := range bodies(`"seed":1`) {
+	for path, body := range withField(`"seed":1`) {
 		s.post(t, path, body)
 		plain[path] = asked
 	}
 	for _, field := range advisory {
-		for path, body := range bodies(`"seed":1,` + field) {
+		for path, body := range withField(`"seed":1,` + field) {
 			answer, all := s.ask(t, "POST", path, body)
 			if answer.StatusCode != 200 {
 				t.Errorf("%s with %s: %s: %s", path, field, answer.Status, all)
@@ -150,14 +150,14 @@ func TestFieldsOfMeaning(t *testing.T) {
 		{"skip_special_tokens", `true`, `false`}, {"include_stop_str_in_output", `false`, `true`},
 		{"previous_response_id", `""`, `"resp_1"`}, {"thread", `{}`, `{"type":"create"}`},
 	} {
-		for path := range bodies("") {
+		for path := range withField("") {
 			code := "unsupported_value"
 			ofChats := []string{"tool_choice", "add_generation_prompt", "continue_final_message"}
 			if path == "/v1/chat/completions" && slices.Contains(ofChats, tc.field) {
 				code = "invalid_value" // without tools, and without a beginning of the answer
 			}
 			for value, status := range map[string]int{"null": 200, tc.idle: 200, tc.asks: 400} {
-				answer, all := s.ask(t, "POST", path, bodies(fmt.Sprintf("%q:%s", tc.field, value))[path])
+				answer, all := s.ask(t, "POST", path, withField(fmt.Sprintf("%q:%s", tc.field, value))[path])
 				if answer.StatusCode != status || answer.Header.Get("X-Tandem-Ignored") != "" {
 					t.Errorf("%s with %s %s: %s, ignored %q: %s", path, tc.field, value, answer.Status,
 						answer.Header.Get("X-Tandem-Ignored"), all)
@@ -209,7 +209,7 @@ func TestToTheEnd(t *testing.T) {
 	s := serve(t, script(nil), func(c *Config) { c.Defaults.MaxTokens = 0 })
 	for _, field := range []string{`"n":1`, `"max_tokens":null`, `"max_tokens":-1`, `"max_completion_tokens":-1`, `"n_predict":-1`, `"n_predict":-2`,
 		`"max_tokens":32000`} {
-		for path, body := range bodies(field) {
+		for path, body := range withField(field) {
 			usage := s.post(t, path, body)["usage"].(map[string]any)
 			if usage["total_tokens"] != float64(context1) {
 				t.Errorf("%s with %s: %v, want %d tokens in all", path, field, usage, context1)
@@ -217,7 +217,7 @@ func TestToTheEnd(t *testing.T) {
 		}
 	}
 	for field, want := range map[string]float64{`"n_predict":3`: 3, `"max_new_tokens":4`: 4, `"max_tokens":5.0,"max_completion_tokens":5`: 5} {
-		for path, body := range bodies(field) {
+		for path, body := range withField(field) {
 			if usage := s.post(t, path, body)["usage"].(map[string]any); usage["completion_tokens"] != want {
 				t.Errorf("%s with %s: %v", path, field, usage)
 			}
@@ -330,7 +330,7 @@ func TestNoEscapes(t *testing.T) {
 func FuzzRequests(f *testing.F) {
 	paths := []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"}
 	for i, field := range advisory {
-		for _, body := range bodies(field) {
+		for _, body := range withField(field) {
 			f.Add(uint8(i), []byte(body))
 		}
 	}

@@ -186,7 +186,7 @@ func TestMessagesRefused(t *testing.T) {
 		`{"max_tokens":0,` + user + `}`:              "400 invalid_request_error max_tokens is 0",
 		`{"max_tokens":1}`:                           "400 invalid_request_error messages is missing",
 		`{"max_tokens":1,"messages":[{"role":"x"}]}`: "400 invalid_request_error messages[0].role",
-		`{"max_tokens":"x",` + user + `}`:            "400 invalid_request_error max_tokens is a JSON string",
+		`{"max_tokens":"x",` + user + `}`:            "400 invalid_request_error max_tokens is \"x\": want an integer",
 		`[]`:                                         "400 invalid_request_error the body is",
 		`{"max_tokens":1,"thread":{"type":"create"},` + user + `}`:                                   "400 invalid_request_error thread is not supported",
 		`{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}`:     "400 invalid_request_error messages[0].content[0].type",

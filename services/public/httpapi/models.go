@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/ollama"
 )
@@ -126,7 +127,7 @@ func (g catalog) running(c *call) error {
 
 func (g catalog) show(r *reading) func(*call) error {
 	return func(c *call) error {
-		b, err := r.body(c, func(b *body, _ oai.Limits) (string, error) {
+		b, err := r.body(c, func(b *body, _ bodies.Limits) (string, error) {
 			_, err := io.Copy(io.Discard, b) // there is one model, which answers to any name
 			return "", err
 		})

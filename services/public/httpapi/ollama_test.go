@@ -116,7 +116,7 @@ func TestOllamaForms(t *testing.T) {
 		{"/api/chat", `{"messages":[{"role":"user","content":"a"}],"options":{"repeat_last_n":-2}}`, "options.repeat_last_n is -2: want"},
 		{"/api/chat", `{"messages":[{"role":"user","content":"a"}],"options":{"num_ctx":2048.5}}`, "options.num_ctx is 2048.5: want"},
 		{"/api/generate", `{"prompt":"a","template":"x"}`, "template is not supported"},
-		{"/api/chat", `{"messages":5}`, "messages is a JSON number"},
+		{"/api/chat", `{"messages":5}`, "messages is 5: want an array"},
 		{"/api/chat", `[`, "the body is not JSON"},
 	} {
 		answer, all := s.ask(t, "POST", tc.path, tc.body)

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/conversation"
-	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -39,11 +39,11 @@ func (p *prompts) texts(ctx context.Context, n int) (giveBack func(), err error)
 
 // tokenise makes tokens of all prompts of a call, of which no text is kept. It returns how the answer is read.
 func (p *prompts) tokenise(ctx context.Context, a *request) (output conversation.Output, err error) {
-	o := a.Call
-	if o.Chat {
+	o := a.Request
+	if o.Kind == ask.Chat {
 		var tokens []tandem.Token
 		tokens, output, err = p.room.Tokens(ctx, o.Conversation())
-		o.Prompts, o.Messages = []oai.Prompt{{Tokens: p.behind(a.before, tokens)}}, nil
+		o.Prompts, o.Messages = []ask.Prompt{{Tokens: p.behind(a.before, tokens)}}, nil
 		o.Request.Written = o.Request.Written || output.Written
 		return output, err
 	}
@@ -52,17 +52,17 @@ func (p *prompts) tokenise(ctx context.Context, a *request) (output conversation
 		if o.Request.Sampling.Logprobs {
 			q.Chars = p.chars(*q)
 		}
-		if parts := a.mixed[i]; parts != nil {
-			q.Tokens, err = p.mixed(ctx, o.ParseSpecial, parts)
+		if q.Parts != nil {
+			q.Tokens, err = p.mixed(ctx, o.ParseSpecial, q.Parts)
 		} else {
 			q.Tokens, err = p.tokens(ctx, o, *q)
 		}
 		if err != nil {
 			return output, err
 		}
-		q.Text = ""
+		q.Text, q.Parts = "", nil
 	}
-	o.Files, a.mixed = nil, nil
+	o.Files = nil
 	return output, nil
 }
 
@@ -78,7 +78,7 @@ func (p *prompts) behind(before, tokens []tandem.Token) []tandem.Token {
 }
 
 // tokens returns the tokens of a completion's prompt.
-func (p *prompts) tokens(ctx context.Context, o *oai.Call, of oai.Prompt) ([]tandem.Token, error) {
+func (p *prompts) tokens(ctx context.Context, o *ask.Request, of ask.Prompt) ([]tandem.Token, error) {
 	if of.Tokens != nil || of.Text == "" && !o.FillIn() {
 		return of.Tokens, nil
 	}
@@ -119,7 +119,7 @@ func (p *prompts) encode(text string, begins, special bool) []tandem.Token {
 }
 
 // mixed returns the tokens of a prompt of texts and tokens. Only a text at its beginning gets the token of the beginning of a text.
-func (p *prompts) mixed(ctx context.Context, special bool, parts []llamacpp.Part) (out []tandem.Token, err error) {
+func (p *prompts) mixed(ctx context.Context, special bool, parts []ask.Part) (out []tandem.Token, err error) {
 	for i, part := range parts {
 		switch n := len(out); {
 		case n >= p.context:
@@ -144,7 +144,7 @@ func (p *prompts) mixed(ctx context.Context, special bool, parts []llamacpp.Part
 }
 
 // fillIn returns the tokens after which the model fills a gap. Markers that end what it writes show in the text, and stop it there.
-func (p *prompts) fillIn(o *oai.Call, before string) ([]tandem.Token, error) {
+func (p *prompts) fillIn(o *ask.Request, before string) ([]tandem.Token, error) {
 	tokens, lacking := p.vocab.FillIn(before, o.Suffix, o.Files...)
 	if lacking != nil {
 		field := "suffix"
@@ -216,7 +216,7 @@ func (p *prompts) input(ctx context.Context, text string, most int, cut bool) ([
 }
 
 // chars returns how many characters a prompt has, without one that is not complete.
-func (p *prompts) chars(of oai.Prompt) int {
+func (p *prompts) chars(of ask.Prompt) int {
 	n, text := utf8.RuneCountInString(of.Text), p.vocab.Texts()
 	for _, t := range of.Tokens {
 		n += utf8.RuneCountInString(text(t))

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"strconv"
 
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
-	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // props is what /props answers: llama.cpp's names, as far as tandem has what they mean.
@@ -31,10 +31,10 @@ func newProps(cfg Config) props {
 	}
 	p.Settings.Context = cfg.Limits.Context
 	most := d.MaxTokens
-	if m := cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {
+	if m := cfg.Defaults.MaxOutput; m > 0 && (most == ask.ToTheEnd || most > m) {
 		most = m
 	}
-	if most == oai.ToTheEnd {
+	if most == ask.ToTheEnd {
 		most = -1 // as llama.cpp's server has it
 	}
 	p.Settings.Params = llamacpp.Params{Seed: "-1", Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,

@@ -1,12 +1,13 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
+	"io"
 	"slices"
 
-	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/anthropic"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/ollama"
@@ -14,120 +15,66 @@ import (
 )
 
 // reader reads a body of an API.
-type reader func(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error)
+type reader func(c *call, b *body, t *textAnswers, l bodies.Limits) (*request, error)
 
-// mixed are prompts, by index, that are made of texts and tokens.
-type mixed map[int][]llamacpp.Part
-
-func readChat(_ *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-	o, err := oai.ReadChat(b, t.reading.defaults, l)
-	return &request{Call: o, form: openAI}, err
+func readChat(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	r, err := bodies.Chat(b, t.reading.defaults, l)
+	return &request{Request: r, form: openAI}, err
 }
 
-func readCompletion(_ *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-	o, err := oai.ReadCompletion(b, t.reading.defaults, l)
-	return &request{Call: o, form: openAI}, err
+func readCompletion(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	r, err := bodies.Completion(b, t.reading.defaults, l)
+	return &request{Request: r, form: openAI}, err
 }
 
 var openAI = form{marked: true, writer: func(a answering) writer {
-	o := a.asked.Call
-	return &oai.Writer{Head: oai.NewHead(o.Chat, a.stream != nil, a.name, a.texts.model, a.created), Chat: o.Chat,
-		IncludeUsage: o.IncludeUsage, Stream: a.stream, Words: a.texts.prompts.words()}
+	r := a.asked
+	chat := r.Kind == ask.Chat
+	return &oai.Writer{Head: oai.NewHead(chat, a.stream != nil, a.name, a.texts.model, a.created), Chat: chat,
+		IncludeUsage: r.IncludeUsage, Stream: a.stream, Words: a.texts.prompts.words()}
 }}
 
-func readMessages(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-	return readAnthropic(c, b, t, l, false)
-}
-
-func countMessages(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-	return readAnthropic(c, b, t, l, true)
-}
-
-func readAnthropic(c *call, b *body, t *textAnswers, l oai.Limits, countOnly bool) (*request, error) {
-	raw, err := b.whole()
-	if err != nil {
-		return nil, err
-	}
-	chat, err := anthropic.Chat(c.Context(), raw, anthropic.Options{KeepAttribution: t.reading.keepAttribution, Ignored: l.Ignored,
-		CountOnly: countOnly, Strict: l.Strict})
-	if err != nil {
-		return nil, err
-	}
-	l.Strict, l.Names = false, anthropic.Names // what was translated has been checked
-	o, err := oai.ReadChat(c.translated(chat), t.reading.defaults, l)
-	return &request{Call: o, form: form{marked: true, numbered: true, writer: func(a answering) writer {
-		return anthropic.NewWriter(a.name, cmp.Or(o.Model, t.model), a.stream)
+func readMessages(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	r, err := bodies.Messages(b, t.reading.defaults, l)
+	return &request{Request: r, form: form{marked: true, numbered: true, writer: func(a answering) writer {
+		return anthropic.NewWriter(a.name, cmp.Or(r.Model, t.model), a.stream)
 	}}}, err
 }
 
-func readResponses(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-	raw, err := b.whole()
-	if err != nil {
-		return nil, err
-	}
-	plan, err := responses.Read(c.Context(), raw, l.Strict, l.Ignored)
-	if err != nil {
-		return nil, err
-	}
-	l.Strict, l.Names = false, responses.Names // what was translated has been checked
-	o, err := oai.ReadChat(c.translated(plan.Chat), t.reading.defaults, l)
-	return &request{Call: o, custom: plan.Custom(), form: form{marked: true, numbered: true, keeps: true, writer: func(a answering) writer {
-		return responses.NewWriter(plan, a.name, cmp.Or(o.Model, t.model), a.created, a.stream)
+func countMessages(c *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	l.CountOnly = true
+	return readMessages(c, b, t, l)
+}
+
+func readResponses(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	r, of, err := bodies.Responses(b, t.reading.defaults, l)
+	return &request{Request: r, form: form{marked: true, numbered: true, keeps: true, writer: func(a answering) writer {
+		return responses.NewWriter(of, a.name, cmp.Or(r.Model, t.model), a.created, a.stream)
 	}}}, err
 }
 
-func ollamaReader(translate func([]byte, ollama.Limits, func(string)) (*ollama.Plan, error)) reader {
-	return func(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-		raw, err := b.whole()
-		if err != nil {
-			return nil, err
-		}
-		plan, err := translate(raw, t.reading.ollama(), l.Ignored)
-		if err != nil {
-			return nil, err
-		}
-		l.Strict, l.Names = false, plan.Names // what was translated has been checked
+func ollamaReader(read func(io.Reader, ask.Defaults, bodies.Limits) (*ask.Request, bodies.Ollama, error)) reader {
+	return func(c *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+		r, of, err := read(b, t.reading.defaults, l)
 		w := &ollama.Writer{Chat: c.Pattern == "/api/chat", Model: t.model, Begun: c.begun}
-		w.Tells = !w.Chat && !plan.Raw
-		a := &request{before: plan.Before, form: form{lines: true, writer: func(a answering) writer {
+		w.Tells = !w.Chat && r.Kind == ask.Chat
+		a := &request{Request: r, before: of.Before, form: form{lines: true, writer: func(a answering) writer {
 			w.Stream = a.stream
 			return w
 		}}}
-		switch {
-		case plan.Load:
-			a.Call, a.reply = &oai.Call{}, w.Loaded(plan.Stay)
-		case plan.Raw:
-			a.Call, err = oai.ReadCompletion(c.translated(plan.Body), t.reading.defaults, l)
-		default:
-			a.Call, err = oai.ReadChat(c.translated(plan.Body), t.reading.defaults, l)
+		if of.Load {
+			a.reply = w.Loaded(of.Stay)
 		}
 		return a, err
 	}
 }
 
-// ollama returns the bounds of bodies of Ollama's API.
-func (r *reading) ollama() ollama.Limits {
-	return ollama.Limits{Context: r.context, Vocab: r.vocab, Strict: r.limits.Strict}
-}
-
-func nativeReader(translate func([]byte, llamacpp.Options) (*llamacpp.Plan, error)) reader {
-	return func(c *call, b *body, t *textAnswers, l oai.Limits) (*request, error) {
-		raw, err := b.whole()
-		if err != nil {
-			return nil, err
-		}
-		encode := func(text string) []tandem.Token { return t.prompts.encode(text, false, false) }
-		plan, err := translate(raw, llamacpp.Options{Ignored: l.Ignored, Encode: encode})
-		if err != nil {
-			return nil, err
-		}
-		l.Strict = false // what was translated has been checked
-		o, err := oai.ReadCompletion(bytes.NewReader(plan.Body), t.reading.defaults, l)
-		o.Gap, o.Files = plan.Gap, plan.Files
-		stops, parts := slices.Clone(o.Request.Stop), plan.Mixed
-		plan.Files, plan.Mixed, plan.Body = nil, nil, nil
-		return &request{Call: o, mixed: parts, form: form{tokens: plan.Tokens, writer: func(a answering) writer {
-			return &llamacpp.Writer{Plan: plan, Model: t.model, Context: t.limits.Context, Stops: stops, Begun: c.begun,
+func nativeReader(read func(io.Reader, ask.Defaults, bodies.Limits) (*ask.Request, bodies.Native, error)) reader {
+	return func(c *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+		r, of, err := read(b, t.reading.defaults, l)
+		stops := slices.Clone(r.Stop)
+		return &request{Request: r, form: form{tokens: of.Tokens, writer: func(a answering) writer {
+			return &llamacpp.Writer{Of: of, Model: t.model, Context: t.limits.Context, Stops: stops, Begun: c.begun,
 				Word: t.prompts.word, Prompt: t.prompts.written, Weigh: a.weight.add, Stream: a.stream}
 		}}}, err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/services/public/access"
 )
 
-// bodies returns a body of each kind with a field.
-func bodies(field string) map[string]string {
+// withField returns a body of each kind with a field.
+func withField(field string) map[string]string {
 	return map[string]string{
 		"/v1/completions":      `{"prompt":"ab",` + field + `}`,
 		"/v1/chat/completions": `{"messages":[{"role":"user","content":"ab"}],` + field + `}`,
@@ -63,7 +63,7 @@ func TestNumbers(t *testing.T) {
 		if strings.Contains(n.field, `"%s"`) {
 			wrong = []string{"NaN", "", "hot"}
 		}
-		for path, body := range bodies(n.field) {
+		for path, body := range withField(n.field) {
 			if n.only != "" && n.only != path {
 				continue
 			}
@@ -194,7 +194,7 @@ func TestStrictFields(t *testing.T) {
 		{completion, `"tools":[]`, "tools"},
 		{completion, `"messages":[]`, "messages"},
 	} {
-		for path, body := range bodies(tc.field) {
+		for path, body := range withField(tc.field) {
 			if tc.path != "" && tc.path != path {
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/services/public/httpapi/anthropic"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/ollama"
@@ -64,10 +65,10 @@ func table(cfg Config, s common) []route {
 		{"POST", "/v1/messages", messages, clients, text.answer(readMessages)},
 		{"POST", "/v1/messages/count_tokens", messages, clients, text.count},
 		{"POST", "/v1/responses", responded, clients, text.answer(readResponses)},
-		{"POST", "/api/chat", ollamas, clients, text.answer(ollamaReader(ollama.Chat))},
-		{"POST", "/api/generate", ollamas, clients, text.answer(ollamaReader(ollama.Generate))},
-		{"POST", "/completion", native, clients, text.answer(nativeReader(llamacpp.Completion))},
-		{"POST", "/infill", native, clients, text.answer(nativeReader(llamacpp.Infill))},
+		{"POST", "/api/chat", ollamas, clients, text.answer(ollamaReader(bodies.OllamaChat))},
+		{"POST", "/api/generate", ollamas, clients, text.answer(ollamaReader(bodies.OllamaGenerate))},
+		{"POST", "/completion", native, clients, text.answer(nativeReader(bodies.NativeCompletion))},
+		{"POST", "/infill", native, clients, text.answer(nativeReader(bodies.Infill))},
 
 		{"POST", "/v1/embeddings", vectorsAPI, clients, vectors.openAI},
 		{"POST", "/api/embed", ollamas, clients, vectors.ollama(false)},

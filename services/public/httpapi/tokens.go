@@ -7,7 +7,9 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/budget"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -26,10 +28,10 @@ const tokenized = 12
 
 // tokenize answers /tokenize.
 func (t tokenizer) tokenize(c *call) error {
-	var asked oai.Tokenize
-	b, err := t.reading.body(c, func(b *body, l oai.Limits) (_ string, err error) {
+	var asked bodies.Tokenize
+	b, err := t.reading.body(c, func(b *body, l bodies.Limits) (_ string, err error) {
 		l.Text = min(l.Text, mostTokenized)
-		asked, err = oai.ReadTokenize(b, l)
+		asked, err = bodies.ReadTokenize(b, l)
 		return "", err
 	})
 	if err != nil {
@@ -92,10 +94,10 @@ func (t tokenizer) held(c *call, v any, size int) error {
 
 // detokenize answers /detokenize.
 func (t tokenizer) detokenize(c *call) error {
-	var asked oai.Detokenize
-	b, err := t.reading.body(c, func(b *body, l oai.Limits) (_ string, err error) {
+	var asked []tandem.Token
+	b, err := t.reading.body(c, func(b *body, l bodies.Limits) (_ string, err error) {
 		l.Text = min(l.Text, mostTokenized)
-		asked, err = oai.ReadDetokenize(b, l)
+		asked, err = bodies.ReadDetokenize(b, l)
 		return "", err
 	})
 	if err != nil {
@@ -104,7 +106,7 @@ func (t tokenizer) detokenize(c *call) error {
 	defer b.done()
 	size := 0
 	var piece []byte
-	for i, id := range asked.Tokens {
+	for i, id := range asked {
 		if id < 0 || int(id) >= t.reading.vocab {
 			return &tandem.Error{Kind: tandem.Invalid, Field: "tokens", Err: tandem.Errorf("tokens", tandem.Invalid,
 				"token %d is %d: vocabulary has %d", i, id, t.reading.vocab)}
@@ -112,20 +114,20 @@ func (t tokenizer) detokenize(c *call) error {
 		piece = t.prompts.vocab.AppendWritten(piece[:0], id)
 		if size += len(piece); size > mostTokenized {
 			e := oai.Refusal(http.StatusRequestEntityTooLarge, "answer_too_large",
-				"the first %d of %d tokens make more than %d bytes of text: send fewer", i+1, len(asked.Tokens), mostTokenized)
+				"the first %d of %d tokens make more than %d bytes of text: send fewer", i+1, len(asked), mostTokenized)
 			e.Param = "tokens"
 			return e
 		}
 	}
-	return t.held(c, map[string]any{"content": t.prompts.written(asked.Tokens)}, 6*size)
+	return t.held(c, map[string]any{"content": t.prompts.written(asked)}, 6*size)
 }
 
 // applyTemplate answers /apply-template: with the prompt that a chat with the same body has.
 func (t tokenizer) applyTemplate(c *call) error {
-	var o *oai.Call
-	b, err := t.reading.body(c, func(b *body, l oai.Limits) (_ string, err error) {
+	var o *ask.Request
+	b, err := t.reading.body(c, func(b *body, l bodies.Limits) (_ string, err error) {
 		l.Text = min(l.Text, mostTokenized)
-		if o, err = oai.ReadChat(b, t.reading.defaults, l); err != nil {
+		if o, err = bodies.Chat(b, t.reading.defaults, l); err != nil {
 			return "", err
 		}
 		return o.Model, nil

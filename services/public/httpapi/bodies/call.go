@@ -4,6 +4,7 @@ package bodies
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"slices"
 	"strconv"
@@ -56,6 +57,8 @@ type call struct {
 	limits Limits
 	strict bool // of the server; limits.Strict is for OpenAI's bodies alone
 
+	ignored string // the first field without an effect, of other APIs
+
 	bestOf int   // of completions
 	turns  turns // of other APIs than OpenAI's
 	claude claude
@@ -78,8 +81,9 @@ func Completion(body io.Reader, d ask.Defaults, l Limits) (*ask.Request, error) 
 // begin returns a call of nothing.
 func begin(of api, kind ask.Kind, d ask.Defaults, l Limits) *call {
 	c := &call{Request: ask.New(kind, d), api: of, limits: l, strict: l.Strict}
-	if c.Place = place; of&(openAI|other) == 0 { // its callers refuse what was ignored
+	if c.Place = place; of&(openAI|other) == 0 {
 		c.limits.Strict, c.limits.numbers = false, true
+		c.limits.Ignored = c.first(l.Ignored)
 	}
 	c.turns.field = "messages"
 	return c
@@ -98,7 +102,25 @@ func (c *call) read(body io.Reader, d ask.Defaults, needed string, done func(*ca
 	if err == nil {
 		err = c.Check(d, c.limits.ignore)
 	}
-	return c.Request, err
+	return c.Request, cmp.Or(err, c.strictly())
+}
+
+// first returns a function that remembers the first name that it is called with, and tells it.
+func (c *call) first(told func(string)) func(string) {
+	return func(name string) {
+		c.ignored = or(c.ignored, name)
+		if told != nil {
+			told(name)
+		}
+	}
+}
+
+// strictly refuses a field without an effect in a body of another API than OpenAI's, if the server is strict.
+func (c *call) strictly() error {
+	if !c.strict || c.ignored == "" {
+		return nil
+	}
+	return unsupported(c.ignored, "%s has no effect here: leave it out, this server is strict about fields", c.ignored)
 }
 
 // fields reads the fields of a body.
@@ -141,7 +163,7 @@ func (c *call) field(full, name string, s *source) error {
 
 // nearly refuses a name that is another one of the API's in other capitals, which a filter in front of this server may read as that.
 func (c *call) nearly(full, name string) error {
-	if c.api == other {
+	if c.api&(other|ollamaVectors) != 0 {
 		return nil
 	}
 	for known := range lines[c.api] {

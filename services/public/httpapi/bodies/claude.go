@@ -87,7 +87,7 @@ func readBlocks(at, path string, s *source) (out []block, err error) {
 	err = s.array(at, maxNested+1, func(i int) error {
 		var b block
 		at := element(at, i)
-		err := s.fields(at, path, map[string]func(string) error{"type": s.textAt(&b.kind), "text": s.longAt(&b.text),
+		err := s.fields(at, path, readers{"type": s.textAt(&b.kind), "text": s.longAt(&b.text),
 			"thinking": s.longAt(&b.thinking), "id": s.textAt(&b.id), "name": s.textAt(&b.name), "input": s.jsonAt(&b.input),
 			"tool_use_id": s.textAt(&b.toolUse), "is_error": s.boolAt(&b.isError), "title": s.longAt(&b.title),
 			"source": s.jsonAt(&b.source), "signature": nil, "content": func(full string) (err error) {
@@ -129,7 +129,7 @@ func readClaudeMessages(c *call, name string, s *source) error {
 	return s.array(name, maxNested+1, func(i int) error {
 		at, role := element(name, i), ""
 		var blocks []block
-		err := s.fields(at, name+"[]", map[string]func(string) error{"role": s.textAt(&role), "content": func(full string) (err error) {
+		err := s.fields(at, name+"[]", readers{"role": s.textAt(&role), "content": func(full string) (err error) {
 			blocks, err = readBlocks(full, name+"[].content", s)
 			return err
 		}})
@@ -251,7 +251,7 @@ func readClaudeTools(c *call, name string, s *source) error {
 	return s.array(name, maxNested+1, func(i int) error {
 		var t tool
 		at := element(name, i)
-		err := s.fields(at, name+"[]", map[string]func(string) error{"type": s.textAt(&t.kind), "name": s.textAt(&t.name),
+		err := s.fields(at, name+"[]", readers{"type": s.textAt(&t.kind), "name": s.textAt(&t.name),
 			"description": s.longAt(&t.description), "input_schema": s.jsonAt(&t.schema)})
 		switch {
 		case err != nil:
@@ -270,7 +270,7 @@ func readClaudeTools(c *call, name string, s *source) error {
 
 func readClaudeChoice(c *call, name string, s *source) error {
 	kind, tool, single := "", "", false
-	err := s.fields(name, name, map[string]func(string) error{"type": s.textAt(&kind), "name": s.textAt(&tool),
+	err := s.fields(name, name, readers{"type": s.textAt(&kind), "name": s.textAt(&tool),
 		"disable_parallel_tool_use": s.boolAt(&single)})
 	switch {
 	case err != nil:
@@ -291,7 +291,7 @@ func readClaudeChoice(c *call, name string, s *source) error {
 
 func readClaudeThinking(c *call, name string, s *source) error {
 	kind := ""
-	err := s.fields(name, name, map[string]func(string) error{"type": s.textAt(&kind)})
+	err := s.fields(name, name, readers{"type": s.textAt(&kind)})
 	switch {
 	case err != nil || kind == "adaptive":
 	case s.limits.reads("enable_thinking"):
@@ -303,7 +303,7 @@ func readClaudeThinking(c *call, name string, s *source) error {
 }
 
 func readOutputConfig(c *call, name string, s *source) error {
-	return s.fields(name, name, map[string]func(string) error{
+	return s.fields(name, name, readers{
 		"effort": func(full string) error { return readEffort(c, full, s) },
 		"format": func(full string) error { return readSchema(full, s, &c.claude.schema[0]) }})
 }
@@ -314,7 +314,7 @@ func readOutputFormat(c *call, name string, s *source) error {
 
 func readSchema(name string, s *source, to *json.RawMessage) error {
 	kind := ""
-	return s.fields(name, name, map[string]func(string) error{"type": s.textAt(&kind), "schema": s.jsonAt(to)})
+	return s.fields(name, name, readers{"type": s.textAt(&kind), "schema": s.jsonAt(to)})
 }
 
 // readThread refuses a thread: the client's library sends the whole history after this answer.

@@ -178,7 +178,8 @@ func FuzzDialects(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	l := Limits{Text: 1 << 16, Tokens: 1 << 10, Vocab: 300, Reads: func(string) bool { return true }, Encode: func(text string) (out []tandem.Token) {
+	reads := func(string) bool { return true }
+	l := Limits{Text: 1 << 16, Tokens: 1 << 10, Vocab: 300, Reads: reads, Encode: func(text string) (out []tandem.Token) {
 		for _, b := range []byte(text) {
 			out = append(out, tandem.Token(b))
 		}

@@ -24,7 +24,7 @@ var held = map[string]bool{"text": true, "title": true, "url": true, "content": 
 	"filename": true, "error": true, "error_code": true, "message": true, "refusal": true, "input": false, "arguments": false,
 	"action": false, "operation": false}
 
-// heldIn returns the texts that a JSON value holds, in their order; "" for none. raw is JSON, so it nests no deeper than encoding/json takes.
+// heldIn returns the texts that a JSON value holds, in their order; "" for none. raw nests no deeper than encoding/json takes.
 func heldIn(raw json.RawMessage) string {
 	var out []string
 	h := holder{json.NewDecoder(bytes.NewReader(raw)), &out}

@@ -35,7 +35,11 @@ func readInput(c *call, name string, s *source) error {
 			return bad(at, "%s is %s: want an object", at, s.show())
 		}
 		var it item
+		var ignored []string
+		tell := s.limits.Ignored
+		s.limits.Ignored = func(name string) { ignored = append(ignored, name) }
 		raw, err := s.taking(s.limits.Text, func() error { return it.read(at, s) })
+		s.limits.Ignored = tell
 		switch {
 		case s.err != nil && s.peek() == 0: // outcome says why
 			return err
@@ -47,6 +51,11 @@ func readInput(c *call, name string, s *source) error {
 			it.kind = o.Type
 		case err != nil && slices.Contains(itemTypes, it.kind):
 			return err
+		}
+		for _, name := range ignored {
+			if slices.Contains(itemTypes, it.kind) { // others are ignored as a whole
+				s.limits.ignore(name)
+			}
 		}
 		return c.item(at, &it, raw)
 	})
@@ -61,7 +70,7 @@ func (it *item) read(at string, s *source) error {
 		}
 	}
 	depth := len(s.open)
-	err := s.fields(at, "input[]", map[string]func(string) error{"type": s.textAt(&it.kind), "id": s.textAt(&it.id),
+	err := s.fields(at, "input[]", readers{"type": s.textAt(&it.kind), "id": s.textAt(&it.id),
 		"role": s.textAt(&it.role), "content": parts(&it.content, "input[].content"), "summary": parts(&it.summary, "input[].summary"),
 		"call_id": s.textAt(&it.callID), "name": s.textAt(&it.name), "namespace": s.textAt(&it.namespace),
 		"arguments": s.longAt(&it.arguments), "input": s.longAt(&it.input), "output": parts(&it.output, "input[].output"),

@@ -95,7 +95,7 @@ func readFiles(c *call, name string, s *source) error {
 	return s.array(name, maxNested+1, func(i int) error {
 		f, there := tandem.Excerpt{Name: "tmp"}, false // as llama.cpp's server calls it
 		at := element(name, i)
-		err := s.lenient(at, map[string]func(string) error{"filename": s.textAt(&f.Name), "text": func(full string) error {
+		err := s.lenient(at, readers{"filename": s.textAt(&f.Name), "text": func(full string) error {
 			there = true
 			return s.longAt(&f.Text)(full)
 		}})
@@ -200,7 +200,7 @@ func readNativeBias(c *call, name string, s *source) error {
 			return add(join(name, key), []tandem.Token{tandem.Token(id)})
 		})
 	case "an array":
-		err = s.array(name, maxNested+1, func(i int) error { return c.pair(element(name, i), s, tokens, add) })
+		err = s.array(name, maxNested+1, func(i int) error { return c.pair(name, element(name, i), s, tokens, add) })
 	default:
 		return bad(name, "%s is %s: want an object, or an array of pairs", name, s.show())
 	}
@@ -213,7 +213,8 @@ func readNativeBias(c *call, name string, s *source) error {
 }
 
 // pair reads a token or a text, and what to add.
-func (c *call) pair(at string, s *source, tokens func(string) ([]tandem.Token, error), add func(string, []tandem.Token) error) error {
+func (c *call) pair(name, at string, s *source, tokens func(string) ([]tandem.Token, error),
+	add func(string, []tandem.Token) error) error {
 	var of []tandem.Token
 	n := 0
 	err := s.array(at, 3, func(k int) (err error) {
@@ -232,13 +233,16 @@ func (c *call) pair(at string, s *source, tokens func(string) ([]tandem.Token, e
 			of, err = tokens(text)
 			return err
 		}
+		if s.kind() != "a number" {
+			return bad(name, "%s names %.50s: want the id of a token, or a text of at most %d bytes", name, s.show(), mostFields)
+		}
 		id := 0
 		err = readInt(at, s, &id)
 		of = []tandem.Token{tandem.Token(id)}
 		return err
 	})
 	if err == nil && n != 2 {
-		err = bad(at, "%s has %d elements: want a token and what to add", at, n)
+		err = bad(name, "%s has %d elements: want a token and what to add", at, n)
 	}
 	return err
 }
@@ -367,7 +371,7 @@ func promptObject(at string, s *source) (text string, err error) {
 		return "", bad(at, "%s is %s: want a text, token ids, or an object with prompt_string", at, s.show())
 	}
 	there := false
-	err = s.lenient(at, map[string]func(string) error{"prompt_string": func(full string) error {
+	err = s.lenient(at, readers{"prompt_string": func(full string) error {
 		there = true
 		return s.longAt(&text)(full)
 	}, "multimodal_data": func(full string) error {

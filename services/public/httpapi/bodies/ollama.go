@@ -141,7 +141,7 @@ func readOllamaMessages(c *call, name string, s *source) error {
 		var images json.RawMessage
 		var calls []conversation.ToolCall
 		tool := ""
-		err := s.fields(at, name+"[]", map[string]func(string) error{"role": s.textAt(&m.Role), "content": s.longAt(&m.Content),
+		err := s.fields(at, name+"[]", readers{"role": s.textAt(&m.Role), "content": s.longAt(&m.Content),
 			"thinking": s.longAt(&m.Reasoning), "images": s.jsonAt(&images), "tool_name": s.textAt(&tool), "name": s.textAt(&m.Name),
 			"tool_call_id": s.textAt(&m.ToolCallID), "tool_calls": func(full string) (err error) {
 				calls, err = readOllamaCalls(full, name+"[].tool_calls[]", i, s)
@@ -169,8 +169,8 @@ func readOllamaCalls(at, path string, i int, s *source) (calls []conversation.To
 	err = s.array(at, maxNested, func(k int) error {
 		id, tool := "", ""
 		var arguments json.RawMessage
-		err := s.fields(element(at, k), path, map[string]func(string) error{"id": s.textAt(&id), "function": func(full string) error {
-			return s.fields(full, path+".function", map[string]func(string) error{"name": s.textAt(&tool), "arguments": s.jsonAt(&arguments)})
+		err := s.fields(element(at, k), path, readers{"id": s.textAt(&id), "function": func(full string) error {
+			return s.fields(full, path+".function", readers{"name": s.textAt(&tool), "arguments": s.jsonAt(&arguments)})
 		}})
 		calls = append(calls, sentCall(cmp.Or(id, fmt.Sprintf("call%02d%03d", i%100, k%1000)), tool, arguments))
 		return err
@@ -267,8 +267,9 @@ func readOllamaMost(c *call, name string, s *source) error {
 // OllamaEmbed reads a body of /api/embed; older: of /api/embeddings. No prompts are Ollama's way to load a model. Errors as Chat's.
 func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 	e := &ask.Request{Kind: ask.Embedding, Most: l.Tokens, Cut: true}
-	l.Whole, l.numbers, l.Strict, l.Text = true, true, false, math.MaxInt32 // a long text is cut
-	s := newSource(body, l)
+	c := begin(ollamaVectors, ask.Embedding, ask.Defaults{}, l)
+	c.Request, c.limits.Whole, c.limits.Text = e, true, math.MaxInt32 // a long text is cut
+	s := newSource(body, c.limits)
 	add := func(name string) error {
 		text, err := readLong(name, s)
 		if text != "" {
@@ -276,7 +277,7 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 		}
 		return err
 	}
-	known := map[string]func(string) error{"model": s.textAt(&e.Model), "prompt": add,
+	known := readers{"model": s.textAt(&e.Model), "prompt": add,
 		"dimensions": func(name string) error {
 			err := readInt(name, s, &e.Dimensions)
 			if err == nil && e.Dimensions < 0 {
@@ -285,7 +286,7 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 			return err
 		},
 		"options": func(name string) error {
-			return s.fields(name, name, map[string]func(string) error{"num_ctx": func(full string) error {
+			return s.fields(name, name, readers{"num_ctx": func(full string) error {
 				n, err := windowIn(full, s)
 				if n > 0 {
 					e.Most = n
@@ -301,7 +302,6 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 	if kind := s.kind(); kind != "an object" {
 		return e, s.outcome(bad("", "the body is %s: want a JSON object", kind))
 	}
-	c := &call{Request: e, api: other, limits: l, strict: l.Strict}
 	err := s.object("", func(name string) error {
 		switch read := known[name]; {
 		case read != nil && s.isNull():
@@ -320,7 +320,7 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 	if e.Model = strings.TrimSuffix(e.Model, ":latest"); err == nil && s.err == nil {
 		s.peek()
 	}
-	return e, s.outcome(err)
+	return e, cmp.Or(s.outcome(err), c.strictly())
 }
 
 // ollamaInputs reads a text, or a list of texts.

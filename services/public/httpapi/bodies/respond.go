@@ -14,7 +14,6 @@ import (
 type offer struct {
 	Asked
 	instructions string
-	input        bool // is there
 	choice       choice
 	told         map[[2]string]string // by which name the model knows a tool, by the client's namespace and name
 	thought      []string             // of the assistant's turn that comes next
@@ -214,7 +213,7 @@ func (t *tool) offers() bool {
 func toolsIn(at, path string, s *source) (all []tool, err error) {
 	err = s.array(at, maxNested+1, func(i int) error {
 		var t tool
-		err := s.fields(element(at, i), path+"[]", map[string]func(string) error{"type": s.textAt(&t.kind), "name": s.textAt(&t.name),
+		err := s.fields(element(at, i), path+"[]", readers{"type": s.textAt(&t.kind), "name": s.textAt(&t.name),
 			"description": s.longAt(&t.description), "parameters": s.jsonAt(&t.schema), "format": s.jsonAt(&t.format),
 			"tools": func(full string) (err error) {
 				t.inner, err = toolsIn(full, path+"[].tools", s)
@@ -261,7 +260,7 @@ func readInstructions(c *call, name string, s *source) error {
 }
 
 func readReasoning(c *call, name string, s *source) error {
-	return s.fields(name, name, map[string]func(string) error{"effort": func(full string) error {
+	return s.fields(name, name, readers{"effort": func(full string) error {
 		raw, err := s.taking(maxSmall, func() error { return readEffort(c, full, s) })
 		if text := ""; err == nil && json.Unmarshal(raw, &text) == nil {
 			c.offer.Echo.Reasoning.Effort = &text
@@ -271,9 +270,9 @@ func readReasoning(c *call, name string, s *source) error {
 }
 
 func readTextFormat(c *call, name string, s *source) error {
-	return s.fields(name, name, map[string]func(string) error{"format": func(full string) error {
+	return s.fields(name, name, readers{"format": func(full string) error {
 		f := &c.offer.Echo.Text.Format
-		return s.fields(full, full, map[string]func(string) error{"type": s.textAt(&f.Type), "name": s.textAt(&f.Name),
+		return s.fields(full, full, readers{"type": s.textAt(&f.Type), "name": s.textAt(&f.Name),
 			"description": s.longAt(&f.Description), "schema": s.jsonAt(&f.Schema), "strict": func(full string) error {
 				f.Strict = new(bool)
 				return readBool(full, s, f.Strict)
@@ -334,7 +333,7 @@ func readParts(at, path string, s *source) (parts []respondPart, err error) {
 	}
 	err = s.array(at, maxNested+1, func(i int) error {
 		var p respondPart
-		err := s.fields(element(at, i), path+"[]", map[string]func(string) error{"type": s.textAt(&p.kind), "text": s.longAt(&p.text),
+		err := s.fields(element(at, i), path+"[]", readers{"type": s.textAt(&p.kind), "text": s.longAt(&p.text),
 			"refusal": s.longAt(&p.refusal), "filename": s.textAt(&p.filename), "annotations": nil, "logprobs": nil})
 		parts = append(parts, p)
 		return err

@@ -59,7 +59,7 @@ func (s *source) outcome(err error) error {
 	for s.keep = -1; s.peek() != 0; {
 		s.token()
 	}
-	if errors.Is(s.err, io.EOF) || s.full && own {
+	if errors.Is(s.err, io.EOF) || s.full && own && !s.limits.numbers {
 		return err
 	}
 	return s.err
@@ -117,7 +117,8 @@ func (s *source) notAValue(word string) {
 	case len(s.open) == 0 && word == "\u00ef": // the first byte of a byte order mark, and of no JSON
 		s.fail(bad("", "the body is not JSON: it begins with a byte order mark or another character outside of ASCII: want \"{\" first"))
 	case len(s.open) == 0:
-		s.fail(bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word, s.place()))
+		s.fail(bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word,
+			s.place()))
 	default:
 		s.fail(bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, "+
 			"true, false or null", word, s.place()))

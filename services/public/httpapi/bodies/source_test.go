@@ -2,6 +2,7 @@ package bodies
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -301,5 +302,15 @@ func TestFieldsOfOneObject(t *testing.T) {
 	_, err := Chat(strings.NewReader(`{"options":{`+b.String()[1:]+`}}`), defaults, testLimits)
 	if err == nil || !strings.Contains(err.Error(), "options.k65536 is one too many") {
 		t.Fatal(err)
+	}
+}
+
+// TestReadingEnds: a body is read no further when its client has gone.
+func TestReadingEnds(t *testing.T) {
+	for name, read := range dialects {
+		body := io.MultiReader(strings.NewReader(`{"options":{"seed":1},"stop":["a`), iotest.ErrReader(context.Canceled))
+		if _, err := read(body, testLimits); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -11,23 +11,24 @@ import (
 type api uint16
 
 const (
-	chats       api = 1 << iota // OpenAI's chat completions
-	completions                 // its older completions
-	responses                   // its Responses
-	messages                    // Anthropic's Messages
-	ollamaChat                  // Ollama's /api/chat
-	ollamaText                  // and /api/generate
-	inOptions                   // the object options of both
-	native                      // llama.cpp's /completion
-	infill                      // and /infill
-	other                       // bodies that do not ask for a text
+	chats         api = 1 << iota // OpenAI's chat completions
+	completions                   // its older completions
+	responses                     // its Responses
+	messages                      // Anthropic's Messages
+	ollamaChat                    // Ollama's /api/chat
+	ollamaText                    // and /api/generate
+	inOptions                     // the object options of both
+	native                        // llama.cpp's /completion
+	infill                        // and /infill
+	other                         // bodies that do not ask for a text
+	ollamaVectors                 // likewise, of Ollama's API
 
 	openAI   = chats | completions
 	ollamas  = ollamaChat | ollamaText
 	natives  = native | infill
 	told     = chats | responses | messages | ollamas | inOptions // those that may speak to a chat template
 	everyone = openAI | responses | messages | ollamas | inOptions | natives
-	bodies   = everyone&^inOptions | other
+	bodies   = everyone&^inOptions | other | ollamaVectors
 )
 
 // when says where a line of the table counts, beside its APIs.
@@ -55,8 +56,8 @@ type field struct {
 //  1. It has an effect, or asks for what tandem does anyway: options and what an API has of its own.
 //  2. It would change what the answer means, and tandem cannot do it: foreign. Only values that ask for nothing are taken; any other is
 //     Unsupported, with the field's name.
-//  3. It has no line: it is ignored, whatever its value, and Limits.Ignored is told its name. Clients add dozens of fields for other servers
-//     (hints about speed, caches and slots, further samplers, labels), and llama.cpp's server ignores what it does not know.
+//  3. It has no line: it is ignored, whatever its value, and Limits.Ignored is told its name. Clients add dozens of fields for other
+//     servers (hints about speed, caches and slots, further samplers, labels), and llama.cpp's server ignores what it does not know.
 //
 // With Limits.Strict a field of 3 is refused. OpenAI's bodies then know neither others' names of options nor foreign fields, and all know
 // the fields of strict.
@@ -256,7 +257,7 @@ var lines map[api]map[string]line
 
 func init() { // readers refer to the table by way of fields within fields
 	lines = map[api]map[string]line{}
-	for of := chats; of <= other; of <<= 1 {
+	for of := chats; of <= ollamaVectors; of <<= 1 {
 		lines[of] = map[string]line{}
 		for _, when := range []when{always, mildly, strictly} {
 			for _, part := range table[when] {

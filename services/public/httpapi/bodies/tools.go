@@ -1,6 +1,7 @@
 package bodies
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -27,11 +28,11 @@ func (t *tool) asked(name string) ask.Tool {
 	return ask.Tool{Name: name, JSON: raw, Custom: t.kind == "custom"}
 }
 
-// readTools reads the tools of chats. Those of another kind, such as a search that the server is to carry out, are left out. Odd schemas are
-// left as they are.
+// readTools reads the tools of chats. Those of another kind, such as a search that the server is to carry out, are left out. Odd schemas
+// are left as they are.
 func readTools(c *call, name string, s *source) error {
-	left := s.limits.Text
-	return s.array(name, maxNested+1, func(i int) error {
+	left, wrong := s.limits.Text, error(nil) // the first that is wrong: that there are too many counts more
+	err := s.array(name, maxNested+1, func(i int) error {
 		at := element(name, i)
 		if s.kind() != "an object" {
 			return bad(at, "%s is %s: want an object", at, s.show())
@@ -50,19 +51,21 @@ func readTools(c *call, name string, s *source) error {
 		if err != nil {
 			return err
 		}
-		return c.tool(at, slices.Clone(raw), &flat, &nested, &custom)
+		wrong = cmp.Or(wrong, c.tool(at, slices.Clone(raw), &flat, &nested, &custom))
+		return nil
 	})
+	return cmp.Or(err, wrong)
 }
 
 // fields are the readers of the fields of a function or of a custom tool.
-func (t *tool) fields(s *source) map[string]func(string) error {
+func (t *tool) fields(s *source) readers {
 	t.kind = "\x00"
-	return map[string]func(string) error{"name": s.textAt(&t.name), "description": s.longAt(&t.description), "parameters": s.jsonAt(&t.schema),
+	return readers{"name": s.textAt(&t.name), "description": s.longAt(&t.description), "parameters": s.jsonAt(&t.schema),
 		"format": s.jsonAt(&t.format)}
 }
 
 // lenient reads an object whose other fields go on to the template as they are.
-func (s *source) lenient(at string, known map[string]func(string) error) error {
+func (s *source) lenient(at string, known readers) error {
 	return s.object(at, func(name string) error {
 		if read := known[name]; read != nil && !s.isNull() {
 			return read(join(at, name))
@@ -159,12 +162,12 @@ func readChoice(name string, s *source) (o choice, err error) {
 	}
 	flat, function, custom := "", "", ""
 	named := func(to *string) func(string) error {
-		return func(name string) error { return s.lenient(name, map[string]func(string) error{"name": s.textAt(to)}) }
+		return func(name string) error { return s.lenient(name, readers{"name": s.textAt(to)}) }
 	}
-	err = s.lenient(name, map[string]func(string) error{"type": s.textAt(&o.kind), "mode": s.textAt(&o.mode), "name": s.textAt(&flat),
+	err = s.lenient(name, readers{"type": s.textAt(&o.kind), "mode": s.textAt(&o.mode), "name": s.textAt(&flat),
 		"namespace": s.textAt(&o.namespace), "function": named(&function), "custom": named(&custom), "tools": tools,
 		"allowed_tools": func(name string) error {
-			return s.lenient(name, map[string]func(string) error{"mode": s.textAt(&o.mode), "tools": tools})
+			return s.lenient(name, readers{"mode": s.textAt(&o.mode), "tools": tools})
 		}})
 	o.name = or(or(function, custom), flat)
 	return o, err

@@ -203,7 +203,7 @@ func (s *source) array(param string, most int, each func(i int) error) error {
 
 // fields reads an object whose fields these readers know; those of "" are heard, and ask for nothing. Others are ignored, under a path
 // without the numbers of elements. Errors: those of the readers; a name that is another one in other capitals.
-func (s *source) fields(at, path string, known map[string]func(name string) error) error {
+func (s *source) fields(at, path string, known readers) error {
 	return s.object(at, func(name string) error {
 		full := join(at, name)
 		switch read, there := known[name]; {
@@ -243,7 +243,9 @@ func (s *source) unknown(full, name string) error {
 	return nil
 }
 
-// readers of fields within fields
+// readers read the fields of an object, by their names.
+type readers map[string]func(name string) error
+
 func (s *source) textAt(to *string) func(string) error {
 	return func(name string) error { return readText(name, s, to) }
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -49,9 +50,9 @@ type Settings struct {
 	Accept  string   `json:"accept,omitempty"` // tandem's
 }
 
-// NewSettings returns the settings of a generation of p; stop are those sequences that the client gave.
-func NewSettings(r tandem.Request, p *Plan, stop []string, stream bool, window int) Settings {
-	s := Settings{Params: NewParams(r), Stop: append([]string{}, stop...), Bias: [][2]any{}, Probs: int(p.Probs), Times: p.Times,
+// NewSettings returns the settings of a generation; stop are those sequences that the client gave.
+func NewSettings(r tandem.Request, of bodies.Native, stop []string, stream bool, window int) Settings {
+	s := Settings{Params: NewParams(r), Stop: append([]string{}, stop...), Bias: [][2]any{}, Probs: of.Probs, Times: of.Times,
 		Context: window}
 	s.Stream = stream
 	for _, b := range r.Sampling.Bias {

@@ -7,13 +7,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/answer"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
 
 // Writer writes the answer to a completion: one, or an array of several.
 type Writer struct {
-	Plan    *Plan
+	Of      bodies.Native
 	Model   string
 	Context int      // positions of a session
 	Stops   []string // the client's own
@@ -71,7 +72,7 @@ func (c *written) event(e *answer.Event) error {
 func (c *written) piece(text string) error {
 	p := Piece{Index: c.of.Index, Content: text, Tokens: c.whole.Tokens, Slot: -1, Predicted: c.count, Evaluated: len(c.of.Request.Tokens),
 		Probs: c.probs}
-	if c.Plan.Times { // how much of the prompt was in the cache is known at the end
+	if c.Of.Times { // how much of the prompt was in the cache is known at the end
 		p.Timings = new(oai.Timings)
 		p.Timings.Add(tandem.Result{PromptTokens: p.Evaluated, OutputTokens: c.count, Stats: tandem.Stats{Prefill: c.first.Sub(c.Begun),
 			Decode: time.Since(c.first)}}, true)
@@ -98,11 +99,11 @@ func (c *written) end(r *tandem.Result) error {
 		}
 	}
 	a := Answer{Index: c.of.Index, Content: c.whole.Text.String(), Tokens: []tandem.Token{}, Model: c.Model, Prompt: prompt,
-		Settings: NewSettings(c.of.Request, c.Plan, c.Stops, c.Stream != nil, c.Context), NewLine: c.newLine, Probs: c.probs}
-	if c.Plan.Tokens {
+		Settings: NewSettings(c.of.Request, c.Of, c.Stops, c.Stream != nil, c.Context), NewLine: c.newLine, Probs: c.probs}
+	if c.Of.Tokens {
 		a.Tokens = append(a.Tokens, c.whole.Tokens...)
 	}
-	c.answer = only(c.Plan.Fields, a.Ended(*r, word, c.Context))
+	c.answer = only(c.Of.Fields, a.Ended(*r, word, c.Context))
 	if c.Stream == nil {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -108,58 +107,32 @@ func retries(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 }
 
-// httpNames are the names that fields of tandem.Request have in bodies, where they differ.
-var httpNames = map[string]string{
-	"depth": "speculation.max_depth", "width": "speculation.max_branches",
-	"strategy": "speculation.strategy", "vote": "speculation.vote", "drafters": "speculation.drafters", "without": "speculation.without",
-	"repeat_last": "repeat_last_n",
+// TooLong is the error of a prompt with that many tokens, or more if not exact, which the context does not hold. It begins with OpenAI's
+// words: programs find the two numbers by them.
+func TooLong(param string, tokens int, exact bool, context int) error {
+	least, what := "", "prompt"
+	if !exact {
+		least = "at least "
+	}
+	if param == "messages" {
+		what = param
+	}
+	e := Refusal(400, "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
+			"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
+	e.Param, e.TooLong = param, Excess{tokens, context}
+	return e
 }
 
-// InItsWords returns err with the field of tandem.Request that it blames, if any, under the name in c's body.
-func (c *Call) InItsWords(err error) error {
-	var e *tandem.Error
-	if !errors.As(err, &e) || e.Field == "" {
-		return err
+// InputTooLong is the same of a text that is embedded.
+func InputTooLong(param string, tokens int, exact bool, context int) error {
+	least := ""
+	if !exact {
+		least = "at least "
 	}
-	field, text := e.Field, e.Err.Error()
-	name := httpNames[field]
-	switch {
-	case name != "":
-	case field == "prompt" && c.Chat:
-		name = "messages"
-	case field == "max_tokens":
-		name = or(c.maxName, field)
-	case field == "nodes":
-		name = or(c.nodesName, "speculation.max_nodes")
-	case field == "repeat_penalty" && c.wholeText:
-		name = "repetition_penalty"
-	case field == "top_logprobs" && !c.Chat:
-		name = "logprobs"
-	default:
-		name = field
-	}
-	if at := strings.Index(text, field+" is "); at >= 0 { // the text before is the place in a Go value
-		text = name + text[at+len(field):]
-	}
-	return rename(&tandem.Error{Kind: e.Kind, Field: name, RetryAfter: e.RetryAfter, Err: errors.New(text)}, c.names)
-}
-
-// rename returns err with the field that it blames under the client's name of it, if names has one.
-func rename(err error, names map[string]string) error {
-	var e *tandem.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	field, inner := e.Field, ""
-	if at := strings.IndexAny(field, ".["); at > 0 && field[:at] != "messages" { // a message's place may be another there
-		field, inner = field[:at], field[at:]
-	}
-	if names[field] == "" {
-		return err
-	}
-	text := e.Err.Error()
-	if rest, ok := strings.CutPrefix(text, field); ok {
-		text = names[field] + rest
-	}
-	return &tandem.Error{Kind: e.Kind, Field: names[field] + inner, RetryAfter: e.RetryAfter, Err: errors.New(text)}
+	e := Refusal(400, "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens: shorten it.", context, param, least,
+		tokens)
+	e.Param, e.TooLong = param, Excess{tokens, context}
+	return e
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -21,12 +22,12 @@ type Response struct {
 	Previous   *string     `json:"previous_response_id"` // always null
 	Store      bool        `json:"store"`                // always false
 	Truncation string      `json:"truncation"`           // "disabled"
-	Echo
+	bodies.Echo
 	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
 }
 
 // newResponse returns the beginning of an answer.
-func newResponse(id, model string, created int64, e Echo) Response {
+func newResponse(id, model string, created int64, e bodies.Echo) Response {
 	for _, raw := range []*json.RawMessage{&e.Instructions, &e.ToolChoice} {
 		if len(*raw) == 0 {
 			*raw = json.RawMessage("null")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/answer"
+	"github.com/tandem-llm/tandem/services/public/httpapi/bodies"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
@@ -13,7 +14,7 @@ import (
 // Writer writes the answer to a request of the Responses API: items, one after another. It keeps them, because the last event holds all.
 type Writer struct {
 	name     string // of the answer; ids of items are made of it
-	tools    map[string]Offered
+	tools    map[string]bodies.Offered
 	response Response
 	stream   *sse.Stream // nil: the answer is sent as a whole
 
@@ -26,8 +27,8 @@ type Writer struct {
 }
 
 // NewWriter returns the writer of an answer of a model to what p was read from. It writes to a stream or, if that is nil, as a whole.
-func NewWriter(p *Plan, name, model string, created int64, to *sse.Stream) *Writer {
-	return &Writer{name: name, tools: p.Tools, stream: to, response: newResponse("resp_"+name, model, created, p.Echo)}
+func NewWriter(of bodies.Asked, name, model string, created int64, to *sse.Stream) *Writer {
+	return &Writer{name: name, tools: of.Tools, stream: to, response: newResponse("resp_"+name, model, created, of.Echo)}
 }
 
 // Sink returns what takes the events of the only choice.
