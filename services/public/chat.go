@@ -42,8 +42,8 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if sent := metadata.ValueFromIncomingContext(ctx, requestID); len(sent) > 0 {
 		own = sent[0]
 	}
-	sink := &chatSink{model: s.cfg.Model, stream: stream, id: RequestID(own), outputs: r.GetReport() || r.GetSampling().GetLogprobs(),
-		resume: r.GetResume(), had: had(r.GetResume())}
+	sink := &chatSink{telling: newTelling(s.cfg.Model, r.GetResume()), stream: stream, id: RequestID(own),
+		outputs: r.GetReport() || r.GetSampling().GetLogprobs()}
 	stream.SetTrailer(metadata.Pairs(requestID, sink.id))
 	if err := stream.SetHeader(metadata.Pairs(requestID, sink.id)); err != nil {
 		return err
@@ -67,28 +67,21 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 		req.Sampling.Seed = r.GetResume().GetSeed()
 	}
 	sink.ignored = ignored
-	return ofMessages(generate(ctx, s.cfg.Config, req, output, sink))
+	return ofMessages(sink.generate(ctx, s.cfg.Config, req, output, sink.event))
 }
 
 // chatSink tells an answer's events as those of a conversation.
 type chatSink struct {
-	*pace
-	model   string
+	*telling
 	stream  grpc.ServerStreamingServer[tandemv1.ChatResponse]
-	next    uint64
 	id      string // of the request
 	ignored []string
 	outputs bool // the client wants what the model wrote, too
 	drawn   *tandemv1.Sampling
-	resume  *tandemv1.Resume // nil: from the beginning
-	had     answer.Had
 }
 
-func (s *chatSink) paced(p *pace) { s.pace = p }
-
 func (s *chatSink) send(r *tandemv1.ChatResponse) error {
-	r.Sequence = s.next
-	s.next++
+	r.Sequence = s.number()
 	return s.take(func() error { return s.stream.Send(r) })
 }
 
@@ -101,7 +94,7 @@ func (s *chatSink) event(e *answer.Event) error {
 	}
 	switch e.Kind {
 	case answer.Started:
-		started, err := started(*e.Started, s.model, s.resume)
+		started, err := s.started(e)
 		if err != nil {
 			return err
 		}

@@ -105,27 +105,8 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	if r.GetResume() != nil {
 		req.Sampling.Seed = r.GetResume().GetSeed()
 	}
-	return generate(stream.Context(), s.cfg, req, conversation.Output{}, &sink{model: s.cfg.Model, stream: stream, resume: r.GetResume(),
-		had: had(r.GetResume())})
-}
-
-// teller tells a client the events of an answer, each within the time that pace gives it.
-type teller interface {
-	paced(*pace)
-	event(*answer.Event) error
-}
-
-// generate runs a generation, whose output is read as output says, and tells its events.
-func generate(ctx context.Context, cfg Config, r tandem.Request, output conversation.Output, to teller) error {
-	return withPath(paced(cfg.Stall, func(p *pace) error {
-		to.paced(p)
-		m := answer.New(output, "", to.event)
-		result, err := cfg.Generator.Generate(ctx, r, m)
-		if err != nil {
-			return err
-		}
-		return m.End(result)
-	}))
+	sink := &sink{telling: newTelling(s.cfg.Model, r.GetResume()), stream: stream}
+	return sink.generate(stream.Context(), s.cfg, req, conversation.Output{}, sink.event)
 }
 
 // Bare returns d without what tells of other tenants' requests and of the machines: counters, numbers of processes, and the fleet. d stays
@@ -177,19 +158,12 @@ func fromMember(m Member) *tandemv1.Member {
 
 // sink tells an answer's events as those of a generation.
 type sink struct {
-	*pace
-	model  string
+	*telling
 	stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]
-	next   uint64
-	resume *tandemv1.Resume // nil: from the beginning
-	had    answer.Had
 }
 
-func (s *sink) paced(p *pace) { s.pace = p }
-
 func (s *sink) send(r *tandemv1.GenerateResponse) error {
-	r.Sequence = s.next
-	s.next++
+	r.Sequence = s.number()
 	return s.take(func() error { return s.stream.Send(r) })
 }
 
@@ -197,7 +171,7 @@ func (s *sink) send(r *tandemv1.GenerateResponse) error {
 func (s *sink) event(e *answer.Event) error {
 	switch e.Kind {
 	case answer.Started:
-		started, err := started(*e.Started, s.model, s.resume)
+		started, err := s.started(e)
 		if err != nil {
 			return err
 		}
