@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
 // description is what /tandem/v1/describe answers.
@@ -27,18 +28,11 @@ type description struct {
 
 // defaultValues are the values of fields that a request leaves out, named as in a request.
 type defaultValues struct {
-	MaxTokens        int              `json:"max_tokens"`
-	MaxOutput        int              `json:"max_output_tokens,omitempty"` // bounds what a request may ask for
-	Temperature      float64          `json:"temperature"`
-	TopK             int              `json:"top_k"`
-	TopP             float64          `json:"top_p"`
-	MinP             float64          `json:"min_p"`
-	RepeatPenalty    float64          `json:"repeat_penalty"`
-	RepeatLast       int              `json:"repeat_last_n"`
-	FrequencyPenalty float64          `json:"frequency_penalty"`
-	PresencePenalty  float64          `json:"presence_penalty"`
-	Accept           string           `json:"accept"`
-	Speculation      speculationValue `json:"speculation"`
+	MaxTokens int `json:"max_tokens"`
+	MaxOutput int `json:"max_output_tokens,omitempty"` // bounds what a request may ask for
+	oai.Sampling
+	Accept      string           `json:"accept"`
+	Speculation speculationValue `json:"speculation"`
 }
 
 type speculationValue struct {
@@ -102,13 +96,8 @@ func describe(c *call, cfg Config) error {
 }
 
 func values(d ask.Defaults) defaultValues {
-	sampling := d.Sampling
-	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK,
-		TopP:          sampling.TopP,
-		MinP:          sampling.MinP,
-		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
-		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,
-		Accept: string(cmp.Or(sampling.Accept, tandem.AcceptExact)),
+	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Sampling: oai.NewSampling(d.Sampling),
+		Accept: string(cmp.Or(d.Sampling.Accept, tandem.AcceptExact)),
 		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed),
 			Vote:     cmp.Or(d.Vote, tandem.VoteAuto),
 			Drafters: append([]string{}, d.Drafters...), Nodes: d.Bounds.Nodes, Width: d.Bounds.Nodes,

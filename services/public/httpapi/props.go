@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"encoding/json"
-	"strconv"
-
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 )
@@ -23,7 +21,7 @@ type props struct {
 }
 
 func newProps(cfg Config) props {
-	d := values(cfg.Defaults)
+	d := cfg.Defaults
 	p := props{Alias: cfg.Model.Name, Path: cfg.Model.File, Template: cfg.Model.Template, Build: "tandem " + cfg.Build,
 		Modalities: map[string]bool{"vision": false, "audio": false}, Caps: map[string]bool{}}
 	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"} {
@@ -31,17 +29,18 @@ func newProps(cfg Config) props {
 	}
 	p.Settings.Context = cfg.Limits.Context
 	most := d.MaxTokens
-	if m := cfg.Defaults.MaxOutput; m > 0 && (most == ask.ToTheEnd || most > m) {
+	if m := d.MaxOutput; m > 0 && (most == ask.ToTheEnd || most > m) {
 		most = m
 	}
 	if most == ask.ToTheEnd {
 		most = -1 // as llama.cpp's server has it
 	}
-	p.Settings.Params = llamacpp.Params{Seed: "-1", Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
-		RepeatLast: d.RepeatLast, RepeatPenalty: d.RepeatPenalty, PresencePenalty: d.PresencePenalty,
-		FrequencyPenalty: d.FrequencyPenalty, MaxTokens: most, Predict: most}
-	if seed := cfg.Defaults.Seed; seed != nil {
-		p.Settings.Params.Seed = json.Number(strconv.FormatUint(*seed, 10))
+	of := tandem.Request{Sampling: d.Sampling, MaxTokens: most}
+	if d.Seed != nil {
+		of.Sampling.Seed = *d.Seed
+	}
+	if p.Settings.Params = llamacpp.NewParams(of); d.Seed == nil {
+		p.Settings.Params.Seed = "-1"
 	}
 	return p
 }

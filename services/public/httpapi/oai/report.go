@@ -28,9 +28,14 @@ func Repeated(r tandem.Result) *Account {
 	return &Account{Repeated: r.Repeated}
 }
 
-// Drawn is how the tokens of a choice were drawn, named as in a request: sent back, it gives the same choice.
+// Drawn is how the tokens of a choice were drawn: sent back, it gives the same choice.
 type Drawn struct {
-	Seed             uint64  `json:"seed"`
+	Seed uint64 `json:"seed"`
+	Sampling
+}
+
+// Sampling is how tokens are drawn, named as in a request.
+type Sampling struct {
 	Temperature      float64 `json:"temperature"`
 	TopK             int     `json:"top_k"`
 	TopP             float64 `json:"top_p"`
@@ -42,10 +47,12 @@ type Drawn struct {
 }
 
 // NewDrawn returns s as an answer tells it.
-func NewDrawn(s tandem.Sampling) *Drawn {
-	return &Drawn{Seed: s.Seed, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
-		RepeatPenalty: cmp.Or(s.RepeatPenalty, 1), RepeatLast: cmp.Or(s.RepeatLast, tandem.DefaultRepeatLast),
-		FrequencyPenalty: s.FrequencyPenalty, PresencePenalty: s.PresencePenalty}
+func NewDrawn(s tandem.Sampling) *Drawn { return &Drawn{s.Seed, NewSampling(s)} }
+
+// NewSampling returns s with values in the place of those that stand for a default.
+func NewSampling(s tandem.Sampling) Sampling {
+	return Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepeatPenalty: cmp.Or(s.RepeatPenalty, 1),
+		RepeatLast: cmp.Or(s.RepeatLast, tandem.DefaultRepeatLast), FrequencyPenalty: s.FrequencyPenalty, PresencePenalty: s.PresencePenalty}
 }
 
 // OriginToken is a token, what it adds to the text, and who guessed it: "target" or "draft".
