@@ -62,15 +62,12 @@ type form struct {
 	tokens   bool // its answers tell all tokens
 }
 
-// answering is what a writer is made of.
+// answering is the answer that a writer writes.
 type answering struct {
-	call    *call
-	asked   *request
-	name    string // of the answer
-	created int64
+	name    string      // of which its ids are made
+	created int64       // Unix time
 	stream  *sse.Stream // nil: the answer is sent as a whole
 	weight  *weight
-	texts   *textAnswers
 }
 
 // answer returns the handler of requests that read reads.
@@ -83,7 +80,7 @@ func (t *textAnswers) answer(read reader) func(*call) error {
 		if a.reply != nil {
 			return c.reply(a.reply)
 		}
-		with := answering{call: c, asked: a, name: randomHex(12), created: time.Now().Unix(), weight: &weight{all: t.answers}, texts: t}
+		with := answering{name: randomHex(12), created: time.Now().Unix(), weight: &weight{all: t.answers}}
 		var m *sse.Mark
 		if a.Stream && a.form.marked {
 			if m, err = c.takenUp(a.Request.Sampling.Seed); err != nil {
@@ -108,7 +105,7 @@ func (t *textAnswers) answer(read reader) func(*call) error {
 			}
 		}
 		defer with.weight.release()
-		return t.send(with, choices, output)
+		return t.send(c, a, with, choices, output)
 	}
 }
 
@@ -178,10 +175,8 @@ func (t *textAnswers) choices(c *call, a *request) ([]*choice, error) {
 }
 
 // send runs choices and sends their answer: each event as it comes or, without a stream, all when the choices have ended.
-func (t *textAnswers) send(with answering, choices []*choice, output conversation.Output) error {
-	c, a := with.call, with.asked
-	w := a.form.writer(with)
-	name := ""
+func (t *textAnswers) send(c *call, a *request, with answering, choices []*choice, output conversation.Output) error {
+	w, name := a.form.writer(with), ""
 	if a.form.numbered {
 		name = with.name
 	}

@@ -19,20 +19,21 @@ type reader func(c *call, b *body, t *textAnswers, l bodies.Limits) (*request, e
 
 func readChat(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
 	r, err := bodies.Chat(b, t.reading.defaults, l)
-	return &request{Request: r, form: openAI}, err
+	return &request{Request: r, form: openAI(r, t)}, err
 }
 
 func readCompletion(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
 	r, err := bodies.Completion(b, t.reading.defaults, l)
-	return &request{Request: r, form: openAI}, err
+	return &request{Request: r, form: openAI(r, t)}, err
 }
 
-var openAI = form{marked: true, writer: func(a answering) writer {
-	r := a.asked
+func openAI(r *ask.Request, t *textAnswers) form {
 	chat := r.Kind == ask.Chat
-	return &oai.Writer{Head: oai.NewHead(chat, a.stream != nil, a.name, a.texts.model, a.created), Chat: chat,
-		IncludeUsage: r.IncludeUsage, Stream: a.stream, Words: a.texts.prompts.words()}
-}}
+	return form{marked: true, writer: func(a answering) writer {
+		return &oai.Writer{Head: oai.NewHead(chat, a.stream != nil, a.name, t.model, a.created), Chat: chat, IncludeUsage: r.IncludeUsage,
+			Stream: a.stream, Words: t.prompts.words()}
+	}}
+}
 
 func readMessages(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
 	r, err := bodies.Messages(b, t.reading.defaults, l)
