@@ -35,11 +35,7 @@ func newVectors(cfg Config, r *reading, p *prompts, answers *budget.Budget) *vec
 
 // wanted is what a body asks for.
 type wanted struct {
-	model string
-	tandem.EmbedRequest
-	texts  []ask.Prompt
-	most   int                       // tokens of a text
-	cut    bool                      // a text that is too long is cut
+	*ask.Request
 	number int                       // about how many bytes of the answer a number takes
 	form   func(tandem.Embedded) any // of the answer
 }
@@ -47,9 +43,8 @@ type wanted struct {
 // openAI answers /v1/embeddings.
 func (v *vectors) openAI(c *call) error {
 	return v.answer(c, func(b *body, l bodies.Limits) (wanted, error) {
-		e, base64, err := bodies.Embedding(b, l)
-		w := wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, e.Prompts, v.prompts.context, false, numberBytes,
-			func(made tandem.Embedded) any { return oai.NewVectors(v.model, made, base64) }}
+		r, base64, err := bodies.Embedding(b, l)
+		w := wanted{r, numberBytes, func(made tandem.Embedded) any { return oai.NewVectors(v.model, made, base64) }}
 		if base64 {
 			w.number = encodedBytes
 		}
@@ -61,9 +56,10 @@ func (v *vectors) openAI(c *call) error {
 func (v *vectors) ollama(older bool) func(*call) error {
 	return func(c *call) error {
 		return v.answer(c, func(b *body, l bodies.Limits) (wanted, error) {
-			e, err := bodies.OllamaEmbed(b, l, older)
-			return wanted{e.Model, tandem.EmbedRequest{Dimensions: e.Dimensions}, e.Prompts, e.Most, e.Cut, numberBytes,
-				func(made tandem.Embedded) any { return ollama.NewEmbeddings(v.model, made, time.Since(c.begun), older) }}, err
+			r, err := bodies.OllamaEmbed(b, l, older)
+			return wanted{r, numberBytes, func(made tandem.Embedded) any {
+				return ollama.NewEmbeddings(v.model, made, time.Since(c.begun), older)
+			}}, err
 		})
 	}
 }
@@ -75,8 +71,10 @@ func (v *vectors) answer(c *call, decode func(*body, bodies.Limits) (wanted, err
 	}
 	var w wanted
 	b, err := v.reading.body(c, func(b *body, l bodies.Limits) (_ string, err error) {
-		w, err = decode(b, l)
-		return w.model, err
+		if w, err = decode(b, l); err != nil {
+			return "", err
+		}
+		return w.Model, nil
 	})
 	if err != nil {
 		return err
@@ -85,41 +83,41 @@ func (v *vectors) answer(c *call, decode func(*body, bodies.Limits) (wanted, err
 	if v.embedder == nil {
 		return tandem.Errorf(op, tandem.Unsupported, "this server makes no vectors of texts")
 	}
-	for i, p := range w.texts {
+	r := tandem.EmbedRequest{Tenant: c.tenant, Dimensions: w.Dimensions}
+	for i, p := range w.Prompts {
 		if p.Tokens == nil {
-			if p.Tokens, err = v.prompts.input(c.Context(), p.Text, w.most, w.cut); err != nil {
+			if p.Tokens, err = v.prompts.input(c.Context(), p.Text, cmp.Or(w.Most, v.prompts.context), w.Cut); err != nil {
 				return err
 			}
-			w.texts[i].Text = ""
+			w.Prompts[i].Text = ""
 		}
-		w.Inputs = append(w.Inputs, p.Tokens)
+		r.Inputs = append(r.Inputs, p.Tokens)
 	}
 	b.done()
-	if len(w.Inputs) == 0 {
+	if len(r.Inputs) == 0 {
 		return c.reply(w.form(tandem.Embedded{}))
 	}
-	return v.embed(c, w)
+	return v.embed(c, r, w)
 }
 
 // embed makes vectors and answers with them.
-func (v *vectors) embed(c *call, w wanted) error {
-	width := cmp.Or(min(w.Dimensions, v.width), v.width)
-	size := len(w.Inputs) * width * w.number
+func (v *vectors) embed(c *call, r tandem.EmbedRequest, w wanted) error {
+	width := cmp.Or(min(r.Dimensions, v.width), v.width)
+	size := len(r.Inputs) * width * w.number
 	if size > mostVectors {
 		hint := ""
 		if w.number == numberBytes {
 			hint = ", or for \"encoding_format\": \"base64\""
 		}
 		return oai.Refusal(http.StatusBadRequest, "answer_too_large", "%d vectors of %d numbers are an answer of about %d MiB: at most "+
-			"%d MiB allowed, ask for fewer texts at once%s", len(w.Inputs), width, size>>20, mostVectors>>20, hint)
+			"%d MiB allowed, ask for fewer texts at once%s", len(r.Inputs), width, size>>20, mostVectors>>20, hint)
 	}
 	weight := &weight{all: v.answers}
 	defer weight.release()
 	if err := weight.hold(size); err != nil {
 		return err
 	}
-	w.Tenant = c.tenant
-	made, err := v.embedder.Embed(c.Context(), w.EmbedRequest)
+	made, err := v.embedder.Embed(c.Context(), r)
 	if err != nil {
 		return err
 	}
