@@ -1,3 +1,4 @@
+// Package anthropic writes the answers of Anthropic's Messages API.
 package anthropic
 
 import (

@@ -1,3 +1,4 @@
+// Package llamacpp writes the answers of the native API of llama.cpp's server.
 package llamacpp
 
 import (

@@ -1,3 +1,4 @@
+// Package oai writes the answers and errors of OpenAI's chats and completions as tandem speaks them.
 package oai
 
 import (

@@ -1,3 +1,4 @@
+// Package ollama writes the answers of Ollama's API.
 package ollama
 
 import (

@@ -1,3 +1,4 @@
+// Package responses writes the answers of OpenAI's Responses API.
 package responses
 
 import (
