@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"path"
 	"slices"
 	"strings"
@@ -20,14 +19,10 @@ var wellKnown = []string{"String", "Error", "Unwrap", "Is", "Len", "Less", "Swap
 // shapes, units, errors, who owns what until when, where a formula comes from. A method may leave that to an interface that has a method
 // of its name, as those of hidden types do, and a constant to the comment of its group.
 func TestComments(t *testing.T) {
-	list, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z", "*.go").Output()
-	if err != nil {
-		t.Skip("not a git checkout: ", err)
-	}
 	src, set, all := map[string][]byte{}, token.NewFileSet(), map[string]*ast.File{}
-	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
+	for _, name := range tracked(t) {
 		b, err := os.ReadFile(name)
-		if err == nil && !generated(name, b) && !strings.HasSuffix(name, "_test.go") {
+		if err == nil && path.Ext(name) == ".go" && !generated(name, b) && !strings.HasSuffix(name, "_test.go") {
 			src[name] = b
 		}
 	}
@@ -37,10 +32,12 @@ func TestComments(t *testing.T) {
 		if !product[path.Dir(name)] {
 			continue
 		}
-		if all[name], err = parser.ParseFile(set, name, b, parser.ParseComments|parser.SkipObjectResolution); err != nil {
+		f, err := parser.ParseFile(set, name, b, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
 			t.Fatal(err)
 		}
-		ast.Inspect(all[name], func(n ast.Node) bool {
+		all[name] = f
+		ast.Inspect(f, func(n ast.Node) bool {
 			if i, ok := n.(*ast.InterfaceType); ok {
 				for _, m := range i.Methods.List {
 					for _, id := range m.Names {

@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -395,13 +394,9 @@ var packed = []string{"gateway/strategy/testdata/rounds.gz", "gateway/strategy/t
 
 // TestNoBinaries keeps programs and libraries out of the repository: everything is built from source, but for packed.
 func TestNoBinaries(t *testing.T) {
-	list, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z").Output()
-	if err != nil {
-		t.Skip("not a git checkout: ", err)
-	}
 	magics := [][]byte{[]byte("\x7fELF"), []byte("MZ"), []byte("\xcf\xfa\xed\xfe"), []byte("!<arch>\n"), []byte("PK\x03\x04"),
 		[]byte("\x1f\x8b")}
-	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
+	for _, name := range tracked(t) {
 		f, err := os.Open(name)
 		if err != nil {
 			continue // deleted, not yet committed

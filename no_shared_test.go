@@ -10,12 +10,8 @@ import (
 
 // TestNothingBeside: no file of the repository reads what lies beside a checkout, which a stranger does not have.
 func TestNothingBeside(t *testing.T) {
-	list, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z").Output()
-	if err != nil {
-		t.Skip("not a git checkout: ", err)
-	}
 	beside := []byte("../" + "shared") // in two, because this file is looked at too
-	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
+	for _, name := range tracked(t) {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			continue // deleted, not yet committed
@@ -24,4 +20,13 @@ func TestNothingBeside(t *testing.T) {
 			t.Errorf("%s names %s: want what it needs in the repository", name, beside)
 		}
 	}
+}
+
+// tracked returns the files of the repository: those that git knows, and new ones that it does not ignore. Without git the test is skipped.
+func tracked(t *testing.T) []string {
+	list, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z").Output()
+	if err != nil {
+		t.Skip("not a git checkout: ", err)
+	}
+	return strings.Split(strings.TrimRight(string(list), "\x00"), "\x00")
 }

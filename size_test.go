@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"slices"
 	"strconv"
@@ -37,11 +36,7 @@ var divided = []string{"app", "cmd", "engine", "gateway", "kernels", "modelfile"
 // JavaScript of the product), "python" and "scripts" are lines of other languages; "words" are those of Markdown. Generated code counts
 // nowhere.
 func TestSize(t *testing.T) {
-	list, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z").Output()
-	if err != nil {
-		t.Skip("not a git checkout: ", err)
-	}
-	got := sizes(t, strings.Split(strings.TrimRight(string(list), "\x00"), "\x00"))
+	got := sizes(t, tracked(t))
 	if *rewriteSizes {
 		if err := os.WriteFile(sizeFile, []byte(sizeTable(got)), 0o644); err != nil {
 			t.Fatal(err)
