@@ -68,6 +68,9 @@ type Maker struct {
 	custom map[int]bool  // calls of tools that take a text
 	within bool          // the last piece was of a thought
 	tokens int           // of thoughts
+
+	event Event // the latest one, and the output that it is of: a generation makes thousands
+	delta tandem.Delta
 }
 
 // New returns the maker of an answer that is read as output says, and told to sink. Ids of calls follow from name and their order, so that
@@ -82,7 +85,7 @@ func New(output conversation.Output, name string, sink func(*Event) error) *Make
 
 // Started implements tandem.Sink.
 func (m *Maker) Started(e tandem.Started) error {
-	return m.sink(&Event{Kind: Started, Identity: e.Identity, Started: &e})
+	return m.send(Event{Kind: Started, Identity: e.Identity, Started: &e})
 }
 
 // Delta implements tandem.Sink.
@@ -95,15 +98,20 @@ func (m *Maker) Delta(d tandem.Delta) error {
 		pieces = []calls.Piece{{Kind: calls.Text, Text: d.Text}}
 	}
 	m.count(pieces, len(d.Tokens))
-	if len(pieces) == 0 {
-		return m.sink(&Event{Kind: Text, Output: &d})
+	if m.delta = d; len(pieces) == 0 {
+		return m.send(Event{Kind: Text, Output: &m.delta})
 	}
-	return m.tell(pieces, &d)
+	return m.tell(pieces, &m.delta)
+}
+
+func (m *Maker) send(e Event) error {
+	m.event = e
+	return m.sink(&m.event)
 }
 
 // End tells what is left at the end of the output, and how it ended.
 func (m *Maker) End(how tandem.Result) error {
-	e := &Event{Kind: Ended, Result: &how}
+	e := Event{Kind: Ended, Result: &how}
 	if m.reader != nil {
 		if err := m.tell(m.reader.End(how.Finish != tandem.FinishStop || how.Stopped != ""), nil); err != nil {
 			return err
@@ -111,15 +119,15 @@ func (m *Maker) End(how tandem.Result) error {
 		e.Calls = m.reader.Calls()
 	}
 	e.Thoughts = m.tokens
-	return m.sink(e)
+	return m.send(e)
 }
 
-var kinds = map[calls.Kind]Kind{calls.Text: Text, calls.Thought: Thought, calls.Begin: Call, calls.Arguments: Arguments}
+var kinds = [...]Kind{calls.Text: Text, calls.Thought: Thought, calls.Begin: Call, calls.Arguments: Arguments}
 
 // tell tells pieces of an output.
 func (m *Maker) tell(pieces []calls.Piece, of *tandem.Delta) error {
 	for _, p := range pieces {
-		e := &Event{Kind: kinds[p.Kind], Text: p.Text, Call: p.Call, Output: of}
+		e := Event{Kind: kinds[p.Kind], Text: p.Text, Call: p.Call, Output: of}
 		switch of = nil; p.Kind {
 		case calls.Begin:
 			m.custom[p.Call] = m.output.Custom[p.Text]
@@ -129,7 +137,7 @@ func (m *Maker) tell(pieces []calls.Piece, of *tandem.Delta) error {
 				e.Text = conversation.CustomInput(p.Text)
 			}
 		}
-		if err := m.sink(e); err != nil {
+		if err := m.send(e); err != nil {
 			return err
 		}
 	}

@@ -48,6 +48,10 @@ func (w *Writer) Sink(of *answer.Choice) func(*answer.Event) error {
 
 // event takes an event of the answer.
 func (c *written) event(e *answer.Event) error {
+	text := e.Text
+	if c.Stream != nil {
+		e.Text = "" // it is sent at once
+	}
 	_ = c.whole.Add(e)
 	switch {
 	case e.Kind == answer.Started:
@@ -62,10 +66,10 @@ func (c *written) event(e *answer.Event) error {
 		c.count += len(d.Tokens)
 		c.probs = append(c.probs, NewProbs(d.Tokens, d.Logprobs, c.Word)...)
 	}
-	if c.newLine = c.newLine || strings.Contains(e.Text, "\n"); c.Stream == nil || e.Text == "" {
+	if c.newLine = c.newLine || strings.Contains(text, "\n"); c.Stream == nil || text == "" {
 		return nil
 	}
-	return c.piece(e.Text)
+	return c.piece(text)
 }
 
 // piece sends what has come.
