@@ -220,7 +220,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(d
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
-	"lab/devices": {"kernels", "kernels/cuda/emulated"},
+	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
 		"kernels/stream"},

@@ -33,10 +33,11 @@ func (p *formPass) Median() time.Duration { return figures.Quantile(p.Times, 0.5
 // Used returns how many experts a pass used on average.
 func (p *formPass) Used() float64 { return p.Experts[len(p.Experts)-1] }
 
-// measureForms measures passes of m, a model with experts, at the end of each of the texts: of one row, and of each width as a chain, as a tree
-// and with rows that are all alike. Chains are the last tokens of the text; trees begin with the same token. Each form runs n times at each
-// text, in turn. The model needs KV pages for the longest text and the widest pass, and passes of as many rows as the widest. Errors: the model's; Invalid for a text that is not
-// longer than the widest pass; Unsupported for a model without experts, or on a device that does not tell which were chosen; ctx's.
+// measureForms measures passes of m, a model with experts, at the end of each of the texts: of one row, and of each width as a chain, as a
+// tree and with rows that are all alike. Chains are the last tokens of the text; trees begin with the same token. Each form runs n times at
+// each text, in turn. The model needs KV pages for the longest text and the widest pass, and passes of as many rows as the widest. Errors:
+// the model's; Invalid for a text that is not longer than the widest pass; Unsupported for a model without experts, or on a device that
+// does not tell which were chosen; ctx's.
 func measureForms(ctx context.Context, m *engine.Model, texts [][]tandem.Token, widths []int, n int) ([]formPass, error) {
 	const op = "experts"
 	widest := slices.Max(widths)

@@ -35,8 +35,10 @@ func TestKernelsValidate(t *testing.T) {
 	}{
 		{Kernels{Types: []string{"q8_0", "f16"}, Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}}, ""},
 		{Kernels{Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}}, ""},
-		{Kernels{Types: []string{"q9_0"}, Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}}, "--type q9_0: want of f32, f16, q4_0"},
-		{Kernels{Types: []string{"q4_k"}, Rows: 16, Cols: 64, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}}, "a multiple of 256 for q4_k"},
+		{Kernels{Types: []string{"q9_0"}, Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}},
+			"--type q9_0: want of f32, f16, q4_0"},
+		{Kernels{Types: []string{"q4_k"}, Rows: 16, Cols: 64, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}},
+			"a multiple of 256 for q4_k"},
 		{Kernels{Types: []string{"q8_0"}, Rows: 0, Cols: 64, Passes: bench.Passes{Widths: []int{1}, Rounds: 1}}, "--rows 0 --cols 64"},
 		{Kernels{Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1, 0}, Rounds: 1}}, "--width 0: want 1 to 1024"},
 		{Kernels{Rows: 16, Cols: 256, Passes: bench.Passes{Widths: []int{1}}}, "--rounds is 0"},

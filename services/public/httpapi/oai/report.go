@@ -52,7 +52,8 @@ func NewDrawn(s tandem.Sampling) *Drawn { return &Drawn{s.Seed, NewSampling(s)} 
 // NewSampling returns s with values in the place of those that stand for a default.
 func NewSampling(s tandem.Sampling) Sampling {
 	return Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepeatPenalty: cmp.Or(s.RepeatPenalty, 1),
-		RepeatLast: cmp.Or(s.RepeatLast, tandem.DefaultRepeatLast), FrequencyPenalty: s.FrequencyPenalty, PresencePenalty: s.PresencePenalty}
+		RepeatLast: cmp.Or(s.RepeatLast, tandem.DefaultRepeatLast), FrequencyPenalty: s.FrequencyPenalty,
+		PresencePenalty: s.PresencePenalty}
 }
 
 // OriginToken is a token, what it adds to the text, and who guessed it: "target" or "draft".
