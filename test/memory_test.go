@@ -78,6 +78,7 @@ func TestMemoryBudget(t *testing.T) {
 // TestMemoryBudgetAssistant: an assistant runs beside a streamed target and counts in the budget, also in what is said beforehand; the text
 // is that of the target alone. Heads that borrow the output matrix are refused.
 func TestMemoryBudgetAssistant(t *testing.T) {
+	mayBeSlow(t)
 	t.Parallel()
 	dir, w := t.TempDir(), newWorld(t)
 	target, assistant := family.Golden("gemma4").Write(t, dir), family.Golden("gemma4-assistant").Write(t, dir)
