@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +59,7 @@ func (c *benchPairCmd) config(a *app) (out pair.Config, err error) {
 	if len(c.After) > 0 && c.URL != "" {
 		return out, tandem.Errorf("", tandem.Invalid, "--after needs new servers: leave --url out")
 	}
-	if err = c.prompts(&out); err != nil {
+	if err = out.Choose(cmp.Or(c.Prompts, prompts.Chats), c.Only, c.After); err != nil {
 		return out, err
 	}
 	var target, draft string
@@ -79,81 +77,15 @@ func (c *benchPairCmd) config(a *app) (out pair.Config, err error) {
 	if i := slices.IndexFunc(drafts, func(d string) bool { return d != drafter.Lookup }); i >= 0 {
 		draft = roles.ModelName(drafts[i])
 	}
-	out.Ways, err = c.ways(draft, len(c.AtOnce)+len(c.After) == 0)
+	ways := pair.Fixed{URL: c.URL, Draft: draft, Chains: c.Chains}
+	if c.Lookup || c.URL != "" {
+		ways.Lookup = drafter.Lookup
+	}
+	if len(c.AtOnce)+len(c.After) > 0 {
+		ways.Chains, ways.Lookup = nil, ""
+	}
+	out.Ways, err = ways.And(c.Way, c.Peer, c.Subject)
 	return out, err
-}
-
-// prompts fills in the prompts.
-func (c *benchPairCmd) prompts(out *pair.Config) error {
-	path := cmp.Or(c.Prompts, prompts.Chats)
-	sets, err := prompts.Read(path)
-	if err != nil {
-		return err
-	}
-	for _, set := range sets {
-		for _, p := range set.Prompts {
-			if len(c.Only) == 0 || slices.Contains(c.Only, p.ID) || slices.Contains(c.Only, p.Domain) {
-				out.Prompts = append(out.Prompts, p)
-			}
-		}
-	}
-	if len(out.Prompts) == 0 {
-		return tandem.Errorf("", tandem.Invalid, "--only %s: %s has no such prompts", strings.Join(c.Only, ","), path)
-	}
-	for _, name := range c.After {
-		i := slices.IndexFunc(sets, func(s prompts.Set) bool { return s.Name == name })
-		if i < 0 {
-			return tandem.Errorf("", tandem.Invalid, "--after %s: %s has no prompts of this domain", name, path)
-		}
-		if out.After == nil {
-			out.After = map[string][]prompts.Prompt{}
-		}
-		out.After[name] = sets[i].Prompts
-	}
-	return nil
-}
-
-// speculation returns a way of the tandem server by the fields of "speculation".
-func (c *benchPairCmd) speculation(name string, fields map[string]any) pair.Way {
-	return pair.Way{Name: name, URL: c.URL, Body: map[string]any{"speculation": fields}}
-}
-
-// ways returns plain decoding, the planner, the fixed ways or those that the flags name, and the peers.
-func (c *benchPairCmd) ways(draft string, fixed bool) ([]pair.Way, error) {
-	out := []pair.Way{c.speculation("plain", map[string]any{"enabled": false}),
-		c.speculation("planner", map[string]any{"strategy": string(tandem.StrategyPlanner)})}
-	if fixed && len(c.Way) == 0 {
-		if c.Lookup || c.URL != "" {
-			out = append(out, c.speculation("lookup", map[string]any{"strategy": "planner", "drafters": []string{drafter.Lookup}}))
-		}
-		for _, n := range c.Chains {
-			if draft != "" {
-				out = append(out, c.speculation(fmt.Sprintf("chain %d", n), map[string]any{"strategy": "fixed", "drafters": []string{draft},
-					"max_nodes": n + 1, "max_depth": n, "max_branches": 1}))
-			}
-		}
-	}
-	for _, text := range c.Way {
-		name, fields, _ := strings.Cut(text, "=")
-		w := pair.Way{Name: name, URL: c.URL}
-		if err := json.Unmarshal([]byte(fields), &w.Body); err != nil || name == "" {
-			return nil, tandem.Errorf("", tandem.Invalid, `--way %s: want NAME={"speculation":{…}}`, text)
-		}
-		out = append(slices.DeleteFunc(out, func(o pair.Way) bool { return o.Name == name && name == c.Subject }), w)
-	}
-	for _, text := range c.Peer {
-		name, rest, _ := strings.Cut(text, "=")
-		url, fields, more := strings.Cut(rest, " ")
-		w := pair.Way{Name: name, URL: strings.TrimSuffix(url, "/"), Peer: true}
-		if !more {
-			fields = "{}"
-		}
-		if err := json.Unmarshal([]byte(fields), &w.Body); err != nil || name == "" || !strings.HasPrefix(url, "http") {
-			return nil, tandem.Errorf("", tandem.Invalid, "--peer %s: want NAME=URL, or NAME=URL {…}", text)
-		}
-		out = append(out, w)
-	}
-	return out, nil
 }
 
 // start starts a server for the pair, calls do with its URL, and ends it.

@@ -1,0 +1,93 @@
+package pair
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench/prompts"
+)
+
+// Choose fills in the prompts of a file: those of the ids or domains in only, none for all, and those of the domains in after. Errors:
+// Invalid, in the words of the command line.
+func (c *Config) Choose(path string, only, after []string) error {
+	sets, err := prompts.Read(path)
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		for _, p := range set.Prompts {
+			if len(only) == 0 || slices.Contains(only, p.ID) || slices.Contains(only, p.Domain) {
+				c.Prompts = append(c.Prompts, p)
+			}
+		}
+	}
+	if len(c.Prompts) == 0 {
+		return tandem.Errorf("", tandem.Invalid, "--only %s: %s has no such prompts", strings.Join(only, ","), path)
+	}
+	for _, name := range after {
+		i := slices.IndexFunc(sets, func(s prompts.Set) bool { return s.Name == name })
+		if i < 0 {
+			return tandem.Errorf("", tandem.Invalid, "--after %s: %s has no prompts of this domain", name, path)
+		}
+		if c.After == nil {
+			c.After = map[string][]prompts.Prompt{}
+		}
+		c.After[name] = sets[i].Prompts
+	}
+	return nil
+}
+
+// Fixed says which ways the planner is compared with unless others are named.
+type Fixed struct {
+	URL    string // of the tandem server; "": the one that Config.Start starts
+	Draft  string // name of the draft of the chains; "": none
+	Chains []int  // tokens of a chain
+	Lookup string // name of the drafter lookup, as one way more; "": not
+}
+
+// speculation returns a way of the tandem server by the fields of "speculation".
+func (f Fixed) speculation(name string, fields map[string]any) Way {
+	return Way{Name: name, URL: f.URL, Body: map[string]any{"speculation": fields}}
+}
+
+// And returns plain decoding, the planner, the fixed ways or those that are named in their place, as NAME={…}, and the peers, as
+// NAME=URL {…}. subject is the way that is judged. Errors: Invalid, in the words of the command line.
+func (f Fixed) And(ways, peers []string, subject string) ([]Way, error) {
+	out := []Way{f.speculation("plain", map[string]any{"enabled": false}),
+		f.speculation("planner", map[string]any{"strategy": string(tandem.StrategyPlanner)})}
+	if len(ways) == 0 {
+		if f.Lookup != "" {
+			out = append(out, f.speculation("lookup", map[string]any{"strategy": "planner", "drafters": []string{f.Lookup}}))
+		}
+		for _, n := range f.Chains {
+			if f.Draft != "" {
+				out = append(out, f.speculation(fmt.Sprintf("chain %d", n), map[string]any{"strategy": "fixed",
+					"drafters": []string{f.Draft}, "max_nodes": n + 1, "max_depth": n, "max_branches": 1}))
+			}
+		}
+	}
+	for _, text := range ways {
+		name, fields, _ := strings.Cut(text, "=")
+		w := Way{Name: name, URL: f.URL}
+		if err := json.Unmarshal([]byte(fields), &w.Body); err != nil || name == "" {
+			return nil, tandem.Errorf("", tandem.Invalid, `--way %s: want NAME={"speculation":{…}}`, text)
+		}
+		out = append(slices.DeleteFunc(out, func(o Way) bool { return o.Name == name && name == subject }), w)
+	}
+	for _, text := range peers {
+		name, rest, _ := strings.Cut(text, "=")
+		url, fields, more := strings.Cut(rest, " ")
+		w := Way{Name: name, URL: strings.TrimSuffix(url, "/"), Peer: true}
+		if !more {
+			fields = "{}"
+		}
+		if err := json.Unmarshal([]byte(fields), &w.Body); err != nil || name == "" || !strings.HasPrefix(url, "http") {
+			return nil, tandem.Errorf("", tandem.Invalid, "--peer %s: want NAME=URL, or NAME=URL {…}", text)
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
