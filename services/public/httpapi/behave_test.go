@@ -68,8 +68,12 @@ func TestPanics(t *testing.T) {
 	s := serve(t, script(func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) { panic("boom") }), func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		c.Describe = func(context.Context) public.Description { panic("bang") }
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound) // it is held back
+			panic("bing")
+		})
 	})
-	for path, body := range map[string]string{"/v1/completions": `{"prompt":"a"}`, "/tandem/v1/describe": ""} {
+	for path, body := range map[string]string{"/v1/completions": `{"prompt":"a"}`, "/tandem/v1/describe": "", "/metrics": ""} {
 		method := "GET"
 		if body != "" {
 			method = "POST"
@@ -81,8 +85,8 @@ func TestPanics(t *testing.T) {
 	if answer, _ := s.ask(t, "GET", "/livez", ""); answer.StatusCode != 200 {
 		t.Error("the server did not survive: ", answer.Status)
 	}
-	if n := s.cfg.Counters.Snapshot()["http.panics"]; n != 2 || !strings.Contains(log.String(), "boom") ||
-		!strings.Contains(log.String(), "bang") {
+	if n := s.cfg.Counters.Snapshot()["http.panics"]; n != 3 || !strings.Contains(log.String(), "boom") ||
+		!strings.Contains(log.String(), "bang") || !strings.Contains(log.String(), "bing") {
 		t.Errorf("%d panics are counted, the log is %s", n, log.String())
 	}
 }

@@ -54,13 +54,11 @@ type reading struct {
 	model    Model
 	loading  func() string
 	log      *journal
-
-	vocab int // of the model
 }
 
 func newReading(cfg Config, s common) *reading {
 	r := &reading{memory: s.bodies, most: cfg.MaxBody, time: cfg.Body, defaults: cfg.Defaults, model: cfg.Model, loading: cfg.Loading,
-		log: s.log, vocab: cfg.Limits.Vocab,
+		log: s.log,
 		limits: bodies.Limits{Text: cfg.Limits.PromptBytes, Tokens: cfg.Limits.Context, Vocab: cfg.Limits.Vocab, Strict: cfg.Strict,
 			KeepAttribution: cfg.KeepAttribution, Encode: func(text string) []tandem.Token { return cfg.Vocab.Encode(text, false) }}}
 	if cfg.Chat != nil {
@@ -84,7 +82,12 @@ func (r *reading) body(c *call, decode func(*body, bodies.Limits) (model string,
 	if err != nil {
 		return nil, err
 	}
-	l := r.limits
+	kept, l := false, r.limits
+	defer func() { // also if decode panics
+		if !kept {
+			b.done()
+		}
+	}()
 	l.Ignored = c.ignored.add
 	model, err := decode(b, l)
 	r.log.ignored(c)
@@ -92,10 +95,9 @@ func (r *reading) body(c *call, decode func(*body, bodies.Limits) (model string,
 		err = r.served(model)
 	}
 	if err != nil {
-		b.done()
 		return nil, b.refused(c.w, err)
 	}
-	c.digest = sse.Digest(c.URL.Path, b.sum.Sum(nil))
+	kept, c.digest = true, sse.Digest(c.URL.Path, b.sum.Sum(nil))
 	return b, nil
 }
 

@@ -147,14 +147,23 @@ func encode(v any) []byte {
 	return b.Bytes()
 }
 
-// watched remembers the status of an answer, 0 before it has begun.
+// watched remembers the status of an answer, 0 before it has begun. While it relays another handler's, it holds an error back.
 type watched struct {
 	http.ResponseWriter
 	status int
+	relays bool
+	failed int // the status of that error, 0 for none
+	says   string
 }
+
+const maxNotice = 1 << 10 // bytes of the text of an error that was held back
 
 // WriteHeader implements http.ResponseWriter.
 func (w *watched) WriteHeader(status int) {
+	if w.relays && status >= http.StatusBadRequest {
+		w.failed = status
+		return
+	}
 	if w.status == 0 {
 		w.status = status
 	}
@@ -163,6 +172,12 @@ func (w *watched) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (w *watched) Write(p []byte) (int, error) {
+	if w.relays && w.failed != 0 {
+		if len(w.says) < maxNotice {
+			w.says += string(p)
+		}
+		return len(p), nil
+	}
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}

@@ -190,44 +190,13 @@ func (t *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // relay returns the handler of a route that h answers. Its errors get OpenAI's form.
 func relay(h http.Handler) func(*call) error {
 	return func(c *call) error {
-		out := &relayed{ResponseWriter: c.w}
-		h.ServeHTTP(out, c.Request)
-		if out.failed == 0 {
+		c.w.relays = true
+		defer func() { c.w.relays = false }()
+		h.ServeHTTP(c.w, c.Request)
+		if c.w.failed == 0 {
 			return nil
 		}
 		c.w.Header().Del("Content-Length")
-		return oai.Refusal(out.failed, "unknown_url", "%s %.200s: %s", c.Method, c.URL.Path, short(strings.TrimSpace(out.says), 200))
+		return oai.Refusal(c.w.failed, "unknown_url", "%s %.200s: %s", c.Method, c.URL.Path, short(strings.TrimSpace(c.w.says), 200))
 	}
 }
-
-// relayed holds an error back.
-type relayed struct {
-	http.ResponseWriter
-	failed int // its status, 0 for none
-	says   string
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (w *relayed) WriteHeader(status int) {
-	if status >= http.StatusBadRequest {
-		w.failed = status
-		return
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (w *relayed) Write(p []byte) (int, error) {
-	if w.failed == 0 {
-		return w.ResponseWriter.Write(p)
-	}
-	if len(w.says) < maxNotice {
-		w.says += string(p)
-	}
-	return len(p), nil
-}
-
-// Unwrap lets http.ResponseController find what lies below.
-func (w *relayed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-const maxNotice = 1 << 10 // bytes of the text of an error

@@ -107,9 +107,9 @@ func (t tokenizer) detokenize(c *call) error {
 	size := 0
 	var piece []byte
 	for i, id := range asked {
-		if id < 0 || int(id) >= t.reading.vocab {
+		if id < 0 || int(id) >= t.reading.limits.Vocab {
 			return &tandem.Error{Kind: tandem.Invalid, Field: "tokens", Err: tandem.Errorf("tokens", tandem.Invalid,
-				"token %d is %d: vocabulary has %d", i, id, t.reading.vocab)}
+				"token %d is %d: vocabulary has %d", i, id, t.reading.limits.Vocab)}
 		}
 		piece = t.prompts.vocab.AppendWritten(piece[:0], id)
 		if size += len(piece); size > mostTokenized {
