@@ -20,6 +20,11 @@ import (
 	"github.com/tandem-llm/tandem/services/public/httpapi/sse"
 )
 
+const (
+	nestedSize  = 768           // bytes of the largest object in an array that a reader keeps until the message is complete
+	smallNested = 8 * smallBody // bytes of such objects that do not count, as a small body does not
+)
+
 // bodyTypes are the content types that curl and client libraries send for JSON; "" is none.
 var bodyTypes = map[string]bool{"": true, "application/json": true, "text/json": true, "text/plain": true,
 	"application/x-www-form-urlencoded": true}
@@ -37,6 +42,8 @@ type body struct {
 
 	held    int64        // bytes; bodies' lock guards it
 	took    int64        // the same, for the reader
+	times   int64        // how many times its size its texts take while they are put together; 0: once
+	nested  int64        // objects and arrays in arrays that were read, where they are put together
 	since   atomic.Int64 // it reads on, by ticks
 	at      atomic.Int64 // n of then
 	tooSlow atomic.Bool
@@ -88,7 +95,7 @@ func (r *reading) body(c *call, decode func(*body, bodies.Limits) (model string,
 			b.done()
 		}
 	}()
-	l.Ignored = c.ignored.add
+	l.Ignored, l.Nested = c.ignored.add, func(n int64) { b.nested = n }
 	model, err := decode(b, l)
 	r.log.ignored(c)
 	if err == nil {
@@ -134,12 +141,12 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
-	if b.n.Load() >= smallBody+b.took {
+	for b.room() <= 0 {
 		if b.err = b.wait(); b.err != nil {
 			return 0, b.err
 		}
 	}
-	n, err := b.from.Read(p[:min(int64(len(p)), smallBody+b.took-b.n.Load())])
+	n, err := b.from.Read(p[:min(int64(len(p)), b.room())])
 	b.n.Add(int64(n))
 	b.sum.Write(p[:n])
 	if err != nil {
@@ -147,6 +154,11 @@ func (b *body) Read(p []byte) (int, error) {
 		b.read()
 	}
 	return n, b.err
+}
+
+// room returns how many bytes may be read with the memory that b has taken.
+func (b *body) room() int64 {
+	return smallBody + (b.took-max(b.nested*nestedSize-smallNested, 0))/max(b.times, 1) - b.n.Load()
 }
 
 // explain turns an error of the connection into the one for the client.

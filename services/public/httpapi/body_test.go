@@ -310,3 +310,37 @@ func TestNativeAnswers(t *testing.T) {
 		t.Errorf("nothing is %q", all)
 	}
 }
+
+// TestNestedBodiesAreCounted: a body of another API holds the memory of what it is put together of, not only its own size.
+func TestNestedBodiesAreCounted(t *testing.T) {
+	s := serve(t, script(nil), large)
+	for path, body := range map[string][2]string{
+		"/v1/messages":         {`{"max_tokens":1,"messages":[{"role":"user","content":[`, `{"type":"text"},`},
+		"/v1/responses":        {`{"input":[`, `{"role":"user"},`},
+		"/v1/chat/completions": {`{"messages":[`, `{"role":"user","content":""},`},
+	} {
+		r, w := io.Pipe()
+		gone, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			request, _ := http.NewRequestWithContext(gone, "POST", s.url+path, r)
+			if answer, err := http.DefaultClient.Do(request); err == nil {
+				answer.Body.Close()
+			}
+		}()
+		const n = 10_000
+		if _, err := io.WriteString(w, body[0]+strings.Repeat(body[1], n)); err != nil {
+			t.Fatal(err)
+		}
+		counted := path != "/v1/chat/completions" // whose messages are made while they are read
+		testkit.Eventually(t, path+": what is read is counted", func() bool {
+			held := s.held()
+			return held > 0 && (held >= n*nestedSize-smallNested-stepBody) == counted
+		})
+		cancel()
+		w.Close()
+		<-ended
+		testkit.Eventually(t, path+": memory is given back", func() bool { return s.held() == 0 })
+	}
+}

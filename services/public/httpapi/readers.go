@@ -36,6 +36,7 @@ func openAI(r *ask.Request, t *textAnswers) form {
 }
 
 func readMessages(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	b.times = 2 // blocks are joined
 	r, err := bodies.Messages(b, t.reading.defaults, l)
 	return &request{Request: r, form: form{marked: true, numbered: true, writer: func(a answering) writer {
 		return anthropic.NewWriter(a.name, cmp.Or(r.Model, t.model), a.stream)
@@ -48,6 +49,7 @@ func countMessages(c *call, b *body, t *textAnswers, l bodies.Limits) (*request,
 }
 
 func readResponses(_ *call, b *body, t *textAnswers, l bodies.Limits) (*request, error) {
+	b.times = 3 // likewise, and an item is kept as it is written
 	r, of, err := bodies.Responses(b, t.reading.defaults, l)
 	return &request{Request: r, form: form{marked: true, numbered: true, keeps: true, writer: func(a answering) writer {
 		return responses.NewWriter(of, a.name, cmp.Or(r.Model, t.model), a.created, a.stream)

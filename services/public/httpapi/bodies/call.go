@@ -29,6 +29,8 @@ type Limits struct {
 	KeepAttribution bool // leave the block of Attribution in
 	CountOnly       bool // the body asks for the number of its tokens: max_tokens may be missing
 
+	Nested func(n int64) // is told how many objects and arrays in arrays were read of a body that is put together of them; may be nil
+
 	numbers bool // those in arrays count as values: an API whose lists are no prompts
 }
 

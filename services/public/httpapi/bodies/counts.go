@@ -56,7 +56,9 @@ func (s *source) count(c byte) bool {
 		s.counts.values++
 	}
 	if inArray && (c == '{' || c == '[') {
-		s.counts.nested++
+		if s.counts.nested++; s.limits.numbers && s.limits.Nested != nil {
+			s.limits.Nested(int64(s.counts.nested))
+		}
 	}
 	what, most := "", 0
 	switch {
