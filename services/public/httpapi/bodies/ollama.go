@@ -269,23 +269,23 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 	e := &ask.Request{Kind: ask.Embedding, Most: l.Tokens, Cut: true}
 	c := begin(ollamaVectors, ask.Embedding, ask.Defaults{}, l)
 	c.Request, c.limits.Whole, c.limits.Text = e, true, math.MaxInt32 // a long text is cut
-	s := newSource(body, c.limits)
-	add := func(name string) error {
+	add := func(name string, s *source) error {
 		text, err := readLong(name, s)
 		if text != "" {
 			e.Prompts = append(e.Prompts, ask.Prompt{Text: text})
 		}
 		return err
 	}
-	known := readers{"model": s.textAt(&e.Model), "prompt": add,
-		"dimensions": func(name string) error {
+	known := map[string]func(string, *source) error{"prompt": add,
+		"model": func(name string, s *source) error { return readOllamaModel(c, name, s) },
+		"dimensions": func(name string, s *source) error {
 			err := readInt(name, s, &e.Dimensions)
 			if err == nil && e.Dimensions < 0 {
 				err = bad(name, "%s is %d: want at least 1", name, e.Dimensions)
 			}
 			return err
 		},
-		"options": func(name string) error {
+		"options": func(name string, s *source) error {
 			return s.fields(name, name, readers{"num_ctx": func(full string) error {
 				n, err := windowIn(full, s)
 				if n > 0 {
@@ -296,31 +296,12 @@ func OllamaEmbed(body io.Reader, l Limits, older bool) (*ask.Request, error) {
 		}}
 	if !older {
 		delete(known, "prompt")
-		known["truncate"] = s.boolAt(&e.Cut)
-		known["input"] = func(name string) error { return ollamaInputs(e, name, s, add) }
-	}
-	if kind := s.kind(); kind != "an object" {
-		return e, s.outcome(bad("", "the body is %s: want a JSON object", kind))
-	}
-	err := s.object("", func(name string) error {
-		switch read := known[name]; {
-		case read != nil && s.isNull():
-			s.skip()
-			return nil
-		case read != nil:
-			return read(name)
+		known["truncate"] = func(name string, s *source) error { return readBool(name, s, &e.Cut) }
+		known["input"] = func(name string, s *source) error {
+			return ollamaInputs(e, name, s, func(name string) error { return add(name, s) })
 		}
-		for right := range known {
-			if err := misspelt(name, name, right); err != nil {
-				return err
-			}
-		}
-		return c.field(name, name, s)
-	})
-	if e.Model = strings.TrimSuffix(e.Model, ":latest"); err == nil && s.err == nil {
-		s.peek()
 	}
-	return e, cmp.Or(s.outcome(err), c.strictly())
+	return e, c.plain(body, "", known)
 }
 
 // ollamaInputs reads a text, or a list of texts.

@@ -1,6 +1,7 @@
 package bodies
 
 import (
+	"cmp"
 	"io"
 
 	"github.com/tandem-llm/tandem"
@@ -89,30 +90,38 @@ func fits(field string, n int, l Limits) error {
 	return oai.TooLong(field, n, true, l.Tokens)
 }
 
-// plain reads a body whose fields are these alone; the needed one must be present. Fields that would change what a model reads are refused
-// here too.
-func plain(body io.Reader, l Limits, needed string, known map[string]func(name string, s *source) error) error {
-	c := &call{Request: &ask.Request{}, api: other, limits: l, strict: l.Strict}
-	s, missing := newSource(body, l), true
+// plain reads a body whose fields are these alone; the needed one, "" for none, must be present. Fields that would change what a model
+// reads are refused here too.
+func (c *call) plain(body io.Reader, needed string, known map[string]func(name string, s *source) error) error {
+	s, missing := newSource(body, c.limits), needed != ""
 	if kind := s.kind(); kind != "an object" {
 		return s.outcome(bad("", "the body is %s: want a JSON object", kind))
 	}
 	err := s.object("", func(name string) error {
-		read := known[name]
-		if read == nil || s.isNull() {
-			if read != nil {
-				s.skip()
-				return nil
-			}
-			return c.field(name, name, s)
+		switch read := known[name]; {
+		case read != nil && s.isNull():
+			s.skip()
+			return nil
+		case read != nil:
+			missing = missing && name != needed
+			return read(name, s)
 		}
-		missing = missing && name != needed
-		return read(name, s)
+		for right := range known {
+			if err := misspelt(name, name, right); err != nil && c.api != other {
+				return err
+			}
+		}
+		return c.field(name, name, s)
 	})
 	if err == nil && missing {
 		err = bad(needed, "%s is missing", needed)
 	}
-	return s.outcome(err)
+	return cmp.Or(s.outcome(err), c.strictly())
+}
+
+// plain reads a body that asks for no text.
+func plain(body io.Reader, l Limits, needed string, known map[string]func(name string, s *source) error) error {
+	return begin(other, 0, ask.Defaults{}, l).plain(body, needed, known)
 }
 
 // Embedding reads a body of /v1/embeddings; base64 says that vectors are wanted as bytes of f32, not as numbers. Errors as Chat's.
