@@ -82,9 +82,8 @@ func TestMetrics(t *testing.T) {
 		rounds, plain, drafted, accepted = rounds+s.Rounds, plain+s.PlainRounds, drafted+s.Drafted, accepted+s.Accepted
 		prompt, cached, output = prompt+f.PromptTokens, cached+f.CachedPromptTokens, output+f.OutputTokens
 	}
-	zero := 0
-	if _, err := g.try(t.Context(), client.Request{Prompt: "x", MaxTokens: &zero}); err == nil {
-		t.Fatal("0 tokens were not refused")
+	if _, err := g.try(t.Context(), client.Request{Prompt: "x", Temperature: new(-1.0)}); err == nil {
+		t.Fatal("a temperature of -1 was not refused")
 	}
 	time.Sleep(1100 * time.Millisecond) // figures of processes are a second old at most
 	after := scrape(t, listen)

@@ -162,7 +162,7 @@ func TestWriteDeadlines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t, script(nil), func(c *Config) {
-				c.Stall = 300 * time.Millisecond
+				c.Stall = 2 * time.Second
 				c.Page = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, big) })
 				c.Metrics = c.Page
 				c.Limits.PromptBytes = 4 << 20
