@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/agents"
@@ -229,11 +230,17 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 	if why := program.TooSmall(d.Context); why != "" {
 		a.say("tandem: %s %s; want a model with a longer context, or more memory for it (docs/guides/agents.md)", program.Name, why)
 	}
+	var started atomic.Pointer[agents.Running]
+	defer a.interrupts.Set(func() { // before the program may have the terminal's
+		if r := started.Load(); r != nil {
+			r.Interrupt()
+		}
+	})()
 	running, err := program.Start(path, c.Args, os.Environ())
 	if err != nil {
 		return 0, err
 	}
-	defer a.interrupts.Set(running.Interrupt)()
+	started.Store(running)
 	if server.Held != nil {
 		defer server.Held.Hold()()
 	}

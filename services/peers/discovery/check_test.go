@@ -105,7 +105,9 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}
 	told := func() int { return strings.Count(log.String(), "a drafter process is not used") }
 	most := min(len(bad), logs.Most) // lines
-	if !testkit.Until(func() bool { return told() >= most && counters.Snapshot()["announcements.refused"] >= int64(3*len(bad)) }) {
+	if !testkit.Until(func() bool {
+		return told() >= most && counters.Snapshot()["announcements.refused"] >= int64(3*len(bad))
+	}) {
 		t.Fatalf("told of %d of %d processes, counted %v:\n%s", told(), len(bad), counters.Snapshot(), log.String())
 	}
 	for end := time.Now().Add(30 * time.Second); ; {
