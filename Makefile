@@ -9,7 +9,7 @@ help: ## list the checks
 build: ## build ./tandem
 	$(GO) build -o tandem ./cmd/tandem
 
-test: ## every change must pass this: go test ./... and a list of what was skipped; 12 minutes on 2 cores where nothing is compiled, then 6
+test: ## every change must pass this: go test ./... and a list of what was skipped; 15 minutes on 2 cores where nothing is compiled
 	@bash -o pipefail -c '$(GO) test -v ./... 2>&1 | test/scripts/skipped'
 
 slow: ## what go test ./... leaves out: other builds of the program, containers, the browser, Jaeger, ARM, CUDA, training
@@ -40,7 +40,7 @@ arm: ## kernels and passes on ARM, cross-compiled, under qemu; as root it instal
 sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a short form
 	./test/scripts/sanitize $(SHORT)
 
-ci: ## a landing: what every change must pass, in 25 minutes on 2 cores
+ci: ## a landing: what every change must pass, in 45 minutes on 2 cores where nothing is compiled
 	./.ci/run
 
 nightly: ## what the landing leaves out: hours
