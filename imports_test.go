@@ -66,7 +66,7 @@ var rooms = map[string][]string{
 	"engine/tensors": {".", "kernels", "kernels/ref", "modelfile"},
 	"engine/guess":   {".", "engine/arch", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
 
-	"schedule": {".", "spec/learn", "engine"},
+	"schedule": {".", "spec/worth", "engine"},
 
 	"drafter":  {".", "spec", "engine", "schedule", "text"},
 	"verifier": {".", "spec", "engine", "schedule", "processes/cache/prefixes"}, // long prefixes are kept in files, as bytes

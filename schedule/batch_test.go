@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // TestBatches: a pass takes as many sessions as a batch has, those that waited longest first; so all get their turn.
@@ -95,7 +95,7 @@ func TestBatchesAreWeighed(t *testing.T) {
 			p.rhythm = c.away
 		}
 		if c.costs == nil {
-			b.costs = learn.NewCosts(nil, learn.DefaultTuning().Costs)
+			b.costs = worth.NewCosts(nil, worth.DefaultCostTuning)
 		}
 		if got := b.batchSize(now); got != c.size {
 			t.Errorf("%s: batches of %d, want %d", name, got, c.size)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
@@ -25,7 +25,7 @@ var flat = []tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 8, Time: 10e6}, {Rows: 64
 
 // model is a model whose passes only take time, given by costs.
 type model struct {
-	costs   *learn.Costs // nil: no time
+	costs   *worth.Costs // nil: no time
 	meets   func(batch []engine.Part) error
 	passes  []int // rows of those that ended well
 	evicted int64

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/schedule/owner"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Model is what passes run on: an *engine.Model.
@@ -64,8 +64,8 @@ type Schedule struct {
 	sessions map[tandem.SessionID]Session // the owner's, as all below
 	line     []Session                    // opened or queued; those that waited longest first
 	spare    []Session                    // with work that nobody waits for; those that waited longest first
-	costs    *learn.Costs                 // of passes by rows
-	pace     *learn.Costs                 // of passes without prompts that somebody waits for, by rows
+	costs    *worth.Costs                 // of passes by rows
+	pace     *worth.Costs                 // of passes without prompts that somebody waits for, by rows
 	latest   [10][2]float64               // of the latest two such passes, by the doublings of their rows: time over the expected
 	beside   float64                      // running mean of the rows in these that belong to other sessions
 	free     time.Time                    // when the last pass ended
@@ -86,8 +86,8 @@ type Schedule struct {
 
 // New returns a schedule. Until Start, passes run only when Step is called.
 func New(cfg Config) *Schedule {
-	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs),
-		pace: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs)}
+	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: worth.NewCosts(cfg.Costs, worth.DefaultCostTuning),
+		pace: worth.NewCosts(cfg.Costs, worth.DefaultCostTuning)}
 	s.owner = owner.New(owner.Work{Step: s.Step, Fault: s.fault, Tick: s.sweep, Every: SweepEvery(cfg.Idle), Last: s.last,
 		Pulse: cfg.Pulse})
 	s.hold = time.AfterFunc(time.Hour, func() { s.owner.Post(func() {}) })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // drafted is a text and what a draft model that knows its own chances says of it: after each place, and after wrong guesses, some
@@ -91,7 +92,7 @@ func measured(n int, points map[int]float64) []time.Duration {
 	for rows, ms := range points {
 		list = append(list, tandem.Cost{Rows: rows, Time: time.Duration(ms * 1e6)})
 	}
-	costs, out := learn.NewCosts(list, learn.DefaultTuning().Costs), []time.Duration(nil)
+	costs, out := worth.NewCosts(list, worth.DefaultCostTuning), []time.Duration(nil)
 	for rows := range n {
 		out = append(out, costs.Time(rows+1))
 	}

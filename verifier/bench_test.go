@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/processes/measure"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -45,7 +45,7 @@ func measureWaits(t *testing.T, sessions int, bounds tandem.Bounds) {
 		t.Fatal(err)
 	}
 	r := newRig(t, rigOptions{sessions: sessions + 1, verifier: verifier.Config{Model: m, Costs: costs}})
-	quiet := learn.NewCosts(quietCosts, learn.DefaultTuning().Costs)
+	quiet := worth.NewCosts(quietCosts, worth.DefaultCostTuning)
 	type figures struct {
 		wall, busy, quiet time.Duration
 		tickets, passes   int64

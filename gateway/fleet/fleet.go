@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const op = "fleet"
@@ -42,7 +42,7 @@ type Gateway interface {
 type Config struct {
 	Gateway   Gateway
 	CloseTime time.Duration    // for a member to forget a session that has moved: 5 s
-	Costs     learn.CostTuning // learn.DefaultTuning
+	Costs     worth.CostTuning // worth.DefaultCostTuning
 	Counters  *tandem.Counters // "sessions.moved", "fleet.<why>"; may be nil
 	Now       func() time.Time // time.Now
 }
@@ -62,7 +62,7 @@ type member struct {
 	known    bool // it has said what it is, since it came up
 	identity tandem.Identity
 	measured []tandem.Cost
-	costs    *learn.Costs // nil: not known
+	costs    *worth.Costs // nil: not known
 	kvTokens int64
 	page     int
 	drafts   []tandem.SelfDraft
@@ -106,8 +106,8 @@ func New(c Config) *Fleet {
 	if c.CloseTime == 0 {
 		c.CloseTime = 5 * time.Second
 	}
-	if c.Costs == (learn.CostTuning{}) {
-		c.Costs = learn.DefaultTuning().Costs
+	if c.Costs == (worth.CostTuning{}) {
+		c.Costs = worth.DefaultCostTuning
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -161,7 +161,7 @@ func (f *Fleet) Is(name string, d tandem.Description) {
 		if m := f.member(name); m != nil {
 			m.known, m.identity, m.kvTokens, m.page, m.drafts = true, d.Identity, d.KVCapacity, d.PageTokens, d.SelfDrafts
 			if m.measured, m.costs = d.Costs, nil; len(d.Costs) > 0 {
-				m.costs = learn.NewCosts(d.Costs, f.cfg.Costs)
+				m.costs = worth.NewCosts(d.Costs, f.cfg.Costs)
 			}
 		}
 		return false

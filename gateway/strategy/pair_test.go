@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // The real pair on two cores with AVX-512 and with AVX2 alone: what passes of target and draft take (docs/measurements/pair-rounds.md).
@@ -32,12 +32,12 @@ func passes(table ...float64) (list []tandem.Cost) {
 func newPairBox(verify, draft []tandem.Cost) *box {
 	b := newBox()
 	b.verify = verify
-	b.verified, b.drafted = learn.NewCosts(verify, learn.DefaultTuning().Costs), learn.NewCosts(draft, learn.DefaultTuning().Costs)
+	b.verified, b.drafted = worth.NewCosts(verify, worth.DefaultCostTuning), worth.NewCosts(draft, worth.DefaultCostTuning)
 	return b
 }
 
 // prefill returns how long a model reads a prompt, in passes of 64 rows.
-func prefill(c *learn.Costs, tokens int) time.Duration {
+func prefill(c *worth.Costs, tokens int) time.Duration {
 	return time.Duration(tokens/64)*c.Time(64) + c.Time(max(tokens%64, 1))
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // box is what passes and messages cost in a replay: one table, so that the machine on which the test runs does not count.
@@ -22,8 +22,8 @@ type box struct {
 	plain, hop time.Duration // the rest of a plain round, of a drafted one
 	merged     time.Duration // and what several drafters add
 	dear       time.Duration // a pass of the dear drafter
-	verified   *learn.Costs  // of verify
-	drafted    *learn.Costs  // of the draft model's passes; nil: as row and pass say
+	verified   *worth.Costs  // of verify
+	drafted    *worth.Costs  // of the draft model's passes; nil: as row and pass say
 }
 
 // Two machines with two cores, 0.97 b Q8_0 (bench decode --context 256) and the shipped drafts.
@@ -40,7 +40,7 @@ func newBox(ms ...float64) *box {
 	for i, rows := range []int{1, 2, 4, 8, 12, 16, 32, 64}[:len(ms)] {
 		b.verify = append(b.verify, tandem.Cost{Rows: rows, Time: time.Duration(ms[i] * 1e6)})
 	}
-	b.verified = learn.NewCosts(b.verify, learn.DefaultTuning().Costs)
+	b.verified = worth.NewCosts(b.verify, worth.DefaultCostTuning)
 	return b
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // mostNames is how many drafters' names are remembered, those that are gone included.
@@ -31,7 +32,7 @@ type common struct {
 	rules Rules
 
 	mu      sync.Mutex
-	costs   map[string]*learn.Costs // by verifier; of one that is not known under ""
+	costs   map[string]*worth.Costs // by verifier; of one that is not known under ""
 	planner *learn.Planner
 	weights *learn.Weights
 	lengths *learn.Length
@@ -50,7 +51,7 @@ type common struct {
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	t := &r.Tuning
-	l := &common{rules: r, costs: map[string]*learn.Costs{"": learn.NewCosts(nil, t.Costs)},
+	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil, t.Costs)},
 		planner: learn.NewPlanner(r.Planner, t.Planner, nil),
 		weights: learn.NewWeights(r.Weights, t.Compare),
 		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*learn.Calibration{},
@@ -69,13 +70,13 @@ func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.costs) > mostVerifiers { // most of them are long gone
-		l.costs = map[string]*learn.Costs{"": l.costs[""]}
+		l.costs = map[string]*worth.Costs{"": l.costs[""]}
 	}
-	l.costs[verifier] = learn.NewCosts(costs, l.rules.Tuning.Costs)
+	l.costs[verifier] = worth.NewCosts(costs, l.rules.Tuning.Costs)
 }
 
 // passes returns what passes of the session's verifier cost. l.mu must be held.
-func (l *Shared) passes() *learn.Costs {
+func (l *Shared) passes() *worth.Costs {
 	if l.verifier != nil {
 		if c := l.costs[*l.verifier]; c != nil {
 			return c

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // The rules by which a Length changes.
@@ -125,7 +126,7 @@ func (l *Length) Now() int { return l.now }
 
 // Record takes a verified chain and the costs of passes. Meaningless values are ignored. A pass is judged when all
 // chains of its batch have been recorded, or else with the first chain of another pass.
-func (l *Length) Record(c Chain, costs *Costs) {
+func (l *Length) Record(c Chain, costs *worth.Costs) {
 	if c.Length < 1 || c.Length > l.rule.Most || c.Right < 0 || c.Right > c.Length || c.Busy <= 0 || c.Nodes <= c.Right {
 		return
 	}
@@ -166,7 +167,7 @@ func (l *Length) learn(c Chain) {
 }
 
 // judge ends the current pass and decides if it is time.
-func (l *Length) judge(costs *Costs) {
+func (l *Length) judge(costs *worth.Costs) {
 	p := l.pass
 	l.pass = lengthPass{sessions: p.sessions[:0]}
 	gain := l.t.Load
@@ -200,7 +201,7 @@ func (l *Length) Explain() string {
 }
 
 // decide changes the length by the slope of the cost.
-func (l *Length) decide(costs *Costs) {
+func (l *Length) decide(costs *worth.Costs) {
 	next := l.now
 	if l.rule.Rule == LengthPaper {
 		l.slopeWas = l.overTime()
@@ -232,7 +233,7 @@ func (l *Length) overTime() float64 {
 
 // overLengths fits a line through t_V(s)/τ(s), weighted by chains, over the lengths near the one in use, and returns its
 // slope: by how many seconds the cost of a token grows with the length. It is 0 if there is only one length.
-func (l *Length) overLengths(costs *Costs) float64 {
+func (l *Length) overLengths(costs *worth.Costs) float64 {
 	tau, right := make([]float64, l.rule.Most+1), 1.0
 	tau[0] = 1
 	for k := 1; k <= l.rule.Most; k++ {

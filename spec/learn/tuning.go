@@ -1,13 +1,17 @@
 package learn
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/spec/worth"
+)
 
 // Tuning holds every number of the planner, and of what is learned beside it, that was tuned by hand. Unless a field says otherwise, its
 // value was chosen by replaying rounds (the tests of gateway/strategy) and by runs of "tandem bench system" with the shipped models, and
 // no formula stands behind it. Numbers of papers are not here: see PlannerRule, LengthRule, WeightRule and strategy.Rules.
 type Tuning struct {
 	Planner     PlannerTuning
-	Costs       CostTuning
+	Costs       worth.CostTuning
 	Calibration CalibrationTuning
 	Length      LengthTuning
 	Alpha       AlphaTuning
@@ -35,19 +39,6 @@ type PlannerTuning struct {
 	Low        float64 // least scale of all arms
 	High       float64 // largest one
 	TextFade   float64 // factor on a round's weight in the judgement of the text with each later round
-}
-
-// CostTuning is that of Costs and Spread.
-type CostTuning struct {
-	Gain float64 // weight of a new observation in the running ratios of observed to predicted time
-	// Trust is how many observations of a region make its own ratio count as much as that of all: few, because measurements from a busy
-	// start should be forgotten soon.
-	Trust       float64
-	Fade        float64 // factor on the weight of a point's own ratio with each later observation at any point
-	Outlier     float64 // factor by which one observation may differ from the expected time: a stalled pass is not a new cost
-	MostExperts float64 // largest share of a measured pass that experts cost
-	SpreadGain  float64 // weight of a new pass in the running means of a Spread
-	SpreadTrust float64 // passes that the measurement at the start counts for in a Spread: few, because its tokens are no text
 }
 
 // CalibrationTuning is Calibration's.
@@ -113,7 +104,7 @@ func DefaultTuning() Tuning {
 	return Tuning{
 		Planner: PlannerTuning{Guess: 1, Prior: 3, Least: 0.5, Stale: 40, Start: 1, Save: 3, Young: 6, AheadProbe: 3, Own: 60, Common: 5,
 			Low: 0.5, High: 3, TextFade: 0.95},
-		Costs:       CostTuning{Gain: 0.1, Trust: 1, Fade: 0.98, Outlier: 2, MostExperts: 0.95, SpreadGain: 0.05, SpreadTrust: 2},
+		Costs:       worth.DefaultCostTuning,
 		Calibration: CalibrationTuning{Prior: 8, Shift: 1, Slope: 4, Forget: 0.99},
 		Length:      LengthTuning{Fade: 0.995, Near: 2, Load: 1.0 / 8},
 		Alpha:       AlphaTuning{Least: 1e-6, Most: 0.99, Range: 10},

@@ -1,4 +1,4 @@
-package learn
+package worth
 
 import (
 	"cmp"
@@ -8,6 +8,22 @@ import (
 
 	"github.com/tandem-llm/tandem"
 )
+
+// CostTuning holds the numbers of Costs and Spread that were tuned by hand.
+type CostTuning struct {
+	Gain float64 // weight of a new observation in the running ratios of observed to predicted time
+	// Trust is how many observations of a region make its own ratio count as much as that of all: few, because measurements from a busy
+	// start should be forgotten soon.
+	Trust       float64
+	Fade        float64 // factor on the weight of a point's own ratio with each later observation at any point
+	Outlier     float64 // factor by which one observation may differ from the expected time: a stalled pass is not a new cost
+	MostExperts float64 // largest share of a measured pass that experts cost
+	SpreadGain  float64 // weight of a new pass in the running means of a Spread
+	SpreadTrust float64 // passes that the measurement at the start counts for in a Spread: few, because its tokens are no text
+}
+
+// DefaultCostTuning holds the numbers in use.
+var DefaultCostTuning = CostTuning{Gain: 0.1, Trust: 1, Fade: 0.98, Outlier: 2, MostExperts: 0.95, SpreadGain: 0.05, SpreadTrust: 2}
 
 // Costs is T_V(W), the time of a target pass by its rows: measured at start, corrected by the times of passes
 // while it serves. Not safe for concurrent use.
