@@ -77,7 +77,6 @@ type Plan struct {
 	Verify []time.Duration // Verify[w-1]: time of a target pass in which this tree has w rows; nil: no plan
 	Round  time.Duration   // the rest of a round, without drafting
 	Others float64         // tokens that other sessions gain from the same pass
-	Rate   float64         // tokens per second that a further pass of a draft model must bring, as rounds do without it; 0: unknown
 	// Accept is the probability that a node is accepted once its parent is, by the AcceptBin of what the drafter says of it, never rising;
 	// nil: as the drafter says. The chance of a node is the product along its path.
 	Accept []float32

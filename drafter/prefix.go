@@ -122,8 +122,6 @@ func checkProposal(p tandem.Proposal) error {
 		return tandem.Errorf(op, tandem.Invalid, "plan with %v for the rest of a round: want 0 or more", plan.Round)
 	case !(plan.Others >= 0 && plan.Others <= math.MaxInt32):
 		return tandem.Errorf(op, tandem.Invalid, "plan with %v tokens of other sessions: want 0 or more", plan.Others)
-	case !(plan.Rate >= 0 && plan.Rate <= math.MaxFloat32):
-		return tandem.Errorf(op, tandem.Invalid, "plan with %v tokens per second: want 0 or more", plan.Rate)
 	case len(plan.Accept) > 0 && len(plan.Accept) != tandem.AcceptBins():
 		return tandem.Errorf(op, tandem.Invalid, "plan with %d bins of acceptance: want %d or none", len(plan.Accept), tandem.AcceptBins())
 	}

@@ -117,7 +117,7 @@ func TestReport(t *testing.T) {
 			"length: 4 tokens, 0 of 8 records; weights fake 1.00, b 1.00", []string{"fake", "b"},
 			"draft fake 10.0-13.0 draft b 10.0-13.1 pool 13.1-14.1 verify 14.1-19.1"},
 		{"planner", tandem.Request{Bounds: tree, Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Drafters: []string{"fake"}}, nil,
-			0, "fake", "learning: fake: never tried, perhaps ",
+			0, "fake", "best: fake: 1+1.000±2.00 tokens in ",
 			[]string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

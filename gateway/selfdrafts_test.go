@@ -232,11 +232,11 @@ func TestDrafterAloneBringsGuesses(t *testing.T) {
 		w.quiet, w.selfDrafts = true, bothSelfDrafts[:1]
 		w.knows["drafter"] = 0.95 // better than medusa, so that it is asked alone most of the time
 		r := tandem.Request{Prompt: "alone", MaxTokens: 400, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},
-			Strategy: tandem.StrategyPlanner, Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
+			Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
 		_, _, counts := guessed(t, w, w.config(), r, nil)
 		alone, taken := w.counts["ticket that asks medusa"], counts["guesses.taken"]
-		if alone < 10 || taken < int64(alone) {
-			t.Errorf("%d tickets of the drafter asked medusa, %d guesses were taken: want 10 or more, and a guess of each", alone, taken)
+		if alone < 2 || taken < int64(alone) {
+			t.Errorf("%d tickets of the drafter asked medusa, %d guesses were taken: want 2 or more, and a guess of each", alone, taken)
 		}
 	})
 }

@@ -181,7 +181,7 @@ func (s *session) propose(ctx context.Context, t *turn) time.Duration {
 		if later > 0 && len(calls) == 0 {
 			if s.strategy.Wanted(t.Outcome(0, false, 0).Drafts) {
 				ask(len(t.asks)-later, len(t.asks))
-			} else if a = t.Skip(later); a.Do == round.Merge {
+			} else if t.Choice, a = t.Without, t.Skip(later); a.Do == round.Merge {
 				break
 			}
 			later = 0

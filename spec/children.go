@@ -97,12 +97,11 @@ func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func
 	leaves = leaves[max(len(leaves)-n, 0):]
 	slices.SortFunc(chances, func(a, b float64) int { return cmp.Compare(b, a) })
 	_, most := best(chances, p, drafted)
-	now := gain(chances, p, drafted)
 	for k, leaf := range leaves {
 		for _, share := range c.expect(own(d.Tree, leaf)) {
 			chances = insert(chances, reach[leaf]*share)
 		}
-		if _, rate := best(chances, p, drafted+pass(k+1)); rate > most && gain(chances, p, drafted+pass(k+1)) > now {
+		if _, rate := best(chances, p, drafted+pass(k+1)); rate > most {
 			rows, most = k+1, rate
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
@@ -143,7 +142,7 @@ func (c pair) fixedTree(d *drafted, depth, width int) float64 {
 
 // grown returns the tokens a second of trees that grow by plans whose chances are learned, and the drafting of a round.
 func (c pair) grown(d *drafted, bounds tandem.Bounds) (rate float64, spent time.Duration) {
-	chances, children := learn.NewCalibration(learn.DefaultTuning().Calibration), NewChildren(nil)
+	chances, children := worth.NewCalibration(), NewChildren(nil)
 	pass := func(rows int) time.Duration { return c.draft[rows-1] }
 	rounds := 0
 	rate = c.rounds(d, func(at int) (tandem.Tree, time.Duration) {

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -75,18 +74,15 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 	return w, rate
 }
 
-// gain returns the most that a round is worth, in tokens: those expected less what p.Rate brings in its time. What p.Others gain is left
-// out: it is the same for all drafts of a round.
-func gain(chances []float64, p tandem.Plan, draft time.Duration) (most float64) {
-	tokens := 1.0
-	most = math.Inf(-1)
-	for i := range min(len(chances)+1, len(p.Verify)) {
-		if i > 0 {
-			tokens += chances[i-1]
-		}
-		most = max(most, tokens-p.Rate*(draft+p.Round+p.Verify[i]).Seconds())
+// Best returns the chances of the nodes of a tree, root excluded, that Cut keeps, likeliest first.
+func Best(t tandem.Tree, p tandem.Plan) []float64 {
+	if t.Len() < 2 {
+		return nil
 	}
-	return most
+	reach := newChances(p.Accept).along(t.Bare())[1:]
+	slices.SortFunc(reach, func(a, b float64) int { return cmp.Compare(b, a) })
+	w, _ := best(reach, p, 0)
+	return reach[:max(w-1, 0)]
 }
 
 // chances is an Accept table in which no bin is likelier than one before it.

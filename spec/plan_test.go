@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 func TestCutByTheBook(t *testing.T) {
@@ -103,8 +103,6 @@ func TestRows(t *testing.T) {
 	}
 	long := plan // a round that already took long
 	long.Round = 100 * time.Millisecond
-	worth := long // where a pass must bring at least 100 tokens a second
-	worth.Rate = 100
 	flat := tandem.Plan{Verify: slices.Repeat([]time.Duration{40 * time.Millisecond}, 16)}
 	sure, poor := chainOf(-0.1, 1, 2, 3), chainOf(-3, 1, 2)
 	wide := tandem.Tree{Tokens: []tandem.Token{0, 1, 2, 3, 4}, Parents: []int32{-1, 0, 0, 0, 0},
@@ -125,8 +123,6 @@ func TestRows(t *testing.T) {
 		{"a sure chain goes on", sure, plan, linear(0, ms/2), 1, 1},
 		{"not at any price", sure, plan, linear(0, 30*ms), 1, 0},
 		{"a long round goes on while a pass brings more than the round", sure, long, linear(0, 12*ms), 1, 1},
-		{"but not if others bring more", sure, worth, linear(0, 12*ms), 1, 0},
-		{"and if they do not, it does", sure, worth, linear(0, 2*ms), 1, 1},
 		{"a poor one ends", poor, plan, linear(0, ms), 1, 0},
 		{"nothing to run", sure, plan, linear(0, 0), 0, 0},
 		{"no plan", poor, tandem.Plan{}, linear(0, time.Second), 2, 2},
@@ -185,7 +181,7 @@ func wide(n int) tandem.Tree {
 }
 
 func widePlan() tandem.Plan {
-	p := tandem.Plan{Accept: learn.NewCalibration(learn.DefaultTuning().Calibration).Accept()}
+	p := tandem.Plan{Accept: worth.NewCalibration().Accept()}
 	for w := range 64 {
 		p.Verify = append(p.Verify, time.Duration(40+w)*time.Millisecond)
 	}

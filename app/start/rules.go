@@ -1,7 +1,6 @@
 package start
 
 import (
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/processes/settings/config"
@@ -10,18 +9,13 @@ import (
 
 // Rules returns the rules that the settings describe. Errors: Invalid, naming the flag or the drafter.
 func Rules(f settings.Strategies) (gateway.Rules, error) {
-	r := gateway.Rules{Alpha: f.Alpha, Branch: f.Branch, Planner: learn.DefaultPlannerRule,
+	r := gateway.Rules{Alpha: f.Alpha, Branch: f.Branch, Explore: f.Explore,
 		Length: learn.LengthRule{Rule: f.LengthRule, Start: f.LengthStart, Most: f.LengthMax, Punish: f.LengthPunish,
 			Reward: f.LengthReward, Records: f.DecisionThreshold},
 		Weights: learn.WeightRule{Window: f.AcceptanceWindow, RewardAbove: f.RewardThreshold, Reward: f.Reward,
 			PunishBelow: f.PunishThreshold, Punish: f.Punish, Least: f.WeightLeast}}
-	r.Planner.Hysteresis, r.Planner.ProbeFirst, r.Planner.ProbeMost = f.Hysteresis, f.ProbeFirst, f.ProbeMax
 	if err := settings.Check(&f); err != nil {
 		return r, err
-	}
-	if f.ProbeMax < f.ProbeFirst {
-		return r, tandem.Errorf("", tandem.Invalid,
-			"--probe-first is %d and --probe-max %d: want 1 or more, the first not above the second", f.ProbeFirst, f.ProbeMax)
 	}
 	if err := r.Length.Validate(); err != nil {
 		return r, err

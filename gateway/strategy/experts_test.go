@@ -53,7 +53,7 @@ func TestTreesShrinkWhereExpertsAreDear(t *testing.T) {
 			e := tandem.CountExperts(added)
 			l.Verified(tandem.Verdict{Rows: rows, Nodes: rows, Experts: e, Busy: took(rows, e.All()), Tokens: []tandem.Token{1}}, false)
 		}
-		verify, _ := l.curve(32, 0, 1)
+		verify, _ := l.curve(32, 0)
 		plan := tandem.Plan{Verify: verify, Round: time.Millisecond}
 		_, kept := spec.Cut(tree, plan, 0)
 		sizes[name] = len(kept)

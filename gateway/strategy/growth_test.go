@@ -7,12 +7,12 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // asked replays a text in rounds that all ask one drafter for a tree of at most these bounds, which grows by the costs and by what was
 // learned, and returns what it came to. Without costs the tree is as large as its bounds.
-func (b *box) asked(r *recorded, name string, bounds tandem.Bounds, verify []time.Duration, chances *learn.Calibration) (sum tally) {
+func (b *box) asked(r *recorded, name string, bounds tandem.Bounds, verify []time.Duration, chances *worth.Calibration) (sum tally) {
 	d := r.drafter(name, b)
 	for at := 0; at < len(r.text); {
 		p := tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Temper: spec.DraftTemper(r.temperature)}
@@ -41,10 +41,10 @@ func TestGrowthOnTheRealPair(t *testing.T) {
 		}
 		for _, kind := range []string{"code", "edit"} {
 			run := func(bounds tandem.Bounds, verify []time.Duration) (sum tally) {
-				shared := learn.NewCalibration(learn.DefaultTuning().Calibration)
+				shared := worth.NewCalibration()
 				for _, r := range texts {
 					if r.class == kind {
-						own := shared.Inherit(learn.DefaultTuning().Choice.Inherited)
+						own := shared.Inherit(worth.Tuned.Begin)
 						sum.add(b.asked(r, pairDraft, bounds, verify, own))
 					}
 				}
@@ -80,7 +80,6 @@ func TestLookupIsTrusted(t *testing.T) {
 		b     *box
 		where string
 	}
-	tuning := learn.DefaultTuning()
 	for _, x := range []set{
 		{readRecording(t, pairRecording), pairWide, "real pair"},
 		{readRecording(t, recording), zen4, "shipped models"},
@@ -96,11 +95,11 @@ func TestLookupIsTrusted(t *testing.T) {
 		for class, texts := range by {
 			run := func(bounds tandem.Bounds, verify []time.Duration, before []*recorded) (sum tally) {
 				for _, r := range texts {
-					shared := learn.NewCalibration(tuning.Calibration)
+					shared := worth.NewCalibration()
 					for _, old := range before {
 						x.b.asked(old, lookup, bounds, verify, shared)
 					}
-					sum.add(x.b.asked(r, lookup, bounds, verify, shared.Inherit(tuning.Choice.Inherited)))
+					sum.add(x.b.asked(r, lookup, bounds, verify, shared.Inherit(worth.Tuned.Begin)))
 				}
 				return sum
 			}

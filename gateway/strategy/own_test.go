@@ -11,12 +11,11 @@ import (
 // wayRound plays a round of a planner for a session whose target guesses by itself: pass is the time of a pass, heads that of a guess, and
 // hits how many of its tokens are right.
 type wayRound struct {
-	p        *planner
-	base     tandem.Position
-	guessed  bool // a guess came with the last verdict
-	asked    int
-	used     int
-	explored time.Duration // time of guesses that no round used
+	p       *planner
+	base    tandem.Position
+	guessed bool // a guess came with the last verdict
+	asked   int
+	used    int
 }
 
 func (w *wayRound) play(pass, heads time.Duration, hits int) {
@@ -58,9 +57,6 @@ func (w *wayRound) play(pass, heads time.Duration, hits int) {
 	}
 	if w.guessed = len(asks) > 0; w.guessed {
 		w.asked++
-		if !uses {
-			w.explored += heads
-		}
 	}
 	w.p.Learn(o)
 }
@@ -91,8 +87,8 @@ func TestPlannerAsksForGuesses(t *testing.T) {
 	for range rounds {
 		w.play(40*time.Millisecond, 4*time.Millisecond, 0)
 	}
-	if w.explored > rounds*40*time.Millisecond*3/100 || w.used > rounds/20 {
-		t.Errorf("bad guesses: asked %d times, used %d times in %d rounds; %v for nothing", w.asked, w.used, rounds, w.explored)
+	if took := time.Duration(w.asked) * 4 * time.Millisecond; took > rounds*40*time.Millisecond*3/100 {
+		t.Errorf("bad guesses: asked %d times in %d rounds; %v for nothing", w.asked, rounds, took)
 	}
 	used := w.used
 	for range 200 {

@@ -31,7 +31,7 @@ func passes(table ...float64) (list []tandem.Cost) {
 
 func newPairBox(verify, draft []tandem.Cost) *box {
 	b := newBox()
-	b.verify = verify
+	b.verify, b.announced = verify, draft
 	b.verified, b.drafted = worth.NewCosts(verify, worth.DefaultCostTuning), worth.NewCosts(draft, worth.DefaultCostTuning)
 	return b
 }
@@ -80,6 +80,7 @@ func (w pairWay) run(t testing.TB, b *box, texts []*recorded) (list []tally) {
 			}
 			shared = NewShared(rules)
 			shared.Measured("", b.verify)
+			shared.PassCosts(pairDraft, b.announced)
 		}
 		req := w.request
 		req.Sampling.Temperature = r.temperature

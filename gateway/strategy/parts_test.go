@@ -1,12 +1,13 @@
 package strategy
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // newTestShared returns what a gateway whose passes take 40 ms knows of three drafters: cheap, and dear ones whose passes take 8 ms.
@@ -18,20 +19,18 @@ func newTestShared(t *testing.T) *Shared {
 	l := NewShared(rules)
 	l.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 64, Time: 80e6}})
 	for name, pass := range map[string]time.Duration{"cheap": 200e3, "dear": 8e6, "good": 8e6} {
-		*l.parts.drafter(name) = drafting{pass: pass, draft: 2 * pass, model: true}
+		*l.parts.Drafter(name) = worth.Drafter{Pass: pass, Model: true, Asked: true}
 	}
-	l.round = 50 * time.Millisecond
 	return l
 }
 
 // seen has sessions find that rounds of that drafter bring so many tokens.
 func (l *Shared) seen(drafter string, tokens float64) {
-	p := learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, nil)
+	y := worth.Yields{}
 	for i := range 100 {
-		x := learn.Shape{Accepted: float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1, Draft: 2, Rows: 3, Depth: 2}
-		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, x, false)
+		y.Observe(drafter, worth.Yield{Accepted: float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1, Passes: 2, Rows: 3})
 	}
-	p.Merge(l.planner)
+	y.HandOn(l.yields)
 }
 
 // opens returns what a new session decides about a drafter.
@@ -84,8 +83,7 @@ func TestOpens(t *testing.T) {
 			l.running, open, settled)
 	}
 	p.during, p.rows, p.tickets = 1, 0, 0
-	p.choices.Beside(0)
-	p.hindsights.base += 30
+	p.text.base += 30
 	if open, settled := p.Opens("dear", among); !open || !settled {
 		t.Errorf("30 tokens have shown that nobody runs beside the session: opened %v, settled %v", open, settled)
 	}
@@ -124,7 +122,7 @@ func TestOpensLate(t *testing.T) {
 	} {
 		l := newTestShared(t)
 		l.PassCosts("new", tc.costs)
-		l.output = tc.expects
+		l.output = cmp.Or(tc.expects, worth.Tuned.Answer)
 		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
 		if open, settled := p.Opens("new", []string{"new"}); open != tc.open || settled != tc.settled {
 			t.Errorf("%s: opened %v, settled %v: want %v, %v", tc.name, open, settled, tc.open, tc.settled)
@@ -140,7 +138,7 @@ func TestOpensLate(t *testing.T) {
 	p := newPlanner(l, tandem.VoteTree, true, true, 2000, 4000)
 	opened := 0
 	for done := 0; done < 4000 && opened == 0; done += 10 {
-		p.during, p.hindsights.base = 1, tandem.Position(done)
+		p.during, p.text.base = 1, tandem.Position(done)
 		open, settled := p.Opens("new", []string{"new"})
 		if settled {
 			opened = done
@@ -161,15 +159,15 @@ func TestPassCosts(t *testing.T) {
 	l.PassCosts("new", []tandem.Cost{{Rows: 64, Time: 160e6}, {Rows: 1, Time: 10e6}})
 	for range 2 {
 		p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
-		if of := p.parts.drafter("new"); of.pass != 10*time.Millisecond || !of.model || of.draft != 0 || p.reading("new") != 0.0025 {
+		if of := p.parts.Drafter("new"); of.Pass != 10*time.Millisecond || !of.Model || of.Asked || p.reading("new") != 0.0025 {
 			t.Errorf("%+v, %v s a token: want passes of 10 ms, 2.5 ms a token", of, p.reading("new"))
 		}
 		l.PassCosts("new", nil) // its successor is of an earlier version
 	}
-	l.parts.drafter("new").pass = 20 * time.Millisecond // rounds
+	l.parts.Drafter("new").Pass, l.parts.Drafter("new").Asked = 20*time.Millisecond, true // rounds
 	l.PassCosts("new", []tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 64, Time: 128e6}})
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
-	if of := p.parts.drafter("new"); of.pass != 20*time.Millisecond || p.reading("new") != 0.004 {
+	if of := p.parts.Drafter("new"); of.Pass != 20*time.Millisecond || p.reading("new") != 0.004 {
 		t.Errorf("%+v, %v s a token: want passes of 20 ms, 4 ms a token", of, p.reading("new"))
 	}
 	if got, want := p.reading("dear"), 0.008*2/64; got != want { // the target takes twice as long for 64 rows
@@ -180,42 +178,43 @@ func TestPassCosts(t *testing.T) {
 // TestPriceByParts: a way takes what its parts take, whatever its rounds were like as a whole.
 func TestPriceByParts(t *testing.T) {
 	l := newTestShared(t)
-	l.parts.plain, l.parts.drafted = time.Millisecond, 2*time.Millisecond
+	l.parts.Plain, l.parts.Drafted = time.Millisecond, 2*time.Millisecond
 	l.seen("dear", 2.5)
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
-	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
-	way := func(ahead bool, drafters ...string) float64 {
-		a := p.ask(nil, drafters)
-		a.Ahead = ahead
-		p.price(&a)
-		return ms(a.Time)
+	way := func(ahead bool) float64 {
+		w := worth.Way{Set: "dear", Drafters: []string{"dear"}, Ahead: ahead, Expected: p.yields.Of("dear")}
+		p.price(&w)
+		return 1000 * w.Seconds()
 	}
-	pass3, read := ms(l.pass(3)), ms(p.reads("dear", 2, 1)) // it reads the two tokens of each round
-	plain := learn.Arm{Name: Plain}
-	p.price(&plain)
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	dear := p.parts.Drafter("dear")
+	pass3, read := ms(l.pass(3)), ms(dear.Time(2, l.pass)-dear.Time(1, l.pass)) // it reads the two tokens of each round
+	plain, _, _ := p.ways(nil, tandem.DefaultBounds(tandem.StrategyPlanner))
 	for _, tc := range []struct {
 		name      string
 		got, want float64
 	}{
-		{"plain", ms(plain.Time), 41},
-		{"in turn", way(false, "dear"), 2 + 16 + read + pass3},
-		{"ahead, not tried yet: no gain", way(true, "dear"), 2 + 8 + pass3 + 8 + read},
+		{"plain", 1000 * plain.Seconds(), 41},
+		{"in turn", way(false), 2 + 16 + read + pass3},
+		{"ahead, not tried yet: no gain", way(true), 2 + 16 + read + pass3},
 	} {
 		if diff := tc.got - tc.want; diff > 0.1 || diff < -0.1 {
 			t.Errorf("%s: %.2f ms, want %.2f", tc.name, tc.got, tc.want)
 		}
 	}
-	*p.parts.beside("dear") = aheadCost{left: 0.25, slow: 1.25}
-	if got, want := way(true, "dear"), 2+4+1.25*pass3; got < want-0.1 || got > want+0.1 {
+	*p.parts.Ahead("dear") = worth.Ahead{Left: 0.25, Slow: 1.25}
+	if got, want := way(true), 2+0.25*(16+read)+1.25*pass3; got < want-0.1 || got > want+0.1 {
 		t.Errorf("ahead: %.2f ms, want %.2f", got, want)
 	}
-	before := way(false, "dear")
-	p.hindsights.hear("dear", 100, tandem.Hindsight{}, 0)
-	p.hindsights.committed(160, 0)
-	if a := p.ask(nil, []string{"dear"}); true {
-		if p.price(&a); a.Once < 5*time.Millisecond || ms(a.Time) <= before || ms(a.Time) > before+2 {
-			t.Errorf("60 tokens behind: %v once, %.2f ms after %.2f", a.Once, ms(a.Time), before)
-		}
+	before := way(false)
+	p.Hear("dear", 100, tandem.Hindsight{}, 0)
+	p.text.base = 160
+	if now := way(false); now <= before || now > before+2 {
+		t.Errorf("60 tokens behind: %.2f ms after %.2f", now, before)
+	}
+	p.text.runs = 1 // the free drafters take over in every other round
+	if now := way(false); now < before+5 {
+		t.Errorf("60 tokens behind, for one round: %.2f ms after %.2f", now, before)
 	}
 }
 
@@ -223,19 +222,19 @@ func TestPriceByParts(t *testing.T) {
 func TestMeasure(t *testing.T) {
 	mean := time.Duration(0)
 	for range 10 {
-		measure(&mean, 10*time.Millisecond)
+		worth.Measure(&mean, 10*time.Millisecond)
 	}
-	measure(&mean, time.Second)
+	worth.Measure(&mean, time.Second)
 	if mean > 13*time.Millisecond {
 		t.Errorf("after one stall the mean is %v", mean)
 	}
 	for range 50 {
-		measure(&mean, time.Second)
+		worth.Measure(&mean, time.Second)
 	}
 	if mean < 500*time.Millisecond {
 		t.Errorf("after many slow ones the mean is %v", mean)
 	}
-	measure(&mean, 10*time.Millisecond)
+	worth.Measure(&mean, 10*time.Millisecond)
 	if mean != 10*time.Millisecond {
 		t.Errorf("after a quick one the mean is %v", mean)
 	}
@@ -248,15 +247,15 @@ func TestFirstDraftIsLeftOut(t *testing.T) {
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
 	for i, busy := range []time.Duration{900 * time.Millisecond, 16 * time.Millisecond, 16 * time.Millisecond} {
 		p.Decide([]string{"dear"}, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
-		p.arm = p.ask(nil, []string{"dear"})
+		p.way = worth.Way{Set: "dear", Drafters: []string{"dear"}}
 		tree := tandem.Tree{Tokens: []tandem.Token{1, 2}, Parents: []int32{-1, 0}, LogProbs: []float32{0, -0.1}}
 		p.Learn(&Outcome{Drafts: []Draft{{Drafter: "dear", Got: tandem.Proposed{Nodes: 2, Depth: 1, Busy: busy, Passes: 2, Tree: tree}}},
 			Tree: tree, Judged: true, Tokens: 2, Wall: busy + 41*time.Millisecond, Rest: time.Millisecond,
 			Verdict: tandem.Verdict{Base: tandem.Position(10 + i), Nodes: 2, Rows: 2, Batch: 1, Tokens: []tandem.Token{2, 3}, Busy: 40e6}})
 	}
-	for name, x := range map[string]*parts{"session": p.parts, "later ones": l.parts} {
-		if d := x.drafter("dear"); d.pass > 9*time.Millisecond || d.draft > 17*time.Millisecond {
-			t.Errorf("%s: a pass takes %v, a draft %v", name, d.pass, d.draft)
+	for name, x := range map[string]*worth.Parts{"session": p.parts, "later ones": l.parts} {
+		if d := x.Drafter("dear"); d.Pass > 9*time.Millisecond {
+			t.Errorf("%s: a pass takes %v", name, d.Pass)
 		}
 	}
 }
@@ -264,7 +263,7 @@ func TestFirstDraftIsLeftOut(t *testing.T) {
 // TestWanted: a slow drafter is not asked where a draft is there that promises more.
 func TestWanted(t *testing.T) {
 	l := newTestShared(t)
-	*l.parts.drafter("lookup") = drafting{draft: 30e3, free: true}
+	*l.parts.Drafter("lookup") = worth.Drafter{Pass: 30e3, Asked: true}
 	l.seen("dear", 2.2)
 	l.seen("lookup", 0.5)
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
@@ -290,30 +289,26 @@ func TestWanted(t *testing.T) {
 }
 
 // TestVotesWithoutTheDear: what several cheap drafters bring together is a way to spend a round, beside that of all; with those that cost
-// about the same there is one vote, and the target's own ways may be missing in each.
+// about the same there is one vote.
 func TestVotesWithoutTheDear(t *testing.T) {
-	p := newPlanner(newTestShared(t), tandem.VoteTree, true, true, 0, 0)
-	p.round = 50 * time.Millisecond
-	for d, draft := range map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6, tandem.Medusa: 2e6, "lookup": 30e3} {
-		p.parts.drafter(d).draft = draft
+	p := newPlanner(newTestShared(t), tandem.VoteTree, true, false, 0, 0)
+	for d, pass := range map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6} {
+		*p.parts.Drafter(d) = worth.Drafter{Pass: pass, Model: true, Asked: true}
 	}
+	*p.parts.Drafter("lookup") = worth.Drafter{Pass: 30e3, Asked: true}
 	for _, tc := range []struct{ ready, want []string }{
-		{[]string{"a", "b", "lookup"}, []string{"vote of a, b, lookup"}},
-		{[]string{"a", "b", "dear", "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, dear, lookup"}},
-		{[]string{"a", "b", "dear", tandem.Medusa, "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, lookup, medusa",
-			"vote of a, b, dear, lookup", "vote of a, b, dear, lookup, medusa"}},
+		{[]string{"a", "b", "lookup"}, []string{"a", "b", "a, b"}},
+		{[]string{"a", "b", "dear", "lookup", tandem.Medusa}, []string{"a", "b", "dear", "a, b", "a, b, dear"}},
 	} {
 		var got []string
-		free, dear := p.prices(tc.ready)
-		for _, a := range p.together(free, dear) {
-			got = append(got, a.Name)
-			p.price(&a)
-			if slices.Contains(a.Drafters, "dear") != (a.Time >= p.shared.pass(1)+40*time.Millisecond) {
-				t.Errorf("%s takes %v", a.Name, a.Time)
+		_, _, models := p.ways(tc.ready, tandem.DefaultBounds(tandem.StrategyPlanner))
+		for _, w := range models {
+			if got = append(got, w.Name); slices.Contains(w.Drafters, "dear") != (w.Seconds() >= 0.08) {
+				t.Errorf("%s takes %v s", w.Name, w.Seconds())
 			}
 		}
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("of %v: %q, want %q", tc.ready, got, tc.want)
+		if !slices.Equal(got, tc.want) || slices.Contains(p.free, tandem.Medusa) != slices.Contains(tc.ready, tandem.Medusa) {
+			t.Errorf("of %v: %q, free %q: want %q", tc.ready, got, p.free, tc.want)
 		}
 	}
 }
@@ -324,12 +319,15 @@ func TestPromptRows(t *testing.T) {
 	l := newTestShared(t)
 	l.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
-	p.round, l.tokens = 50*time.Millisecond, 2
+	p.tokens, p.during = 40, 1 // a token in 25 ms
+	p.parts.Drafter(tandem.PPD).Pass = time.Millisecond
 	rows := []int{2, 4, 8, 16}
 	if got := p.Prompts(tandem.PPD, 4, rows, []float64{0, 0, 0, 0}); got != 0 {
 		t.Errorf("a way that is only looked at has choice %d", got)
 	}
-	p.own.use([]string{tandem.PPD})
+	for range 30 {
+		p.yields.Observe(gain(tandem.PPD), worth.Yield{Accepted: 1})
+	}
 	for _, tc := range []struct {
 		nodes int
 		gains []float64
@@ -347,18 +345,18 @@ func TestPromptRows(t *testing.T) {
 func TestHearsPasses(t *testing.T) {
 	l := newTestShared(t)
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
-	of := p.parts.drafter("dear")
-	of.draft, of.pass, of.model = 40*time.Millisecond, 20*time.Millisecond, true
+	of := p.parts.Drafter("dear")
+	of.Pass = 20 * time.Millisecond
 	p.Hear("dear", 10, tandem.Hindsight{}, 0)
-	if p.Hear("dear", 14, tandem.Hindsight{}, 0); of.pass != 20*time.Millisecond {
-		t.Errorf("after an answer without a pass, one takes %v: want 20 ms", of.pass)
+	if p.Hear("dear", 14, tandem.Hindsight{}, 0); of.Pass != 20*time.Millisecond {
+		t.Errorf("after an answer without a pass, one takes %v: want 20 ms", of.Pass)
 	}
-	long := time.Duration(p.rowsCost(16) * float64(20*time.Millisecond))
+	long := of.Time(16, l.pass)
 	if long < 22*time.Millisecond {
 		t.Fatalf("16 rows take %v in this test: want more than one", long)
 	}
-	if p.Hear("dear", 30, tandem.Hindsight{}, long); of.pass < 19*time.Millisecond || of.pass > 21*time.Millisecond {
-		t.Errorf("after a pass that read 16 tokens in %v, one of a single row takes %v: want 20 ms", long, of.pass)
+	if p.Hear("dear", 30, tandem.Hindsight{}, long); of.Pass < 19*time.Millisecond || of.Pass > 21*time.Millisecond {
+		t.Errorf("after a pass that read 16 tokens in %v, one of a single row takes %v: want 20 ms", long, of.Pass)
 	}
 }
 
@@ -368,7 +366,6 @@ func TestNeverAhead(t *testing.T) {
 		l := newTestShared(t)
 		l.seen("dear", 2.5)
 		p := newPlanner(l, tandem.VoteTree, true, true, 0, 100)
-		*p.parts.drafter("dear") = drafting{draft: 16 * time.Millisecond, pass: 8 * time.Millisecond, model: true}
 		asked := 0
 		for range 200 {
 			dec := p.Decide([]string{"dear"}, tandem.DefaultBounds(tandem.StrategyPlanner))
@@ -385,7 +382,7 @@ func TestNeverAhead(t *testing.T) {
 			}
 			p.Learn(&o)
 		}
-		if never := p.parts.beside("dear").never(); never != (does == 0) || does == 0 && asked > 4*neverAhead {
+		if never := p.parts.Ahead("dear").Idle >= neverAhead; never != (does == 0) || does == 0 && asked > 4*neverAhead {
 			t.Errorf("drafting %v ahead: asked to in %d of 200 rounds, seems never to: %v", does, asked, never)
 		}
 	}
@@ -397,15 +394,15 @@ func TestFarDrafters(t *testing.T) {
 	l := newTestShared(t)
 	p := newPlanner(l, tandem.VoteTree, true, true, 10, 100)
 	price := func(drafters ...string) time.Duration {
-		a := learn.Arm{Name: setOf(drafters), Set: setOf(drafters), Drafters: drafters}
-		p.price(&a)
-		return a.Time
+		w := worth.Way{Set: setOf(drafters), Drafters: drafters, Expected: p.yields.Of("good")}
+		p.price(&w)
+		return time.Duration(w.Seconds() * 1e9)
 	}
 	near := price("good")
 	for range 30 {
-		p.arm = learn.Arm{Set: "good", Drafters: []string{"good"}}
+		p.way = worth.Way{Set: "good", Drafters: []string{"good"}}
 		p.warm["good"] = true
-		p.learnParts(&Outcome{Verdict: tandem.Verdict{Nodes: 4, Rows: 4, Busy: 40e6, Tokens: make([]tandem.Token, 2)}, Tokens: 2,
+		p.times(&Outcome{Verdict: tandem.Verdict{Nodes: 4, Rows: 4, Busy: 40e6, Tokens: make([]tandem.Token, 2)}, Tokens: 2,
 			Drafts: []Draft{{Drafter: "good", Got: tandem.Proposed{Nodes: 4, Depth: 3, Passes: 2, Busy: 16e6}, Away: 20e6}},
 			Rest:   21e6, Wall: 77e6})
 	}

@@ -24,6 +24,7 @@ type box struct {
 	dear       time.Duration // a pass of the dear drafter
 	verified   *worth.Costs  // of verify
 	drafted    *worth.Costs  // of the draft model's passes; nil: as row and pass say
+	announced  []tandem.Cost // of these, as the drafter says
 }
 
 // Two machines with two cores, 0.97 b Q8_0 (bench decode --context 256) and the shipped drafts.

@@ -7,15 +7,16 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
 type Rules struct {
-	Weights        learn.WeightRule // Minions: reward and punishment of drafters
-	Length         learn.LengthRule // Minions: speculation length
-	Alpha          float64          // LLMCad: the first threshold below which drafting ends, 0.01
-	Branch         float64          // LLMCad: what a candidate must reach to open a branch, 0.3
-	Planner        learn.PlannerRule
+	Weights        learn.WeightRule   // Minions: reward and punishment of drafters
+	Length         learn.LengthRule   // Minions: speculation length
+	Alpha          float64            // LLMCad: the first threshold below which drafting ends, 0.01
+	Branch         float64            // LLMCad: what a candidate must reach to open a branch, 0.3
+	Explore        float64            // planner: share of the tokens that looks at other ways may cost, 0.015
 	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
 	Tuning         learn.Tuning       // numbers that were tuned by hand
 }
@@ -29,9 +30,6 @@ func (r Rules) WithDefaults() (Rules, error) {
 	if r.Length == (learn.LengthRule{}) {
 		r.Length = learn.DefaultLengthRule
 	}
-	if r.Planner == (learn.PlannerRule{}) {
-		r.Planner = learn.DefaultPlannerRule
-	}
 	if r.Tuning == (learn.Tuning{}) {
 		r.Tuning = learn.DefaultTuning()
 	}
@@ -39,7 +37,7 @@ func (r Rules) WithDefaults() (Rules, error) {
 		name string
 		v    *float64
 		def  float64
-	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}} {
+	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}, {"explore", &r.Explore, worth.Tuned.Explore}} {
 		if *f.v == 0 {
 			*f.v = f.def
 		}
@@ -52,7 +50,7 @@ func (r Rules) WithDefaults() (Rules, error) {
 			return r, tandem.Errorf(op, tandem.Invalid, "weight of drafter %q is %v: want a number above 0", name, v)
 		}
 	}
-	for _, err := range []error{r.Weights.Validate(), r.Length.Validate(), r.Planner.Validate()} {
+	for _, err := range []error{r.Weights.Validate(), r.Length.Validate()} {
 		if err != nil {
 			return r, tandem.Errorf(op, tandem.Invalid, "%w", err)
 		}

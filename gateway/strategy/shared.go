@@ -1,7 +1,6 @@
 package strategy
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -33,14 +32,13 @@ type common struct {
 
 	mu      sync.Mutex
 	costs   map[string]*worth.Costs // by verifier; of one that is not known under ""
-	planner *learn.Planner
+	yields  worth.Yields
 	weights *learn.Weights
 	lengths *learn.Length
-	chances map[string]*learn.Calibration // by drafter; of merged trees under ""
+	chances map[string]*worth.Calibration // by drafter; of merged trees under ""
 	mix     *spec.Mix
-	parts   *parts
-	round   time.Duration // of the latest session
-	output  float64       // running mean of the tokens of sessions' outputs; 0 before the first
+	parts   *worth.Parts
+	output  float64       // running mean of the tokens of sessions' outputs
 	tokens  float64       // running mean of the tokens of a round; 0 before the first
 	rows    int           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration // of the same one
@@ -51,11 +49,11 @@ type common struct {
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	t := &r.Tuning
-	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil, t.Costs)},
-		planner: learn.NewPlanner(r.Planner, t.Planner, nil),
+	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil, worth.DefaultCostTuning)},
+		yields:  worth.Yields{},
 		weights: learn.NewWeights(r.Weights, t.Compare),
-		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*learn.Calibration{},
-		mix: spec.NewMix(), parts: newParts()}
+		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*worth.Calibration{},
+		mix: spec.NewMix(), parts: worth.NewParts(), output: worth.Tuned.Answer}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -72,7 +70,7 @@ func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
 	if len(l.costs) > mostVerifiers { // most of them are long gone
 		l.costs = map[string]*worth.Costs{"": l.costs[""]}
 	}
-	l.costs[verifier] = worth.NewCosts(costs, l.rules.Tuning.Costs)
+	l.costs[verifier] = worth.NewCosts(costs, worth.DefaultCostTuning)
 }
 
 // passes returns what passes of the session's verifier cost. l.mu must be held.
@@ -110,8 +108,8 @@ func (l *Shared) crowd() float64 {
 func (l *Shared) Costs(drafter string, draft time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d := l.parts.drafter(drafter); d.draft == 0 && draft > 0 {
-		d.draft = draft
+	if d := l.parts.Drafter(drafter); d.Pass == 0 && draft > 0 {
+		d.Pass = draft
 	}
 }
 
@@ -120,9 +118,9 @@ func (l *Shared) Away() map[string]time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := map[string]time.Duration{}
-	for name, d := range l.parts.drafters {
-		if d.away > 0 {
-			out[name] = d.away
+	for name, d := range l.parts.All() {
+		if d.Away > 0 {
+			out[name] = d.Away
 		}
 	}
 	return out
@@ -135,16 +133,15 @@ func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	if len(costs) == 0 {
 		return
 	}
-	byRows := func(a, b tandem.Cost) int { return cmp.Compare(a.Rows, b.Rows) }
-	one, wide := slices.MinFunc(costs, byRows), slices.MaxFunc(costs, byRows)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := l.parts.drafter(drafter)
-	if wide.Rows > one.Rows {
-		d.reading = float64(wide.Time) / float64(wide.Rows) / float64(one.Time)
+	d := l.parts.Drafter(drafter)
+	rows := worth.NewCosts(costs, worth.DefaultCostTuning)
+	if d.Model = true; !d.Asked {
+		d.Pass = rows.Time(1)
 	}
-	if d.pass == 0 {
-		d.pass, d.model = one.Time, true
+	if slices.ContainsFunc(costs, func(c tandem.Cost) bool { return c.Rows != costs[0].Rows }) { // else they say nothing of width
+		d.Rows = rows
 	}
 }
 
@@ -160,19 +157,16 @@ func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 }
 
 // curve returns what passes cost in which a session has 1 to nodes rows and others the rest, and how
-// many tokens a round of others brings. There is no curve before the first pass is known. slope scales the extra
-// cost of wider passes: less than 1 makes trees wider than the known costs justify, so
-// that costs measured too high, on a busy machine, are corrected.
-func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration, tokens float64) {
+// many tokens a round of others brings. There is no curve before the first pass is known.
+func (l *Shared) curve(nodes, others int) (verify []time.Duration, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	least := l.passes().Time(1 + others)
-	if least == 0 {
+	if l.passes().Time(1+others) == 0 {
 		return nil, l.tokens
 	}
 	verify = make([]time.Duration, nodes)
 	for w := range verify {
-		verify[w] = least + time.Duration(slope*float64(l.passes().Time(w+1+others)-least))
+		verify[w] = l.passes().Time(w + 1 + others)
 	}
 	return verify, l.tokens
 }
@@ -199,13 +193,6 @@ func (l *Shared) extra(rows, last int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(l.passes().Time(rows)-l.passes().Time(max(rows-last, 1)), 0)
-}
-
-// perToken returns the time that a token takes in rounds of that time.
-func (l *Shared) perToken(round time.Duration) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Duration(float64(round) / max(l.tokens, 1))
 }
 
 // newWeights returns a session's initial weights: those that earlier sessions handed on if it learns, else the
@@ -263,7 +250,7 @@ func (l *Shared) handOn(w *learn.Weights) {
 		l.weights = learn.NewWeights(learn.WeightRule{}, l.rules.Tuning.Compare) // names that came and went
 	}
 	for name, v := range w.Snapshot() {
-		_ = l.weights.Set(name, l.weights.Of(name)+l.rules.Tuning.Choice.HandedOn*(v-l.weights.Of(name))) // between two good weights
+		_ = l.weights.Set(name, l.weights.Of(name)+l.rules.Tuning.HandedOn*(v-l.weights.Of(name))) // between two good weights
 	}
 }
 

@@ -48,15 +48,16 @@ type Strategy interface {
 
 // Decision is what a round is to draft.
 type Decision struct {
-	Asks   []Ask       // none: nothing, the round is plain
-	Later  int         // so many of them, the last, are asked only when the others have answered, and if they are then Wanted
-	Vote   tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
-	Nodes  int         // of the merged tree at most, root included
-	Cut    tandem.Plan // cuts the merged tree; zero: Nodes alone does
-	Mix    *spec.Mix   // merges the drafts; nil: the drafters' weights do
-	Choice string      // for Stats.Choices
-	Reason string      // for Stats.Reasons
-	Follow []string    // drafters that are not asked, but told what was committed, for their hindsight
+	Asks    []Ask       // none: nothing, the round is plain
+	Later   int         // so many of them, the last, are asked only when the others have answered, and if they are then Wanted
+	Vote    tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
+	Nodes   int         // of the merged tree at most, root included
+	Cut     tandem.Plan // cuts the merged tree; zero: Nodes alone does
+	Mix     *spec.Mix   // merges the drafts; nil: the drafters' weights do
+	Choice  string      // for Stats.Choices
+	Without string      // the same of a round in which the Later ones are not asked
+	Reason  string      // for Stats.Reasons
+	Follow  []string    // drafters that are not asked, but told what was committed, for their hindsight
 }
 
 // deaf ignores hindsight, opens every drafter, and asks for every guess that it may use with as many prompt rows as fit.

@@ -66,8 +66,7 @@ func TestCheck(t *testing.T) {
 		"--repeat-limit is 64: want 0, or 128 or more":      func(a *All) { a.RepeatLimit = 64 },
 		"--max-output-tokens is -5: want 0 or more":         func(a *All) { a.MaxOutputTokens = -5 },
 		"--taps names 3 twice: want each hidden state once": func(a *All) { a.Taps.Taps = []int{3, 3} },
-		"--probe-first is 0: want 1 or more":                func(a *All) { a.ProbeFirst = 0 },
-		"--hysteresis is 1: want 0 or more and less than 1": func(a *All) { a.Hysteresis = 1 },
+		"--explore is 1: want more than 0 and less than 1":  func(a *All) { a.Explore = 1 },
 		"": func(a *All) { a.KVMemory, a.KVType = new(Size(1)), "q8_0" },
 	} {
 		all := Default[All]()

@@ -59,9 +59,7 @@ type Minions struct {
 	Weights           string  `help:"JSON file with the initial weights of drafters: an object that maps names to numbers." placeholder:"FILE" more:"" group:"Speculation"`
 }
 
-// Planner are the constants of the planner that tune what it tries.
+// Planner are the constants of the planner.
 type Planner struct {
-	Hysteresis float64 `help:"Planner: share by which another choice must be better to replace the current one." default:"0.03" check:">=0 <1" more:"" group:"Speculation"`
-	ProbeFirst int     `help:"Planner: rounds after which a losing choice is tried again; doubles each time." default:"3" check:">=1" more:"" group:"Speculation"`
-	ProbeMax   int     `help:"Planner: most rounds between two such trials." default:"64" more:"" group:"Speculation"`
+	Explore float64 `help:"Planner: share of the tokens that looks at other ways to draft may cost." default:"0.015" check:">0 <1" more:"" group:"Speculation"`
 }

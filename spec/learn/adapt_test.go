@@ -184,3 +184,5 @@ func TestCompareFindsTheExpert(t *testing.T) {
 		}
 	}
 }
+
+var tuned = DefaultTuning()

@@ -620,9 +620,7 @@ type Plan struct {
 	Accept []float32 `protobuf:"fixed32,4,rep,packed,name=accept,proto3" json:"accept,omitempty"`
 	// Chances are the rates of acceptance of nodes whose parent is accepted, by the odds that the drafter gives them after it. The first
 	// number is for odds of at least 2^16, each further one for half of that; the last is for all below.
-	Chances []float32 `protobuf:"fixed32,5,rep,packed,name=chances,proto3" json:"chances,omitempty"`
-	// Rate is the number of tokens per second that a further pass of a draft model must bring, as rounds do without it; 0: unknown.
-	Rate          float64 `protobuf:"fixed64,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	Chances       []float32 `protobuf:"fixed32,5,rep,packed,name=chances,proto3" json:"chances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,13 +689,6 @@ func (x *Plan) GetChances() []float32 {
 		return x.Chances
 	}
 	return nil
-}
-
-func (x *Plan) GetRate() float64 {
-	if x != nil {
-		return x.Rate
-	}
-	return 0
 }
 
 // ProposeResponse describes the tree that went into the pool.
@@ -1479,14 +1470,13 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\n" +
 	"successors\x18\x12 \x01(\rR\n" +
 	"successors\x12/\n" +
-	"\x05place\x18\x13 \x01(\v2\x19.tandem.internal.v1.PlaceR\x05place\"\xa0\x01\n" +
+	"\x05place\x18\x13 \x01(\v2\x19.tandem.internal.v1.PlaceR\x05place\"\x98\x01\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
 	"\x06others\x18\x03 \x01(\x01R\x06others\x12\x1a\n" +
 	"\x06accept\x18\x04 \x03(\x02B\x02\x18\x01R\x06accept\x12\x18\n" +
-	"\achances\x18\x05 \x03(\x02R\achances\x12\x12\n" +
-	"\x04rate\x18\x06 \x01(\x01R\x04rate\"\xc0\x02\n" +
+	"\achances\x18\x05 \x03(\x02R\achancesJ\x04\b\x06\x10\aR\x04rate\"\xc0\x02\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x17\n" +

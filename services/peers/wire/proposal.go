@@ -65,14 +65,14 @@ func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 }
 
 func fromPlan(p tandem.Plan) *peerv1.Plan {
-	if p.Verify == nil && p.Accept == nil && p.Round == 0 && p.Others == 0 && p.Rate == 0 {
+	if p.Verify == nil && p.Accept == nil && p.Round == 0 && p.Others == 0 {
 		return nil
 	}
 	verify := make([]int64, len(p.Verify))
 	for i, t := range p.Verify {
 		verify[i] = int64(t)
 	}
-	return &peerv1.Plan{VerifyNs: verify, RoundNs: int64(p.Round), Others: p.Others, Rate: p.Rate, Chances: p.Accept}
+	return &peerv1.Plan{VerifyNs: verify, RoundNs: int64(p.Round), Others: p.Others, Chances: p.Accept}
 }
 
 func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
@@ -87,10 +87,8 @@ func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
 		return out, tandem.Errorf(op, tandem.Invalid, "plan has a round of %d ns: want 0 or more", p.GetRoundNs())
 	case !(p.GetOthers() >= 0) || math.IsInf(p.GetOthers(), 0):
 		return out, tandem.Errorf(op, tandem.Invalid, "plan has %v tokens of others: want 0 or more", p.GetOthers())
-	case !(p.GetRate() >= 0) || math.IsInf(p.GetRate(), 0):
-		return out, tandem.Errorf(op, tandem.Invalid, "plan has %v tokens per second: want 0 or more", p.GetRate())
 	}
-	out = tandem.Plan{Round: time.Duration(p.GetRoundNs()), Others: p.GetOthers(), Rate: p.GetRate(), Accept: p.GetChances()}
+	out = tandem.Plan{Round: time.Duration(p.GetRoundNs()), Others: p.GetOthers(), Accept: p.GetChances()}
 	for i, c := range out.Accept {
 		if !(c >= 0 && c <= 1) {
 			return out, tandem.Errorf(op, tandem.Invalid, "plan's chance %d is %v: want 0 to 1", i, c)

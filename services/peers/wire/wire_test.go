@@ -78,7 +78,7 @@ func TestValuesSurvive(t *testing.T) {
 			Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true, SelfDrafts: []string{tandem.PPD}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
-			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Rate: 40,
+			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5,
 				Accept: make([]float32, tandem.AcceptBins())}},
 	} {
 		got, err := ToProposal(over(t, FromProposal(p, "go")))
@@ -265,7 +265,6 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		"cost":         {Plan: &peerv1.Plan{VerifyNs: []int64{1, -1}}},
 		"round":        {Plan: &peerv1.Plan{RoundNs: -1}},
 		"others":       {Plan: &peerv1.Plan{Others: nan}},
-		"rate":         {Plan: &peerv1.Plan{Rate: -1}},
 		"ways":         {Ways: make([]string, mostWays+1)},
 	} {
 		if got, err := ToProposal(p); !errors.Is(err, tandem.Invalid) {

@@ -1,4 +1,4 @@
-package learn
+package worth
 
 import (
 	"cmp"
@@ -6,15 +6,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 func TestCalibrationLearns(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	c := NewCalibration(tuned.Calibration)
+	c := NewCalibration()
 	for i, p := range c.Accept() { // the draft model is believed at first
 		if want := 1 / (1 + math.Exp2(float64(i)-16.5)); math.Abs(float64(p)-want) > 1e-6 {
 			t.Errorf("bin %d starts with %v, want %v", i, p, want)
@@ -50,7 +48,7 @@ func TestCalibrationLearns(t *testing.T) {
 // 0.98 from 0.9 from 0.6, also in bins that it has not seen.
 func TestCalibrationOfADraftThatIsTooSure(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	c := NewCalibration(tuned.Calibration)
+	c := NewCalibration()
 	own := func(p float64) float32 { // as stated
 		odds := p / (1 - p)
 		return float32(-math.Log1p(1 / (odds * odds)))
@@ -74,32 +72,3 @@ func TestCalibrationOfADraftThatIsTooSure(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkRoundOfState is what a round costs besides trees: weights, length, α, calibration, costs.
-func BenchmarkRoundOfState(b *testing.B) {
-	t := tandem.Root(7)
-	t.LogProbs = []float32{0}
-	for i := int32(1); i < 16; i++ {
-		t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, tandem.Token(i)), append(t.Parents, i/2), append(t.LogProbs, t.LogProbs[i/2]-0.5)
-	}
-	w, l, a, c := NewWeights(WeightRule{}, tuned.Compare), NewLength(LengthRule{}, tuned.Length), NewAlpha(0, tuned.Alpha),
-		NewCalibration(tuned.Calibration)
-	costs := worth.NewCosts([]tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}},
-		worth.DefaultCostTuning)
-	for b.Loop() {
-		for _, name := range []string{"a", "b", "c"} {
-			w.Of(name)
-		}
-		w.Record("a", 2, 4)
-		l.Record(Chain{Batch: 1, Rows: 5, Nodes: 5, Busy: time.Millisecond, Length: 4, Right: 1}, costs)
-		a.Record(4, 2, 0.01)
-		c.Record(t, []tandem.Token{1, 2})
-		c.Accept()
-		costs.Observe(8, nil, 43e6)
-		for rows := range 64 {
-			costs.Time(rows + 1)
-		}
-	}
-}
-
-var tuned = DefaultTuning()

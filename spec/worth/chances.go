@@ -1,4 +1,4 @@
-package learn
+package worth
 
 import (
 	"math"
@@ -12,13 +12,12 @@ import (
 // A node below a rejected one says nothing, so the chance of a bin is a plain frequency. A bin with few nodes follows all of them: a line
 // of the log-odds (Platt, 1999), which begins as what the drafter says.
 type Calibration struct {
-	t              CalibrationTuning
 	seen, accepted []float64
 }
 
 // NewCalibration returns a calibration that believes the drafter.
-func NewCalibration(t CalibrationTuning) *Calibration {
-	return &Calibration{t, make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
+func NewCalibration() *Calibration {
+	return &Calibration{make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
 }
 
 // Record takes a verified tree and the tokens committed after its root. If the text was cut off, nodes below
@@ -29,8 +28,8 @@ func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
 	}
 	t = t.Bare()
 	for i := range c.seen {
-		c.seen[i] *= c.t.Forget
-		c.accepted[i] *= c.t.Forget
+		c.seen[i] *= Tuned.Forget
+		c.accepted[i] *= Tuned.Forget
 	}
 	depth := make([]int, t.Len())    // of accepted nodes
 	verdict := make([]int8, t.Len()) // accepted 1, rejected 0, unknown -1
@@ -65,7 +64,7 @@ func (c *Calibration) Accept() []float32 {
 	shift, slope := c.line()
 	for i := range c.seen {
 		prior := sigmoid(shift + slope*tandem.AcceptOdds(i))
-		p := pool{c.accepted[i] + c.t.Prior*prior, c.seen[i] + c.t.Prior, 1}
+		p := pool{c.accepted[i] + Tuned.Bin*prior, c.seen[i] + Tuned.Bin, 1}
 		for len(pools) > 0 {
 			last := pools[len(pools)-1]
 			if last.accepted*p.seen >= p.accepted*last.seen {
@@ -90,8 +89,8 @@ func (c *Calibration) Accept() []float32 {
 func (c *Calibration) line() (shift, slope float64) {
 	slope = 1
 	for range 6 {
-		g0, g1 := -c.t.Shift*shift, -c.t.Slope*(slope-1)
-		h00, h01, h11 := c.t.Shift, 0.0, c.t.Slope
+		g0, g1 := -Tuned.Shift*shift, -4*Tuned.Shift*(slope-1)
+		h00, h01, h11 := Tuned.Shift, 0.0, 4*Tuned.Shift
 		for i, n := range c.seen {
 			if n == 0 {
 				continue
@@ -114,7 +113,7 @@ func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
 // Inherit returns an independent calibration that begins with c's counts, multiplied by share (0 to 1).
 func (c *Calibration) Inherit(share float64) *Calibration {
-	out := NewCalibration(c.t)
+	out := NewCalibration()
 	for i := range c.seen {
 		out.seen[i], out.accepted[i] = share*c.seen[i], share*c.accepted[i]
 	}

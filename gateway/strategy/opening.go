@@ -1,0 +1,116 @@
+package strategy
+
+import (
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/worth"
+)
+
+// What must be paid for before it drafts: a drafter reads the text, and the target guesses by itself a round before.
+
+// Opens implements Strategy. A drafter must first read what is committed. A session does without it until what that takes is less than what
+// it may save compared with the ways without it, in the tokens that are expected to come: as many as earlier answers had, or, of an answer
+// that is longer, as many again. A drafter that is not known yet may save as much as is not unlikely.
+//
+// The whole text counts as unread. A drafter that keeps the text of an earlier session would have to read only what is new, but no gateway
+// knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it is wrong, such as after
+// the drafter's restart; to doubt it costs the drafter's help in a first part of an answer.
+func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
+	if d := p.parts.Drafter(drafter); p.output <= 0 || d.Pass == 0 || p.isFree(drafter) || p.shared.pass(1) == 0 {
+		return true, true
+	}
+	if p.during == 0 { // no round has shown yet who shares the passes
+		crowd := p.shared.crowd()
+		p.rows, p.tickets = crowd, crowd
+	}
+	others := p.tickets * max(p.shared.usual(), 1)
+	plain, free, models := p.ways(among, tandem.DefaultBounds(tandem.StrategyPlanner))
+	without, with := plain.Rate(others), 0.0
+	for _, w := range append(free, models...) {
+		if len(w.Drafters) > 0 && len(free) > 0 && free[0].Known { // it drafts beside the free ones, whose rows are in all ways
+			w.Accepted += free[0].Accepted - worth.Common(free[0].Accepted, w.Accepted)
+		}
+		if name := w.Drafters; len(name) == 1 && name[0] == drafter {
+			with = max(with, w.Hope(others))
+		} else if w.Known {
+			without = max(without, w.Rate(others))
+		}
+	}
+	d := p.parts.Drafter(drafter)
+	look := !d.Asked && !d.Tried // nobody knows what it brings: it may double the speed
+	if look {
+		with = max(with, 2*without)
+	}
+	done := float64(p.text.base - p.text.begin)
+	price := (float64(p.prompt) + done) * p.reading(drafter)
+	saves := max(1/without-1/with, 0) * (1 + others)
+	left := float64(p.output) - done
+	open = price <= min(left, max(p.expects-done, done))*saves
+	if look && open {
+		p.each(func(x *worth.Parts) { x.Drafter(drafter).Tried = true })
+	}
+	return open, open || price > left*(1+others)/without // all that may come takes less
+}
+
+// reading returns the seconds in which a drafter reads a token of a prompt.
+func (p *planner) reading(drafter string) float64 {
+	return p.parts.Drafter(drafter).Time(readRows, p.shared.pass).Seconds() / readRows
+}
+
+// readRows are the rows of a pass that reads a prompt.
+const readRows = 64
+
+// gain is the name under which is known what the guesses of one of the target's own ways bring a round.
+func gain(way string) string { return "gain of " + way }
+
+// Guesses implements Strategy: those whose guess is expected to bring more than the same time brings otherwise, and looks at others.
+func (p *planner) Guesses(offered []string) (ask []string) {
+	for _, name := range offered {
+		e := p.yields.Of(gain(name))
+		price := p.rate() * p.parts.Drafter(name).Pass.Seconds()
+		if e.Accepted < price {
+			if e.Accepted+e.Doubt < price || price > float64(p.credit) {
+				continue
+			}
+			p.credit.Pay(price)
+		}
+		ask = append(ask, name)
+	}
+	return ask
+}
+
+// learnGuesses learns what the guesses of the target's own ways have brought a round beyond the other free drafts.
+func (p *planner) learnGuesses(o *Outcome) {
+	all := append(o.Idle[:len(o.Idle):len(o.Idle)], o.Drafts...)
+	for _, d := range all {
+		if !isSelfDraft(d.Drafter) || o.AtEnd {
+			continue
+		}
+		worthOf := func(d Draft) float64 {
+			rows := d.Got.Tree.Len()
+			return float64(spec.Held(d.Got.Tree, o.Verdict.Tokens)) - p.rate()*p.shared.extra(rows, rows-1).Seconds()
+		}
+		most := 0.0
+		for _, other := range all {
+			if other.Drafter != d.Drafter {
+				most = max(most, worthOf(other))
+			}
+		}
+		p.yields.Observe(gain(d.Drafter), worth.Yield{Accepted: max(worthOf(d)-most, 0)})
+	}
+}
+
+// Prompts implements Strategy: as many rows as bring the most tokens beyond those that the same time brings otherwise. A way that is only
+// looked at gets the fewest.
+func (p *planner) Prompts(way string, nodes int, rows []int, gains []float64) int {
+	if e := p.yields.Of(gain(way)); !e.Known || e.Accepted < p.rate()*p.parts.Drafter(way).Pass.Seconds() {
+		return 0
+	}
+	best, most := -1, 0.0
+	for i, n := range rows {
+		if v := gains[i] - p.rate()*p.shared.extra(nodes+p.beside()+n, n).Seconds(); v > most {
+			best, most = i, v
+		}
+	}
+	return best
+}

@@ -1,0 +1,151 @@
+package worth
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The choice. A round of a way is expected to bring tokens, those of other sessions in the same pass included, in seconds:
+//
+//	rate = (others + 1 + accepted) / seconds
+//
+// and the way with the highest rate is taken. To look at another way teaches something if it may be the better one,
+//
+//	hope = (others + 1 + accepted + doubt) / least seconds > rate of the best
+//
+// and loses rate·seconds − (others + 1 + accepted) tokens. Looks are paid from a credit in tokens, which grows by
+// Tuned.Explore of the tokens that rounds bring. So n tokens cost at most Tuned.Credit + Tuned.Explore·n in looks, whatever the text.
+
+// Way is one way to spend a round. Its name is its identity.
+type Way struct {
+	Name     string
+	Drafters []string // beside those that cost nothing; none: plain decoding
+	Set      string   // names whose drafts they are: ways that differ only in their time share what is known of their tokens
+	Ahead    bool     // they go on drafting while the target computes
+	Expected
+	Time
+}
+
+// Rate returns the expected tokens a second, those of others included.
+func (w Way) Rate(others float64) float64 { return (others + 1 + w.Accepted) / w.Seconds() }
+
+// Hope returns the tokens a second that are not unlikely.
+func (w Way) Hope(others float64) float64 { return (others + 1 + w.Accepted + w.Doubt) / w.Least() }
+
+// Gain returns the tokens that a round of the way is expected to bring beyond those that the same time brings at that rate.
+func (w Way) Gain(rate, others float64) float64 { return others + 1 + w.Accepted - rate*w.Seconds() }
+
+// Loss returns the tokens that a round of the way is expected to bring less than the same time at that rate.
+func (w Way) Loss(rate, others float64) float64 { return max(-w.Gain(rate, others), 0) }
+
+// Beside returns the way with free drafts of so many rows, root included, of which free tokens are expected to be accepted. The pass then
+// has the rows of both drafts, but for those that they have in common; verify returns the seconds of a pass by its rows.
+func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) Way {
+	common := Common(free, w.Accepted)
+	w.Accepted += free - common
+	w.Rows += float64(rows) - 1 - common
+	w.Verify = verify(w.Rows)
+	return w
+}
+
+// Common returns how many tokens two drafts are expected to have in common, if one is expected to have a tokens accepted and the other b:
+// the shorter of two runs, independent of each other, whose lengths are distributed geometrically with these means.
+func Common(a, b float64) float64 {
+	both := a / (1 + a) * b / (1 + b)
+	return both / (1 - both)
+}
+
+// Second is the second step of a choice: whether models are asked beside free drafts that are known.
+type Second struct {
+	Chances     []float64 // of the free drafts' nodes below the root, likeliest first
+	Alone, Both Way       // with the nodes of them that pay, without the models and with them
+	Others      float64
+	Rate        float64 // tokens a second that the time of a round brings otherwise
+}
+
+// Decide decides it by the gain over the rate of the latest rounds, or that of the better one of both if that is less: a rate that neither
+// reaches would prefer the shorter of two poor rounds.
+func (s *Second) Decide(latest float64) (ask bool) {
+	s.Rate = min(latest, max(s.Alone.Rate(s.Others), s.Both.Rate(s.Others)))
+	return s.Both.Gain(s.Rate, s.Others) > s.Alone.Gain(s.Rate, s.Others)
+}
+
+// Reason names the kind of a choice.
+type Reason string
+
+const (
+	Best     Reason = "best"     // the highest rate
+	Probe    Reason = "probe"    // a look at one that may be better than the best
+	Learning Reason = "learning" // a look at one that nobody has tried
+)
+
+// Choice is a decision and the figures behind it.
+type Choice struct {
+	Ways   []Way
+	Others float64 // tokens of others in the pass
+	Taken  int
+	Best   int
+	Reason Reason
+}
+
+// Choose decides between ways, at least one, by the credit for looks. Of equal ways it takes the first.
+func Choose(ways []Way, others, credit float64) Choice {
+	c := Choice{Ways: ways, Others: others, Reason: Best}
+	for i, w := range ways {
+		if w.Rate(others) > ways[c.Best].Rate(others) {
+			c.Best = i
+		}
+	}
+	rate, hope := ways[c.Best].Rate(others), 0.0
+	c.Taken = c.Best
+	for i, w := range ways {
+		if h := w.Hope(others); i != c.Best && h > max(rate, hope) && w.Loss(rate, others) <= credit {
+			c.Taken, hope, c.Reason = i, h, Probe
+			if !w.Known {
+				c.Reason = Learning
+			}
+		}
+	}
+	return c
+}
+
+// Way returns the way that was taken.
+func (c *Choice) Way() Way { return c.Ways[c.Taken] }
+
+// Rate returns the rate of the best way.
+func (c *Choice) Rate() float64 { return c.Ways[c.Best].Rate(c.Others) }
+
+// Explain prints the inputs of the choice: the way taken, the best, and the others.
+func (c *Choice) Explain() string {
+	list := []string{c.Ways[c.Taken].String()}
+	if c.Taken != c.Best {
+		list = append(list, "best "+c.Ways[c.Best].String())
+	}
+	for i, w := range c.Ways {
+		if i != c.Taken && i != c.Best {
+			list = append(list, w.String())
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// String prints the way's tokens, and its time by parts in ms: rest + left × (drafting + reading) + slow × pass over so many rows.
+func (w Way) String() string {
+	t := w.Time
+	return fmt.Sprintf("%s: 1+%.3f±%.2f tokens in %.2f+%.2f×(%.2f+%.2f)+%.2f×%.2f ms, %.1f rows", w.Name, w.Accepted, w.Doubt, 1000*t.Rest,
+		t.Left, 1000*t.Draft, 1000*t.Read, t.Slow, 1000*t.Verify, max(w.Rows, 1))
+}
+
+// Explain prints the inputs of the step.
+func (s *Second) Explain() string {
+	return fmt.Sprintf("free p %.3f; %s; %s; at %.2f tokens/s", s.Chances, s.Alone, s.Both, s.Rate)
+}
+
+// Credit is what looks may still cost, in tokens.
+type Credit float64
+
+// Earn adds what a round earns, up to Tuned.Credit.
+func (c *Credit) Earn(tokens float64) { *c = Credit(min(float64(*c)+tokens, Tuned.Credit)) }
+
+// Pay takes what a look has lost.
+func (c *Credit) Pay(tokens float64) { *c -= Credit(tokens) }
