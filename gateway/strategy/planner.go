@@ -49,7 +49,8 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, outpu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, goAhead: ahead, prompt: prompt, output: output, chances: map[string]*worth.Calibration{},
-		yields: l.yields.Inherit(), parts: l.parts.Clone(), expects: l.output, warm: map[string]bool{}, lags: map[string]int{}, credit: worth.Credit(worth.Tuned.Credit),
+		yields: l.yields.Inherit(), parts: l.parts.Clone(), expects: l.output, warm: map[string]bool{},
+		lags: map[string]int{}, credit: worth.Credit(worth.Tuned.Credit),
 		text: text{of: map[string]report{}}}
 	if adaptive {
 		p.mix = l.mix.Clone()
