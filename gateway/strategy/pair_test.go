@@ -11,7 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// The real pair on two cores with AVX-512 and with AVX2 alone: what passes of target and draft take (docs/measurements/pair-rounds.md).
+// The real pair on two cores with AVX-512 and with AVX2 alone: what passes of target and draft take (docs/measurements/pair-rounds.md);
+// and on a Zen 3, with the draft as received and with a trimmed one, whose passes take as much less at all widths as at one row.
 var (
 	pairWide = newPairBox(
 		passes(1, 24, 2, 26.8, 4, 32, 8, 47.5, 16, 88, 32, 184, 64, 362),
@@ -19,7 +20,13 @@ var (
 	pairNarrow = newPairBox(
 		passes(1, 29.1, 2, 35, 4, 47.5, 8, 78.6, 16, 146, 64, 541),
 		passes(1, 11.6, 2, 15.4, 4, 19.7, 8, 33.2, 16, 61.5, 64, 228))
+	zen3        = newPairBox(zen3Target, passes(1, 13.4, 2, 14.5, 4, 20, 8, 34, 16, 63.7, 64, 240))
+	zen3Trimmed = newPairBox(zen3Target, passes(1, 9, 2, 9.7, 4, 13.4, 8, 22.8, 16, 42.8, 64, 161))
+	zen3Target  = passes(1, 30, 2, 32.8, 4, 45.6, 8, 77.2, 16, 151, 32, 304, 64, 602)
 )
+
+// free are the drafters that need no model.
+var free = []string{lookup, recycling}
 
 // passes takes rows and milliseconds in turn.
 func passes(table ...float64) (list []tandem.Cost) {
@@ -65,7 +72,10 @@ func pairWays() []pairWay {
 	for _, names := range [][]string{{lookup}, {pairDraft}, {pairDraft, lookup}} {
 		ways = append(ways, pairWay{name: "planner, " + strings.Join(names, " and "), request: planned(), names: names})
 	}
-	return append(ways, pairWay{name: "planner, all, each text fresh", request: planned(), names: []string{pairDraft, lookup}, fresh: true})
+	return append(ways,
+		pairWay{name: "planner, free alone", request: planned(), names: free},
+		pairWay{name: "planner, all", request: planned(), names: append([]string{pairDraft}, free...)},
+		pairWay{name: "planner, all, each text fresh", request: planned(), names: append([]string{pairDraft}, free...), fresh: true})
 }
 
 // run replays all texts, and returns what each came to.
@@ -90,10 +100,10 @@ func (w pairWay) run(t testing.TB, b *box, texts []*recorded) (list []tally) {
 }
 
 // TestRealPair replays answers of the real pair and prints, for each kind of prompt and each setting, tokens a second over plain decoding;
-// for the planner also over the best fixed setting of the kind, and the least over that of a single answer. "from the request": with the
-// prefill of all models that are opened.
+// for the planner also over the best fixed setting of the kind, and the least over that of a single answer. "request": with the prefill of
+// all models that are opened. The texts are those for which the target's likeliest tokens are recorded.
 func TestRealPair(t *testing.T) {
-	texts := readRecording(t, pairRecording)
+	texts := slices.DeleteFunc(readRecording(t, pairRecording), func(r *recorded) bool { return r.target() == nil })
 	length := 0
 	for _, r := range texts {
 		length += len(r.text)
@@ -101,7 +111,7 @@ func TestRealPair(t *testing.T) {
 	for _, of := range []struct {
 		name string
 		*box
-	}{{"AVX-512", pairWide}, {"AVX2", pairNarrow}} {
+	}{{"AVX-512", pairWide}, {"AVX2", pairNarrow}, {"Zen 3", zen3}, {"Zen 3, trimmed", zen3Trimmed}} {
 		table, all := comparePair(t, of.box, texts)
 		t.Log(of.name + "\n" + table)
 		for name, sum := range all {

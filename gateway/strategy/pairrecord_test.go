@@ -2,7 +2,6 @@ package strategy
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,14 +24,19 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// The recording of a real pair: what Qwen2.5-Coder-Instruct 0.5B guesses along answers of its 1.5B sister, both Q4_K_M.
 const (
 	pairRecording = "testdata/pair.gz"
-	pairPrompts   = "testdata/pair-prompts.jsonl"
 	pairDraft     = "0.5B"
-	pairTokens    = 160 // of an answer, at most
-	pairBatch     = 15  // answers that are written in the same passes
-	pairRows      = 256 // of a pass
+	trimmedDraft  = "trimmed"
+	poorRecording = "testdata/poor.gz"
+	poorDraft     = "poor"
+
+	pairPrompts  = "testdata/pair-prompts.jsonl"
+	agentPrompts = "testdata/agent-prompts.jsonl"
+
+	pairTokens = 160 // of an answer, at most
+	pairBatch  = 15  // answers that are written in the same passes
+	pairRows   = 256 // of a pass
 
 	pairWidth  = 8   // guesses after a place of the text
 	pairLeast  = -7  // less likely guesses are left out, in nats
@@ -41,67 +45,108 @@ const (
 	besideWide = 3   // guesses there
 )
 
+// pairing is what one recording is made of.
+type pairing struct {
+	path, target string
+	prompts      []string // files
+	texts        int      // that all drafts and the target itself guess along; the first draft alone guesses along the others. 0: all
+	drafts       []draftFile
+}
+
+type draftFile struct{ name, file string }
+
+// pairings are the recordings of real pairs: what Qwen2.5-Coder-Instruct 0.5B, as received and trimmed, guesses along answers of its 1.5B
+// sister, all Q4_K_M; and what a draft that was trained for four minutes guesses along answers of SmolLM2-135M.
+var pairings = map[string]pairing{
+	"pair": {pairRecording, testkit.Qwen15, []string{pairPrompts, agentPrompts}, 36,
+		[]draftFile{{pairDraft, testkit.Qwen05}, {trimmedDraft, "trimmed-0.5b.gguf"}}},
+	"poor": {poorRecording, testkit.SmolLM2, []string{pairPrompts}, 33, []draftFile{{poorDraft, "poor-draft.gguf"}}},
+}
+
 var (
-	pairTime    = flag.Duration("pair-time", time.Hour, "how long to record the real pair, about; a later run goes on")
+	pairOf      = flag.String("pair-of", "pair", "which real pair to record")
+	pairTime    = flag.Duration("pair-time", time.Hour, "how long to record a real pair, about; a later run goes on")
 	pairThreads = flag.Int("pair-threads", 0, "threads that record; 0: one a core")
 )
 
-// TestRecordPair writes the recording of the real pair, only with -rewrite: what it has of the same prompts stays. So it can be made in
+// TestRecordPair writes the recording of a real pair, only with -rewrite: what it has of the same prompts stays. So it can be made in
 // several runs.
 func TestRecordPair(t *testing.T) {
 	if !*testkit.Rewrite {
-		t.Skip("without -rewrite the recording stays")
+		t.Skip("without -rewrite the recordings stay")
 	}
-	target, draft := testkit.RealModel(t, testkit.Qwen15), testkit.RealModel(t, testkit.Qwen05)
+	p, known := pairings[*pairOf]
+	if !known {
+		t.Fatalf("-pair-of %s: not known", *pairOf)
+	}
+	target := testkit.RealModel(t, p.target)
 	var had []*recorded
-	if _, err := os.Stat(pairRecording); !errors.Is(err, fs.ErrNotExist) {
-		had = readRecording(t, pairRecording)
+	if _, err := os.Stat(p.path); !errors.Is(err, fs.ErrNotExist) {
+		had = readRecording(t, p.path)
 	}
-	texts := readPairPrompts(t, target)
-	var unanswered, silent []*recorded
+	var texts []*recorded
+	for _, file := range p.prompts {
+		texts = append(texts, readPairPrompts(t, target, file)...)
+	}
 	for i, r := range texts {
-		at := slices.IndexFunc(had, func(h *recorded) bool {
+		if at := slices.IndexFunc(had, func(h *recorded) bool {
 			return h.class == r.class && h.temperature == r.temperature && slices.Equal(h.prompt, r.prompt)
-		})
-		if at >= 0 {
+		}); at >= 0 {
 			texts[i] = had[at]
 		}
-		if r = texts[i]; len(r.text) == 0 {
-			unanswered = append(unanswered, r)
-		}
-		if len(r.of) == 0 {
-			silent = append(silent, r)
-		}
 	}
-	rank := map[*recorded]int{} // among those of its kind: a recording that was broken off has some of each
-	kinds := map[string]int{}
-	for _, r := range texts {
-		rank[r] = kinds[r.class]
-		kinds[r.class]++
-	}
-	slices.SortStableFunc(unanswered, func(a, b *recorded) int { return cmp.Compare(rank[a], rank[b]) })
-	begun := time.Now()
+	begun, lack := time.Now(), 0
 	enough := func() bool { return time.Since(begun) > *pairTime }
-	if len(unanswered) > 0 {
-		m := openPair(t, target, pairBatch, 0)
-		for batch := range slices.Chunk(unanswered, pairBatch) {
-			if !enough() {
-				answer(t, m, batch)
+	first := inTurn(texts)
+	if p.texts > 0 {
+		first = first[:p.texts]
+	}
+	// each runs f with a model and those texts that lack something, as long as there is time
+	each := func(file string, of []*recorded, sessions, nodes, batch int, lacks func(*recorded) bool, f func(*engine.Model, []*recorded)) {
+		of = slices.DeleteFunc(slices.Clone(of), func(r *recorded) bool { return !lacks(r) })
+		if len(of) == 0 || enough() {
+			lack += len(of)
+			return
+		}
+		m := openPair(t, file, sessions, nodes)
+		defer m.Close()
+		for batch := range slices.Chunk(of, batch) {
+			if enough() {
+				lack += len(batch)
+			} else {
+				f(m, batch)
 			}
 		}
-		m.Close()
 	}
-	m := openPair(t, draft, 1, 2048)
-	defer m.Close()
-	done := 0
-	for _, r := range silent {
-		if len(r.text) > 0 && !enough() {
-			r.of = []guessed{guessAlong(t, m, r)}
-			done++
+	all := texts
+	if p.texts > 0 && len(had) == 0 {
+		all = first
+	}
+	each(target, all, pairBatch, 0, pairBatch, func(r *recorded) bool { return len(r.text) == 0 },
+		func(m *engine.Model, batch []*recorded) { answer(t, m, batch) })
+	texts = slices.DeleteFunc(texts, func(r *recorded) bool { return len(r.text) == 0 })
+	first = slices.DeleteFunc(first, func(r *recorded) bool { return len(r.text) == 0 })
+	for i, d := range p.drafts {
+		of := first
+		if i == 0 {
+			of = texts
 		}
+		each(testkit.RealModel(t, d.file), of, 1, 2048, 1, func(r *recorded) bool { return r.by(d.name) == nil },
+			func(m *engine.Model, batch []*recorded) {
+				for _, r := range batch {
+					g := guessAlong(t, m, r)
+					g.drafter = d.name
+					r.of = append(r.of, g)
+				}
+			})
 	}
-	writeRecording(t, pairRecording, slices.DeleteFunc(texts, func(r *recorded) bool { return len(r.text) == 0 }))
-	t.Logf("%d answers lacked, %d were recorded in %v", len(silent), done, time.Since(begun))
+	each(target, first, 1, 2048, 1, func(r *recorded) bool { return r.target() == nil }, func(m *engine.Model, batch []*recorded) {
+		for _, r := range batch {
+			r.of = append(r.of, r.likeliest(t, m))
+		}
+	})
+	writeRecording(t, p.path, texts)
+	t.Logf("recorded for %v, %d still lack", time.Since(begun), lack)
 }
 
 func openPair(t *testing.T, path string, sessions, nodes int) *engine.Model {
@@ -115,7 +160,7 @@ func openPair(t *testing.T, path string, sessions, nodes int) *engine.Model {
 }
 
 // readPairPrompts returns the prompts as the target's own template renders them.
-func readPairPrompts(t *testing.T, model string) (texts []*recorded) {
+func readPairPrompts(t *testing.T, model, path string) (texts []*recorded) {
 	t.Helper()
 	f, err := gguf.Open(model)
 	if err != nil {
@@ -135,7 +180,7 @@ func readPairPrompts(t *testing.T, model string) (texts []*recorded) {
 		t.Fatal(err)
 	}
 	vocab = vocab.WithTemplate(template.Source(), ends...)
-	lines, err := os.Open(pairPrompts)
+	lines, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,12 +189,20 @@ func readPairPrompts(t *testing.T, model string) (texts []*recorded) {
 		var p struct {
 			Class, Prompt string
 			Temperature   float64
+			Tools         json.RawMessage
+			Messages      []struct {
+				Role, Content string
+				ToolCalls     json.RawMessage `json:"tool_calls"`
+			}
 		}
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			t.Fatal(err)
 		}
-		out, err := template.Render(context.Background(), []chat.Message{{Role: "user", Content: p.Prompt}},
-			chat.Options{AddGenerationPrompt: true})
+		messages := []chat.Message{{Role: "user", Content: p.Prompt}}
+		for i, m := range p.Messages {
+			messages = append(messages[:i], chat.Message{Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls})
+		}
+		out, err := template.Render(context.Background(), messages, chat.Options{AddGenerationPrompt: true, Tools: p.Tools})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +271,7 @@ func forward(t *testing.T, m *engine.Model, top int, parts ...engine.Part) *engi
 // tree below the prompt, so that a level takes few passes.
 func guessAlong(t *testing.T, m *engine.Model, r *recorded) guessed {
 	t.Helper()
-	g := guessed{drafter: pairDraft, temper: 1}
+	g := guessed{temper: 1}
 	seq, err := m.NewSequence(len(r.prompt)+len(r.text)+besideDeep+1, 2048)
 	if err != nil {
 		t.Fatal(err)

@@ -16,15 +16,15 @@ import (
 // box is what passes and messages cost in a replay: one table, so that the machine on which the test runs does not count.
 type box struct {
 	verify     []tandem.Cost
-	row, pass  time.Duration // of a draft model's pass: for each row, and besides
-	together   [4]float64    // factor on a draft pass while so many draft models work at once
-	lookup     time.Duration // a draft by lookup
-	plain, hop time.Duration // the rest of a plain round, of a drafted one
-	merged     time.Duration // and what several drafters add
-	dear       time.Duration // a pass of the dear drafter
-	verified   *worth.Costs  // of verify
-	drafted    *worth.Costs  // of the draft model's passes; nil: as row and pass say
-	announced  []tandem.Cost // of these, as the drafter says
+	row, pass  time.Duration                          // of a draft model's pass: for each row, and besides
+	together   [4]float64                             // factor on a draft pass while so many draft models work at once
+	lookup     time.Duration                          // a draft by lookup
+	plain, hop time.Duration                          // the rest of a plain round, of a drafted one
+	merged     time.Duration                          // and what several drafters add
+	dear       time.Duration                          // a pass of the dear drafter
+	verified   *learn.Costs                           // of verify
+	drafted    *learn.Costs                           // of the draft model's passes; nil: as row and pass say
+	ranks      map[*Shared]map[bool]*spec.RankChances // what gateways know of recycled guesses: greedy, and sampled
 }
 
 // Two machines with two cores, 0.97 b Q8_0 (bench decode --context 256) and the shipped drafts.
@@ -64,11 +64,16 @@ type replayed struct {
 	expect *spec.Children
 	base   int // of the text it knows
 	text   *spec.Automaton
+	again  *recycler // of recycling alone
 	recall spec.Recall
 }
 
 func (r *recorded) drafter(name string, b *box) *replayed {
 	d := &replayed{name: name, of: r, box: b, ran: map[*trie]bool{}, expect: spec.NewChildren(nil)}
+	if name == recycling {
+		d.again = &recycler{of: r, table: spec.NewSuccessors()}
+		return d
+	}
 	if name == dear {
 		name, d.pass = experts[1], b.dear
 	}
@@ -113,6 +118,11 @@ func (d *replayed) follow(base int) tandem.Hindsight {
 
 // propose drafts as a drafter does (drafter.Drafter's advance, Lookup's draft).
 func (d *replayed) propose(base int, p tandem.Proposal, atOnce int) tandem.Proposed {
+	if d.again != nil {
+		tree, _ := spec.Cut(d.again.tree(base, p), p.Plan, d.box.lookup)
+		_, depth := tree.Depths()
+		return tandem.Proposed{Tree: tree, Nodes: tree.Len(), Depth: depth, Busy: d.box.lookup}
+	}
 	out := tandem.Proposed{Hindsight: d.follow(base)}
 	if d.tries == nil {
 		out.Busy = d.box.lookup
@@ -263,106 +273,6 @@ func (t tally) fromRequest() float64 { return float64(t.tokens) / (t.took + t.pr
 func (t *tally) add(o tally) {
 	t.tokens, t.rounds, t.nodes = t.tokens+o.tokens, t.rounds+o.rounds, t.nodes+o.nodes
 	t.took, t.prefill = t.took+o.took, t.prefill+o.prefill
-}
-
-// replay lets the strategy of a request write the text.
-func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []string) (sum tally) {
-	req.MaxTokens = len(r.text)
-	s, weights := New(req, len(r.prompt), shared)
-	var of []*replayed
-	sum.prefill = prefill(b.verified, len(r.prompt))
-	all := names
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { open, _ := s.Opens(n, all); return !open })
-	for _, n := range names {
-		d := r.drafter(n, b)
-		of = append(of, d)
-		// it reads the prompt beside the first rounds, on one of two cores
-		if d.tries != nil && b.drafted != nil {
-			sum.prefill += prefill(b.drafted, len(r.prompt)-1)
-		}
-		sum.took += time.Duration(float64(d.pass) / float64(b.verified.Time(1)) * float64(b.verified.Time(len(r.prompt))) / 2)
-		if s.Several() || len(of) == 1 {
-			s.Hear(n, tandem.Position(len(r.prompt)), d.follow(0), 0)
-		}
-	}
-	for at := 0; at < len(r.text); {
-		bounds := req.Bounds
-		bounds.Depth = min(bounds.Depth, len(r.text)-at-1)
-		dec := s.Decide(names, bounds)
-		base := tandem.Position(len(r.prompt) + at)
-		o := Outcome{Decision: dec, Tree: tandem.Root(0)}
-		models := 0
-		for _, a := range dec.Asks {
-			if a.Drafter != lookup {
-				models++
-			}
-		}
-		busy := time.Duration(0)
-		var ballots []spec.Ballot
-		first := time.Duration(0)
-		for i, a := range dec.Asks {
-			if i > 0 && i == len(dec.Asks)-dec.Later {
-				if first = busy; !s.Wanted(o.Drafts) {
-					dec.Asks = dec.Asks[:i]
-					o.Decision = dec
-					break
-				}
-			}
-			d := of[slices.Index(names, a.Drafter)]
-			a.Proposal.Temper = spec.DraftTemper(r.temperature)
-			got := d.propose(at, a.Proposal, models)
-			busy = max(busy, first+got.Busy)
-			o.Drafts = append(o.Drafts, Draft{Drafter: a.Drafter, Got: got})
-			s.Hear(a.Drafter, base, got.Hindsight, 0)
-			if got.Tree.Len() > 1 {
-				ballots = append(ballots, spec.Ballot{Tree: got.Tree, Weight: weights.Of(a.Drafter)})
-			}
-		}
-		rest := b.plain
-		switch {
-		case len(dec.Asks) == 1 && dec.Vote == tandem.VoteNone:
-			o.Tree, rest = o.Drafts[0].Got.Tree, b.hop
-		case len(dec.Asks) > 0:
-			rest = b.hop + time.Duration(len(dec.Asks)-1)*b.merged
-			switch {
-			case len(ballots) == 0:
-			case dec.Mix != nil:
-				o.Tree = dec.Mix.Merge(o.trees(), dec.Nodes)
-			default:
-				o.Tree, _ = spec.Merge(ballots, dec.Nodes)
-			}
-			if len(ballots) > 0 {
-				if dec.Cut.Verify != nil {
-					o.Tree, _ = spec.Cut(o.Tree, dec.Cut, busy)
-				}
-				o.Merged = o.Tree.Len() > 1
-			}
-		}
-		held := min(spec.Held(o.Tree, r.text[at:]), len(r.text)-at-1)
-		rows := o.Tree.Len()
-		o.Verdict = tandem.Verdict{Base: base, Tokens: r.text[at : at+held+1], Nodes: rows, Rows: rows, Batch: 1,
-			Busy: b.verified.Time(rows)}
-		o.Judged, o.Tokens, o.AtEnd = rows > 1, held+1, at+held+1 == len(r.text)
-		o.Rest, o.Wall = rest, busy+rest+o.Verdict.Busy
-		at += held + 1
-		for _, n := range dec.Follow {
-			d := of[slices.Index(names, n)]
-			spent := b.pass + d.pass
-			switch {
-			case d.tries == nil:
-				spent = b.lookup
-			case b.drafted != nil: // it reads beside the target's pass, on the same cores
-				spent = d.read(int(base) - len(r.prompt))
-				sum.took += spent
-			}
-			s.Hear(n, base, d.follow(int(base)-len(r.prompt)), spent)
-		}
-		shared.Verified(o.Verdict, false)
-		s.Learn(&o)
-		sum.add(tally{tokens: o.Tokens, rounds: 1, nodes: rows, took: o.Wall})
-	}
-	s.HandOn()
-	return sum
 }
 
 // every replays all texts, one after the other on one gateway, and returns the sums by class.
