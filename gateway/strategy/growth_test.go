@@ -35,10 +35,7 @@ func (b *box) asked(r *recorded, name string, bounds tandem.Bounds, verify []tim
 func TestGrowthOnTheRealPair(t *testing.T) {
 	texts := readRecording(t, pairRecording)
 	for name, b := range map[string]*box{"AVX-512": pairWide, "AVX2": pairNarrow} {
-		var verify []time.Duration
-		for rows := range 32 {
-			verify = append(verify, b.verified.Time(rows+1))
-		}
+		verify := b.curve()
 		for _, kind := range []string{"code", "edit"} {
 			run := func(bounds tandem.Bounds, verify []time.Duration) (sum tally) {
 				shared := worth.NewCalibration()
@@ -84,10 +81,7 @@ func TestLookupIsTrusted(t *testing.T) {
 		{readRecording(t, pairRecording), pairWide, "real pair"},
 		{readRecording(t, recording), zen4, "shipped models"},
 	} {
-		var verify []time.Duration
-		for rows := range 32 {
-			verify = append(verify, x.b.verified.Time(rows+1))
-		}
+		verify := x.b.curve()
 		by := map[string][]*recorded{}
 		for _, r := range x.of {
 			by[r.class] = append(by[r.class], r)

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/test/mempool"
 	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"
@@ -131,14 +134,20 @@ func TestRecordPair(t *testing.T) {
 		if i == 0 {
 			of = texts
 		}
-		each(testkit.RealModel(t, d.file), of, 1, 2048, 1, func(r *recorded) bool { return r.by(d.name) == nil },
-			func(m *engine.Model, batch []*recorded) {
-				for _, r := range batch {
-					g := guessAlong(t, m, r)
-					g.drafter = d.name
-					r.of = append(r.of, g)
-				}
+		file, lacks := testkit.RealModel(t, d.file), func(r *recorded) bool { return r.by(d.name) == nil }
+		if states, err := engine.SideOf(file); err == nil {
+			each(target, of, 1, 0, len(of), lacks, func(_ *engine.Model, all []*recorded) {
+				guessByStates(t, target, file, d.name, states.Taps, all)
 			})
+			continue
+		}
+		each(file, of, 1, 2048, 1, lacks, func(m *engine.Model, batch []*recorded) {
+			for _, r := range batch {
+				g := guessAlong(t, m, r)
+				g.drafter = d.name
+				r.of = append(r.of, g)
+			}
+		})
 	}
 	each(target, first, 1, 2048, 1, func(r *recorded) bool { return r.target() == nil }, func(m *engine.Model, batch []*recorded) {
 		for _, r := range batch {
@@ -147,6 +156,73 @@ func TestRecordPair(t *testing.T) {
 	})
 	writeRecording(t, p.path, texts)
 	t.Logf("recorded for %v, %d still lack", time.Since(begun), lack)
+}
+
+// known is a FeatureSource of texts that are known to their end.
+type known struct {
+	m     *engine.Model // the target, which hands out those states
+	taps  []int
+	texts map[tandem.SessionID][]uint16 // their rows
+}
+
+func (k *known) tell(t *testing.T, id tandem.SessionID, text []tandem.Token) {
+	t.Helper()
+	seq, err := k.m.NewSequence(len(text), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	row, all := make([]float32, k.m.FeatureWidth()), []uint16(nil)
+	for piece := range slices.Chunk(text, pairRows) {
+		out := forward(t, k.m, 1, engine.Part{Seq: seq, Extend: piece})
+		for i := range piece {
+			out.Features(0, i, row)
+			packed := make([]uint16, len(row))
+			half.Pack(packed, row)
+			all = append(all, packed...)
+		}
+	}
+	k.texts[id] = all
+}
+
+// Features implements tandem.FeatureSource.
+func (k *known) Features(_ context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
+	w := tandem.Position(k.m.FeatureWidth())
+	return tandem.Features{From: q.From, Taps: k.taps, Width: int(w), Rows: slices.Clone(k.texts[q.Session][q.From*w : q.Until*w])}, nil
+}
+
+// guessByStates adds what a draft that reads the target's states guesses along the texts.
+func guessByStates(t *testing.T, target, file, name string, taps []int, texts []*recorded) {
+	t.Helper()
+	options := engine.Options{Device: testdevice.CPU(t, *pairThreads), MaxRows: pairRows, Context: 2048,
+		KVPages: engine.PagesFor(2, 1024, drafter.DefaultTreeRows)}
+	m, err := engine.OpenDraft(file, target, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	options.Taps = taps
+	of, err := engine.Open(target, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer of.Close()
+	source := &known{of, taps, map[tandem.SessionID][]uint16{}}
+	d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: mempool.Pool{}, Counters: &tandem.Counters{}, Taps: taps,
+		Features: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range texts {
+		id := tandem.SessionID(i + 1)
+		source.tell(t, id, slices.Concat(r.prompt, r.text))
+		said, tries := r.guesses(t, d, id)
+		r.of = append(r.of, guessed{drafter: name, temper: recordTemper, said: said, tries: tries})
+		delete(source.texts, id)
+	}
+	if err := d.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func openPair(t *testing.T, path string, sessions, nodes int) *engine.Model {

@@ -1,0 +1,171 @@
+package strategy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// bench is a pair on a machine: the recorded texts, the name of the draft model, and what passes cost.
+type bench struct {
+	name, path, draft string
+	box               *box
+}
+
+var benches = []bench{
+	{"Zen 3", pairRecording, pairDraft, zen3},
+	{"AVX-512", pairRecording, pairDraft, pairWide},
+}
+
+// texts returns the texts of a bench along which all guesses are recorded: those of the half by which numbers are chosen, or of the other
+// half, which only judges.
+func (x bench) texts(t testing.TB, verdict bool) (half []*recorded) {
+	kinds := map[string]int{}
+	for _, r := range readRecording(t, x.path) {
+		if r.target() == nil || r.by(x.draft) == nil {
+			continue
+		}
+		if kinds[r.class]++; kinds[r.class]%2 == 0 == verdict {
+			half = append(half, r)
+		}
+	}
+	if len(half) == 0 {
+		t.Fatalf("%s: no text of %s has guesses of %q and of the target", x.name, x.path, x.draft)
+	}
+	return half
+}
+
+// fixedWays returns the five named ways of a text: plain, lookup alone, chains of 2 and of 4, and a tree of 8 of the draft model.
+func (x bench) fixedWays(r *recorded, lookups *learn.Calibration) map[string]tally {
+	b := x.box
+	shaped := func(nodes, depth, width int) tally {
+		return b.asked(r, x.draft, tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}, nil, learn.NewCalibration(lookups0))
+	}
+	plain := tally{tokens: len(r.text), took: time.Duration(len(r.text)) * (b.plain + b.verified.Time(1))}
+	return map[string]tally{Plain: plain, lookup: b.asked(r, lookup, tandem.DefaultBounds(tandem.StrategyPlanner), b.curve(), lookups),
+		"chain 2": shaped(3, 2, 1), "chain 4": shaped(5, 4, 1), "tree 8": shaped(8, 4, 8)}
+}
+
+var lookups0 = learn.DefaultTuning().Calibration
+
+// curve returns what passes of 1 to 32 rows take.
+func (b *box) curve() (verify []time.Duration) {
+	for rows := range 32 {
+		verify = append(verify, b.verified.Time(rows+1))
+	}
+	return verify
+}
+
+// figures are what a class of texts came to, in the rows of the verdict.
+type figures map[string]tally
+
+func (f figures) add(name string, t tally) {
+	sum := f[name]
+	sum.add(t)
+	f[name] = sum
+}
+
+// over returns the rate of a row over that of another.
+func (f figures) over(name, other string) float64 { return f[name].rate() / f[other].rate() }
+
+// share returns how much of an oracle's gain over plain decoding the planner has.
+func (f figures) share(oracle string) float64 {
+	return (f.over(rowPlanner, Plain) - 1) / max(f.over(oracle, Plain)-1, 1e-9)
+}
+
+// The rows of a verdict, beside plain decoding.
+const (
+	rowPlanner = "planner"
+	rowFree    = "planner, free alone"
+	rowFixed   = "best of five for each text"
+	rowFair    = "oracle that knows rates"
+	rowSeeing  = "oracle that sees"
+	rowAll     = "all"
+)
+
+// judge replays the texts of a bench. It returns the figures by class, those of all, and of each text. planning returns a new gateway.
+func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool) (classes []string, by map[string]figures, each []figures) {
+	by = map[string]figures{rowAll: {}}
+	lookups := learn.NewCalibration(lookups0)
+	ways := map[string]*Shared{rowPlanner: x.gateway(rules), rowFree: x.gateway(rules)}
+	names := map[string][]string{rowPlanner: append([]string{x.draft}, free...), rowFree: free}
+	var seen []*outlook
+	if oracles {
+		seen = outlooks(texts, x.draft)
+	}
+	for i, r := range texts {
+		of := figures{}
+		for row, shared := range ways {
+			req := planned()
+			req.Sampling.Temperature = r.temperature
+			of[row] = x.box.replay(r, req, shared, names[row])
+		}
+		for way, sum := range x.fixedWays(r, lookups) {
+			if of[way] = sum; of[rowFixed].tokens == 0 || sum.rate() > of[rowFixed].rate() {
+				of[rowFixed] = sum
+			}
+		}
+		if oracles {
+			of[rowFair], of[rowSeeing] = seen[i].known(x.box), seen[i].best(x.box)
+		}
+		if by[r.class] == nil {
+			by[r.class], classes = figures{}, append(classes, r.class)
+		}
+		for name, sum := range of {
+			if sum.tokens != len(r.text) {
+				t.Errorf("%s, %s, %s: %d tokens of %d", x.name, r.class, name, sum.tokens, len(r.text))
+			}
+			by[r.class].add(name, sum)
+			by[rowAll].add(name, sum)
+		}
+		each = append(each, of)
+	}
+	return append(classes, rowAll), by, each
+}
+
+func (x bench) gateway(rules Rules) *Shared {
+	shared := NewShared(rules)
+	shared.Measured("", x.box.verify)
+	return shared
+}
+
+// TestVerdict replays the half of the texts that no number was chosen by, and prints for each class the planner beside the best fixed way
+// of each text, an oracle that knows the text's rates, and one that sees the text, all over plain decoding.
+func TestVerdict(t *testing.T) {
+	rules, err := Rules{}.WithDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range benches {
+		classes, by, _ := x.judge(t, x.texts(t, true), rules, true)
+		t.Log(x.name + "\n" + table(classes, by))
+	}
+}
+
+// table prints figures over plain decoding.
+func table(classes []string, by map[string]figures) string {
+	var out strings.Builder
+	line := func(name string, v func(figures) float64) {
+		fmt.Fprintf(&out, "\n%-36s", name)
+		for _, c := range classes {
+			fmt.Fprintf(&out, "%10.3f", v(by[c]))
+		}
+	}
+	fmt.Fprintf(&out, "%-36s", "tokens/s over plain")
+	for _, c := range classes {
+		fmt.Fprintf(&out, "%10s", c)
+	}
+	for _, row := range []string{rowPlanner, rowFree, lookup, "chain 2", "chain 4", "tree 8", rowFixed, rowFair, rowSeeing} {
+		line(row, func(f figures) float64 { return f.over(row, Plain) })
+	}
+	line("planner over the best of five", func(f figures) float64 { return f.over(rowPlanner, rowFixed) })
+	line("planner over free alone", func(f figures) float64 { return f.over(rowPlanner, rowFree) })
+	line("share of the gain of rates", func(f figures) float64 { return f.share(rowFair) })
+	line("share of the gain of seeing", func(f figures) float64 { return f.share(rowSeeing) })
+	return out.String()
+}
+
