@@ -168,4 +168,3 @@ func table(classes []string, by map[string]figures) string {
 	line("share of the gain of seeing", func(f figures) float64 { return f.share(rowSeeing) })
 	return out.String()
 }
-
