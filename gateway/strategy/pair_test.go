@@ -38,8 +38,8 @@ func passes(table ...float64) (list []tandem.Cost) {
 
 func newPairBox(verify, draft []tandem.Cost) *box {
 	b := newBox()
-	b.verify, b.announced = verify, draft
-	b.verified, b.drafted = worth.NewCosts(verify, worth.DefaultCostTuning), worth.NewCosts(draft, worth.DefaultCostTuning)
+	b.verify, b.drafting = verify, draft
+	b.verified, b.drafted = learn.NewCosts(verify, learn.DefaultTuning().Costs), learn.NewCosts(draft, learn.DefaultTuning().Costs)
 	return b
 }
 

@@ -16,6 +16,7 @@ import (
 // box is what passes and messages cost in a replay: one table, so that the machine on which the test runs does not count.
 type box struct {
 	verify     []tandem.Cost
+	drafting   []tandem.Cost                          // of the draft model, if it was measured
 	row, pass  time.Duration                          // of a draft model's pass: for each row, and besides
 	together   [4]float64                             // factor on a draft pass while so many draft models work at once
 	lookup     time.Duration                          // a draft by lookup

@@ -23,16 +23,24 @@ type session struct {
 	settled  map[string]bool // those that stay as they are
 	at       int             // tokens of the text that are written
 	sum      tally
+	// later, where passes are shared, calls opened when the draft model has read the text, which takes so many seconds.
+	later func(seconds float64, opened func())
 }
 
 // begin opens a session at the drafters that its strategy wants.
 func (b *box) begin(r *recorded, req tandem.Request, shared *Shared, among []string) *session {
-	req.MaxTokens = len(r.text)
-	x := &session{b: b, r: r, req: req, shared: shared, among: among, of: map[string]*replayed{}, settled: map[string]bool{}}
-	x.strategy, x.weights = New(req, len(r.prompt), shared)
-	x.sum.prefill = prefill(b.verified, len(r.prompt))
-	x.open()
+	x := &session{b: b, r: r, req: req, shared: shared, among: among}
+	x.start()
 	return x
+}
+
+// start begins the session.
+func (x *session) start() {
+	x.req.MaxTokens = len(x.r.text)
+	x.of, x.settled = map[string]*replayed{}, map[string]bool{}
+	x.strategy, x.weights = New(x.req, len(x.r.prompt), x.shared)
+	x.sum.prefill = prefill(x.b.verified, len(x.r.prompt))
+	x.open()
 }
 
 // open opens the session at the drafters that the strategy wants now, if it has not decided against them for good.
@@ -52,19 +60,32 @@ func (x *session) open() {
 		if d.again != nil {
 			d.again.chances = x.b.ranked(x.shared, x.r.temperature > 0)
 		}
-		x.of[n] = d
-		// it reads the prompt beside the first rounds, on one of two cores
-		if d.tries != nil && x.b.drafted != nil {
-			x.sum.prefill += prefill(x.b.drafted, len(x.r.prompt)+x.at-1)
-			d.readTo(x.at)
+		if d.tries == nil || x.b.drafted == nil {
+			x.opened(n, d)
+			continue
 		}
-		x.sum.took += time.Duration(float64(d.pass) / float64(x.b.verified.Time(1)) * float64(x.b.verified.Time(len(x.r.prompt))) / 2)
-		if d.again == nil && (x.strategy.Several() || len(x.of) == 1) {
-			x.strategy.Hear(n, x.base(), d.follow(x.at), 0)
+		// it reads the prompt beside the first rounds, on one of two cores
+		read, at := prefill(x.b.drafted, len(x.r.prompt)+x.at-1), x.at
+		opened := func() {
+			x.sum.prefill += read
+			d.readTo(at)
+			x.opened(n, d)
+		}
+		if x.later == nil {
+			opened()
+		} else {
+			x.later(read.Seconds(), opened)
 		}
 	}
-	if len(wanted) > 0 {
-		x.names = slices.DeleteFunc(slices.Clone(x.among), func(n string) bool { return x.of[n] == nil })
+}
+
+// opened lets a drafter take part.
+func (x *session) opened(n string, d *replayed) {
+	x.of[n] = d
+	x.names = slices.DeleteFunc(slices.Clone(x.among), func(n string) bool { return x.of[n] == nil })
+	x.sum.took += time.Duration(float64(d.pass) / float64(x.b.verified.Time(1)) * float64(x.b.verified.Time(len(x.r.prompt))) / 2)
+	if d.again == nil && (x.strategy.Several() || len(x.of) == 1) {
+		x.strategy.Hear(n, x.base(), d.follow(x.at), 0)
 	}
 }
 
@@ -147,14 +168,14 @@ func (x *session) merge(o *Outcome, ballots []spec.Ballot, busy time.Duration) {
 	o.Merged = o.Tree.Len() > 1
 }
 
-// commit ends a round whose pass had so many rows, of so many sessions, and whose drafting, rest and pass took wall in all. It returns how
-// long drafters read what was committed.
-func (x *session) commit(d drafted, rows, batch int, wall time.Duration) (read time.Duration) {
+// commit ends a round whose pass had so many rows, of so many sessions, and took pass, and whose drafting, rest and pass took wall in all.
+// It returns how long drafters read what was committed.
+func (x *session) commit(d drafted, rows, batch int, wall, pass time.Duration) (read time.Duration) {
 	o, base := d.outcome, x.base()
 	held := min(spec.Held(o.Tree, x.r.text[x.at:]), len(x.r.text)-x.at-1)
 	nodes := o.Tree.Len()
 	o.Verdict = tandem.Verdict{Base: base, Tokens: x.r.text[x.at : x.at+held+1], Nodes: nodes, Rows: rows, Batch: batch,
-		Busy: x.b.verified.Time(rows)}
+		Busy: pass}
 	o.Judged, o.Tokens, o.AtEnd = nodes > 1, held+1, x.at+held+1 == len(x.r.text)
 	o.Rest, o.Wall = d.rest, wall
 	begun := x.at
@@ -192,7 +213,8 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 	for !x.done() {
 		d := x.draft()
 		rows := d.outcome.Tree.Len()
-		x.commit(d, rows, 1, d.busy+d.rest+b.verified.Time(rows))
+		pass := b.verified.Time(rows)
+		x.commit(d, rows, 1, d.busy+d.rest+pass, pass)
 	}
 	x.strategy.HandOn()
 	return x.sum

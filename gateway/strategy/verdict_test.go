@@ -24,8 +24,11 @@ var benches = []bench{
 // texts returns the texts of a bench along which all guesses are recorded: those of the half by which numbers are chosen, or of the other
 // half, which only judges.
 func (x bench) texts(t testing.TB, verdict bool) (half []*recorded) {
+	if readings[x.path] == nil {
+		readings[x.path] = readRecording(t, x.path)
+	}
 	kinds := map[string]int{}
-	for _, r := range readRecording(t, x.path) {
+	for _, r := range readings[x.path] {
 		if r.target() == nil || r.by(x.draft) == nil {
 			continue
 		}
@@ -38,6 +41,9 @@ func (x bench) texts(t testing.TB, verdict bool) (half []*recorded) {
 	}
 	return half
 }
+
+// readings are the recordings that were read, which nobody changes.
+var readings = map[string][]*recorded{}
 
 // fixedWays returns the five named ways of a text: plain, lookup alone, chains of 2 and of 4, and a tree of 8 of the draft model.
 func (x bench) fixedWays(r *recorded, lookups *learn.Calibration) map[string]tally {
@@ -130,6 +136,7 @@ func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool)
 func (x bench) gateway(rules Rules) *Shared {
 	shared := NewShared(rules)
 	shared.Measured("", x.box.verify)
+	shared.PassCosts(x.draft, x.box.drafting) // as a drafter measures them at its start
 	return shared
 }
 
