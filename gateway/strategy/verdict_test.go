@@ -98,7 +98,7 @@ func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool)
 	by = map[string]figures{rowAll: {}}
 	lookups := learn.NewCalibration(lookups0)
 	ways := map[string]*Shared{rowPlanner: x.gateway(rules), rowFree: x.gateway(rules)}
-	names := map[string][]string{rowPlanner: append([]string{x.draft}, free...), rowFree: free}
+	names := map[string][]string{rowPlanner: x.everyone(), rowFree: free}
 	var seen []*outlook
 	if oracles {
 		seen = outlooks(texts, x.draft)
@@ -132,6 +132,9 @@ func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool)
 	}
 	return append(classes, rowAll), by, each
 }
+
+// everyone is who drafts by default.
+func (x bench) everyone() []string { return append([]string{x.draft}, free...) }
 
 func (x bench) gateway(rules Rules) *Shared {
 	shared := NewShared(rules)
