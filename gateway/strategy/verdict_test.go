@@ -2,6 +2,8 @@ package strategy
 
 import (
 	"fmt"
+	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +16,24 @@ import (
 type bench struct {
 	name, path, draft string
 	box               *box
+	bars              bars
 }
 
 var benches = []bench{
-	{"Zen 3", pairRecording, pairDraft, zen3},
-	{"AVX-512", pairRecording, pairDraft, pairWide},
+	{"Zen 3", pairRecording, pairDraft, zen3, bars{}},
+	{"AVX-512", pairRecording, pairDraft, pairWide, bars{}},
+}
+
+// bars are what the planner reaches on the half of the texts that no number was chosen by, rounded down. A planner that does better raises
+// them.
+type bars struct {
+	plain float64 // the worst class over plain decoding
+	fixed float64 // all texts over the best of five ways of each
+	least float64 // the worst text over its best of five
+	edit  float64 // edits over the free drafters alone
+	free  float64 // all texts over them
+	rates float64 // share of the gain of the oracle that knows rates
+	many  float64 // sessions that share passes, over plain decoding: the worst of arrivals
 }
 
 // texts returns the texts of a bench along which all guesses are recorded: those of the half by which numbers are chosen, or of the other
@@ -151,9 +166,37 @@ func TestVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range benches {
-		classes, by, _ := x.judge(t, x.texts(t, true), rules, true)
+		classes, by, each := x.judge(t, x.texts(t, true), rules, true)
 		t.Log(x.name + "\n" + table(classes, by))
+		all, reached := by[rowAll], bars{plain: math.Inf(1), least: math.Inf(1)}
+		for _, of := range by {
+			reached.plain = min(reached.plain, of.over(rowPlanner, Plain))
+		}
+		for _, of := range each {
+			reached.least = min(reached.least, of.over(rowPlanner, rowFixed))
+		}
+		reached.fixed, reached.free, reached.rates = all.over(rowPlanner, rowFixed), all.over(rowPlanner, rowFree), all.share(rowFair)
+		if edits := by["edit"]; edits != nil {
+			reached.edit = edits.over(rowPlanner, rowFree)
+		}
+		x.check(t, reached)
 	}
+}
+
+// check fails where less is reached than a bar.
+func (x bench) check(t testing.TB, reached bars) {
+	got, want := reflect.ValueOf(reached), reflect.ValueOf(x.bars)
+	line := x.name + ":"
+	for i := range got.NumField() {
+		name, v, least := got.Type().Field(i).Name, got.Field(i).Float(), want.Field(i).Float()
+		if v == 0 {
+			continue // not this test's
+		}
+		if line += fmt.Sprintf(" %s %.3f", name, v); v < least {
+			t.Errorf("%s: %s is %.3f: want %v", x.name, name, v, least)
+		}
+	}
+	t.Log(line)
 }
 
 // table prints figures over plain decoding.
