@@ -10,59 +10,36 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 var ablate = flag.String("ablate", "", "regular expression of the names of numbers that TestAblation changes, . for all")
 
-// number is one number of the rules, by its path.
+// number is one number of worth.Tuned.
 type number struct {
 	name string
-	at   []int // field indices
+	at   int // field index
 }
-
-// papers are the fields of the rules that are not the planner's: the numbers of papers, and what is tuned beside those.
-var papers = regexp.MustCompile(`^(Weights|Length|Alpha|Branch|InitialWeights|Tuning\.(Length|Alpha|Compare))`)
 
 // neutral are the values at which a number does nothing, of those that do not do so at 0.
-var neutral = map[string]float64{
-	"Tuning.Planner.TextFade": 1, "Tuning.Planner.Low": 1, "Tuning.Planner.High": 1, "Tuning.Planner.Stale": 1e9, "Tuning.Choice.WideSlope": 1,
-	"Tuning.Choice.WideEvery": 1 << 30, "Tuning.Choice.Dearer": 1e9, "Tuning.Choice.Late": 1e9, "Tuning.Costs.Outlier": 1e9,
-	"Tuning.Costs.Fade": 1, "Tuning.Calibration.Forget": 1, "Planner.ProbeFirst": 1, "Planner.ProbeMost": 1 << 30,
-}
+var neutral = map[string]float64{"Memory": 1e9, "Dearer": 1e9, "Forget": 1, "Bin": 0.01}
 
-// numbers lists the numbers of a struct.
-func numbers(v reflect.Type, name string, at []int) (list []number) {
+// numbers lists the numbers of the table.
+func numbers() (list []number) {
+	v := reflect.TypeFor[worth.Numbers]()
 	for i := range v.NumField() {
-		f := v.Field(i)
-		path, index := strings.TrimPrefix(name+"."+f.Name, "."), append(slices.Clone(at), i)
-		switch {
-		case papers.MatchString(path) || !f.IsExported():
-		case f.Type.Kind() == reflect.Struct:
-			list = append(list, numbers(f.Type, path, index)...)
-		case f.Type.Kind() == reflect.Float64 || f.Type.Kind() == reflect.Int || f.Type.Kind() == reflect.Int64:
-			list = append(list, number{path, index})
-		}
+		list = append(list, number{v.Field(i).Name, i})
 	}
 	return list
 }
 
-// with returns the rules with a number set to a value.
-func (n number) with(r Rules, value float64) Rules {
-	f := reflect.ValueOf(&r).Elem().FieldByIndex(n.at)
-	if f.CanFloat() {
-		f.SetFloat(value)
-	} else {
-		f.SetInt(int64(math.Round(value)))
-	}
-	return r
-}
-
-func (n number) of(r Rules) float64 {
-	f := reflect.ValueOf(r).FieldByIndex(n.at)
-	if f.CanFloat() {
-		return f.Float()
-	}
-	return float64(f.Int())
+// set gives a number a value, and returns what it was.
+func (n number) set(value float64) (was float64) {
+	f := reflect.ValueOf(&worth.Tuned).Elem().Field(n.at)
+	was = f.Float()
+	f.SetFloat(value)
+	return was
 }
 
 // score returns, for each bench and for each arrival at it, the planner's rate over plain decoding on the half of the texts by which
@@ -126,11 +103,11 @@ func TestAblation(t *testing.T) {
 		}
 	}
 	t.Logf("%s\n%.3f, in %v", strings.Join(names, " | "), usual, time.Since(begun))
-	for _, n := range numbers(reflect.TypeFor[Rules](), "", nil) {
+	for _, n := range numbers() {
 		if !only.MatchString(n.name) {
 			continue
 		}
-		now := n.of(rules)
+		now := n.set(0)
 		line := fmt.Sprintf("%-32s %-8.4g", n.name, now)
 		for _, v := range []struct {
 			name  string
@@ -141,13 +118,16 @@ func TestAblation(t *testing.T) {
 			}
 			var off []string
 			sum := 0.0
-			for i, s := range score(t, n.with(rules, v.value)) {
+			n.set(v.value)
+			rules, _ := Rules{}.WithDefaults()
+			for i, s := range score(t, rules) {
 				change := 100 * (s/usual[i] - 1)
 				sum += change / float64(len(usual))
 				off = append(off, fmt.Sprintf("%+.1f", change))
 			}
 			line += fmt.Sprintf("\n    %-7s %+6.2f  (%s)", v.name, sum, strings.Join(off, " "))
 		}
+		n.set(now)
 		t.Log(line)
 	}
 }

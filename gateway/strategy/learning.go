@@ -98,8 +98,8 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	p.tokens, p.during = p.tokens*share+brought, p.during*share+wall.Seconds()
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
-	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
-	p.credit.Earn(p.shared.rules.Explore * brought)
+	p.tickets += (max(float64(v.Batch-1), p.shared.others(), 0) - p.tickets) / 8
+	p.credit.Earn(p.shared.rules.Explore * float64(o.Tokens))
 	passes := p.times(o)
 	p.yields.Fade()
 	if !o.AtEnd {

@@ -10,7 +10,8 @@ import (
 
 // Opens implements Strategy. A drafter must first read what is committed. A session does without it until what that takes is less than what
 // it may save compared with the ways without it, in the tokens that are expected to come: as many as earlier answers had, or, of an answer
-// that is longer, as many again. A drafter that is not known yet may save as much as is not unlikely.
+// that is longer, as many again. A drafter that nobody has asked yet may save half of the time. One that may save more than is expected is
+// looked at if the credit pays for it.
 //
 // The whole text counts as unread. A drafter that keeps the text of an earlier session would have to read only what is new, but no gateway
 // knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it is wrong, such as after
@@ -25,28 +26,29 @@ func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	}
 	others := p.tickets * max(p.shared.usual(), 1)
 	plain, free, models := p.ways(among, tandem.DefaultBounds(tandem.StrategyPlanner))
-	without, with := plain.Rate(others), 0.0
+	without, ways := plain.Rate(others), []worth.Way(nil)
 	for _, w := range append(free, models...) {
 		if len(w.Drafters) > 0 && len(free) > 0 && free[0].Known { // it drafts beside the free ones, whose rows are in all ways
 			w.Accepted += free[0].Accepted - worth.Common(free[0].Accepted, w.Accepted)
 		}
 		if name := w.Drafters; len(name) == 1 && name[0] == drafter {
-			with = max(with, w.Hope(others))
+			ways = append(ways, w)
 		} else if w.Known {
 			without = max(without, w.Rate(others))
 		}
 	}
 	d := p.parts.Drafter(drafter)
-	look := !d.Asked && !d.Tried // nobody knows what it brings: it may double the speed
-	if look {
-		with = max(with, 2*without)
-	}
 	done := float64(p.text.base - p.text.begin)
 	price := (float64(p.prompt) + done) * p.reading(drafter)
-	saves := max(1/without-1/with, 0) * (1 + others)
 	left := float64(p.output) - done
-	open = price <= min(left, max(p.expects-done, done))*saves
-	if look && open {
+	saves := 0.0
+	for _, w := range ways {
+		saves = max(saves, w.Saves(without, others))
+	}
+	if !d.Asked && !d.Tried { // nobody knows what it brings: it may double the speed
+		saves = max(saves, 1/without/2)
+	}
+	if open = price <= saves*(1+others)*min(left, max(p.expects-done, done)); open {
 		p.each(func(x *worth.Parts) { x.Drafter(drafter).Tried = true })
 	}
 	return open, open || price > left*(1+others)/without // all that may come takes less

@@ -39,7 +39,7 @@ func passes(table ...float64) (list []tandem.Cost) {
 func newPairBox(verify, draft []tandem.Cost) *box {
 	b := newBox()
 	b.verify, b.drafting = verify, draft
-	b.verified, b.drafted = learn.NewCosts(verify, learn.DefaultTuning().Costs), learn.NewCosts(draft, learn.DefaultTuning().Costs)
+	b.verified, b.drafted = worth.NewCosts(verify, worth.DefaultCostTuning), worth.NewCosts(draft, worth.DefaultCostTuning)
 	return b
 }
 
@@ -90,7 +90,7 @@ func (w pairWay) run(t testing.TB, b *box, texts []*recorded) (list []tally) {
 			}
 			shared = NewShared(rules)
 			shared.Measured("", b.verify)
-			shared.PassCosts(pairDraft, b.announced)
+			shared.PassCosts(pairDraft, b.drafting)
 		}
 		req := w.request
 		req.Sampling.Temperature = r.temperature

@@ -50,10 +50,10 @@ func TestOpens(t *testing.T) {
 		prompt, output int
 		want           bool
 	}{
-		{"cheap", 8000, 100, true}, // 2 ms for 64 tokens
-		{"dear", 30, 200, true},    // other texts say little of this one
-		{"dear", 8000, 100, false}, // two seconds to read, four to write
-		{"dear", 8000, 2000, true},
+		{"cheap", 8000, 100, true},  // 2 ms for 64 tokens
+		{"dear", 30, 200, true},     // other texts say little of this one
+		{"dear", 8000, 100, false},  // two seconds to read, four to write
+		{"dear", 8000, 2000, false}, // answers have 256 tokens, until one has more
 		{"good", 1000, 200, true},
 		{"good", 30000, 100, false},
 		{"unknown", 30000, 10, true}, // its cost is not known

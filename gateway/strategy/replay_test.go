@@ -23,8 +23,8 @@ type box struct {
 	plain, hop time.Duration                          // the rest of a plain round, of a drafted one
 	merged     time.Duration                          // and what several drafters add
 	dear       time.Duration                          // a pass of the dear drafter
-	verified   *learn.Costs                           // of verify
-	drafted    *learn.Costs                           // of the draft model's passes; nil: as row and pass say
+	verified   *worth.Costs                           // of verify
+	drafted    *worth.Costs                           // of the draft model's passes; nil: as row and pass say
 	ranks      map[*Shared]map[bool]*spec.RankChances // what gateways know of recycled guesses: greedy, and sampled
 }
 

@@ -96,6 +96,13 @@ func (l *Shared) Enter() (leave func()) {
 	}
 }
 
+// others returns how many sessions run beside one.
+func (l *Shared) others() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return float64(l.running - 1)
+}
+
 // crowd returns how many sessions run beside one, or as many as those of late have found when they began: the first of many that come
 // together finds none.
 func (l *Shared) crowd() float64 {

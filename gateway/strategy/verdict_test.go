@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // bench is a pair on a machine: the recorded texts, the name of the draft model, and what passes cost.
@@ -61,17 +61,15 @@ func (x bench) texts(t testing.TB, verdict bool) (half []*recorded) {
 var readings = map[string][]*recorded{}
 
 // fixedWays returns the five named ways of a text: plain, lookup alone, chains of 2 and of 4, and a tree of 8 of the draft model.
-func (x bench) fixedWays(r *recorded, lookups *learn.Calibration) map[string]tally {
+func (x bench) fixedWays(r *recorded, lookups *worth.Calibration) map[string]tally {
 	b := x.box
 	shaped := func(nodes, depth, width int) tally {
-		return b.asked(r, x.draft, tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}, nil, learn.NewCalibration(lookups0))
+		return b.asked(r, x.draft, tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}, nil, worth.NewCalibration())
 	}
 	plain := tally{tokens: len(r.text), took: time.Duration(len(r.text)) * (b.plain + b.verified.Time(1))}
 	return map[string]tally{Plain: plain, lookup: b.asked(r, lookup, tandem.DefaultBounds(tandem.StrategyPlanner), b.curve(), lookups),
 		"chain 2": shaped(3, 2, 1), "chain 4": shaped(5, 4, 1), "tree 8": shaped(8, 4, 8)}
 }
-
-var lookups0 = learn.DefaultTuning().Calibration
 
 // curve returns what passes of 1 to 32 rows take.
 func (b *box) curve() (verify []time.Duration) {
@@ -111,7 +109,7 @@ const (
 // judge replays the texts of a bench. It returns the figures by class, those of all, and of each text. planning returns a new gateway.
 func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool) (classes []string, by map[string]figures, each []figures) {
 	by = map[string]figures{rowAll: {}}
-	lookups := learn.NewCalibration(lookups0)
+	lookups := worth.NewCalibration()
 	ways := map[string]*Shared{rowPlanner: x.gateway(rules), rowFree: x.gateway(rules)}
 	names := map[string][]string{rowPlanner: x.everyone(), rowFree: free}
 	var seen []*outlook

@@ -48,6 +48,17 @@ func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) W
 	return w
 }
 
+// Saves returns the seconds a token that the way is expected to save beside one of that rate, if it is used only where it does: the mean over
+// what its rounds may bring, at and one standard error around what is expected.
+func (w Way) Saves(rate, others float64) (mean float64) {
+	for _, p := range []struct{ off, weight float64 }{{-1, 1}, {0, 2}, {1, 1}} {
+		x := w
+		x.Accepted = max(x.Accepted+p.off*w.Doubt, 0)
+		mean += p.weight / 4 * max(1/rate-1/x.Rate(others), 0)
+	}
+	return mean
+}
+
 // Common returns how many tokens two drafts are expected to have in common, if one is expected to have a tokens accepted and the other b:
 // the shorter of two runs, independent of each other, whose lengths are distributed geometrically with these means.
 func Common(a, b float64) float64 {

@@ -54,8 +54,8 @@ func (b *belief) expected() Expected {
 		e.Yield.add(b.before, b.earlier/seen)
 	}
 	sum := seen*e.Accepted + b.recalls*b.recall
-	if b.earlier == 0 && !b.seen { // as much as is expected where nothing is known: one token
-		sum, n = sum+1, n+1
+	if unknown := 1 - b.earlier; unknown > 0 && !b.seen { // as much as is expected where nothing is known: one token in one round
+		sum, n = sum+unknown, n+unknown
 	}
 	e.Accepted = sum / n
 	// What other texts have shown is as doubtful for this one as what nobody knows, however many they were.
@@ -123,10 +123,11 @@ func (y Yields) Recall(set string, accepted, rounds float64) {
 // HandOn adds what a session has seen since the last call to what new ones begin with.
 func (y Yields) HandOn(to Yields) {
 	for set, b := range y {
+		x := to.of(set)
 		if b.since == 0 {
+			x.rounds *= 1 - 1/Tuned.Memory // so that what was hardly used for long is looked at again
 			continue
 		}
-		x := to.of(set)
 		x.rounds = min(x.rounds+b.since, 2*Tuned.Memory)
 		x.own.add(b.fresh, min(b.since/x.rounds, 1))
 		b.since, b.fresh = 0, Yield{}
