@@ -48,8 +48,8 @@ func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) W
 	return w
 }
 
-// Saves returns the seconds a token that the way is expected to save beside one of that rate, if it is used only where it does: the mean over
-// what its rounds may bring, at and one standard error around what is expected.
+// Saves returns the seconds a token that the way is expected to save beside one of that rate, if it is used only where it does: the mean
+// over what its rounds may bring, at and one standard error around what is expected.
 func (w Way) Saves(rate, others float64) (mean float64) {
 	for _, p := range []struct{ off, weight float64 }{{-1, 1}, {0, 2}, {1, 1}} {
 		x := w
