@@ -170,21 +170,21 @@ var rooms = map[string][]string{
 	// pages of keys and values as files; knows neither models nor devices
 	"processes/cache/prefixes": {".", "processes/cache"},
 	// its tables are those of spec/shape, its divisions those that a device takes
-	"processes/profile": {".", "spec/shape", "modelfile", "kernels"},
+	"processes/profile": {".", "spec/shape", "spec/worth", "modelfile", "kernels"},
 	// what model info prints
 	"app/modelinfo": {".", "app/bench/figures", "app/device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
 		"processes/roles", "app/terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	// times of passes, as planners decide by them, and how close they come to the limits
-	"processes/measure": {".", "engine", "kernels", "modelfile"},
+	"processes/measure": {".", "engine", "kernels", "modelfile", "spec/worth"},
 	"processes/profiler": {".", "processes/measure", "app/device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile",
 		"processes/placement",
 		"processes/profile", "processes/roles",
-		"processes/roles/group", "spec/shape", "text"},
+		"processes/roles/group", "spec/shape", "spec/worth", "text"},
 	// kernels/stream: how fast the disk is; processes/roles/pair: what it weighs drafts with
-	"processes/placement": {".", "app/device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
+	"processes/placement": {".", "processes/measure", "app/device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
 		"processes/profile", "processes/roles",
-		"processes/roles/pair"},
+		"processes/roles/pair", "spec/worth"},
 	"app/demo":          {"."},
 	"app/demo/expanded": {".", "processes/cache", "engine", "modelfile", "processes/roles", "app/terminal"},
 	"modelfile/files":   {},

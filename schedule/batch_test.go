@@ -95,7 +95,7 @@ func TestBatchesAreWeighed(t *testing.T) {
 			p.rhythm = c.away
 		}
 		if c.costs == nil {
-			b.costs = worth.NewCosts(nil, worth.DefaultCostTuning)
+			b.costs = worth.NewCosts(nil)
 		}
 		if got := b.batchSize(now); got != c.size {
 			t.Errorf("%s: batches of %d, want %d", name, got, c.size)

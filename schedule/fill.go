@@ -232,6 +232,6 @@ func (s *Schedule) piece(now time.Time, taken, left int) int {
 	if taken == 0 && !s.inRounds(now) {
 		return most
 	}
-	limit := time.Duration(slower * float64(s.costs.Time(max(taken, 1))))
+	limit := time.Duration(slower * float64(known(s.costs, max(taken, 1))))
 	return max(min(leastPiece, most), sort.Search(most, func(n int) bool { return s.costs.Time(taken+n+1) > limit }))
 }

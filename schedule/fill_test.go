@@ -17,7 +17,7 @@ import (
 // pass is never too large; each session is in a pass again after a bounded number of them; small trees are never overtaken by
 // large ones; and pieces cost the rounds at most half as long again, or a few rows.
 func TestFair(t *testing.T) {
-	costs := worth.NewCosts(flat, worth.DefaultCostTuning)
+	costs := worth.NewCosts(flat)
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBench(nil, nil)
 		n := rapid.IntRange(1, 12).Draw(t, "sessions")
@@ -52,7 +52,7 @@ func TestFair(t *testing.T) {
 				lagging[p] = p.Opening() || p.lacks > leastPiece
 			}
 			before := len(b.model.passes)
-			b.costs = worth.NewCosts(flat, worth.DefaultCostTuning) // nothing learned
+			b.costs = worth.NewCosts(flat) // nothing learned
 			rows := b.step(append(slices.Clone(all), opening...)...)
 			in := func(p *player) int {
 				if i := slices.Index(all, p); i >= 0 {
@@ -187,7 +187,7 @@ func TestExpectedCount(t *testing.T) {
 		{"a ticket is expected", 0, time.Minute, 13}, // 10 ms → 15 ms
 		{"it is late", time.Hour, time.Minute, passRows},
 	} {
-		b.costs = worth.NewCosts(flat, worth.DefaultCostTuning)
+		b.costs = worth.NewCosts(flat)
 		talks.answered, talks.rhythm = time.Now().Add(-c.answered), c.rhythm
 		if rows := b.step(long); rows[0] != c.rows {
 			t.Errorf("%s: a piece of %d rows, want %d", c.name, rows[0], c.rows)
@@ -197,7 +197,7 @@ func TestExpectedCount(t *testing.T) {
 	other := b.opened(3)
 	b.queue(talks, 4)
 	b.queue(other, 1)
-	b.costs = worth.NewCosts(flat, worth.DefaultCostTuning)
+	b.costs = worth.NewCosts(flat)
 	if rows := b.step(long, talks, other); rows[2] != 1 || rows[0]+rows[1] != 12 {
 		t.Errorf("beside one row: %v: want 12 of pieces", rows)
 	}

@@ -126,7 +126,7 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 // a pass during which something else took the cores changes nothing.
 func (s *Schedule) paced(pass Pass) {
 	s.beside += (float64(pass.Rows)*(1-1/float64(pass.Parts)) - s.beside) / 8
-	spent, usual := pass.Spent, s.pace.Time(pass.Rows)
+	spent, usual := pass.Spent, known(s.pace, pass.Rows)
 	if usual > 0 {
 		off := float64(spent) / float64(usual)
 		last := &s.latest[min(bits.Len(uint(pass.Rows)), len(s.latest)-1)]
@@ -140,7 +140,7 @@ func (s *Schedule) paced(pass Pass) {
 
 // forward runs the pass that is in s.batch, and shows that it runs and that it has ended.
 func (s *Schedule) forward(rows, topK int) (*engine.Output, error) {
-	expected := s.costs.Time(rows)
+	expected := known(s.costs, rows)
 	s.owner.Expect(rows, expected)
 	if s.passing.Store(int64(expected)); expected <= 0 {
 		s.passing.Store(-1)

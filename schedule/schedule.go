@@ -86,8 +86,8 @@ type Schedule struct {
 
 // New returns a schedule. Until Start, passes run only when Step is called.
 func New(cfg Config) *Schedule {
-	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: worth.NewCosts(cfg.Costs, worth.DefaultCostTuning),
-		pace: worth.NewCosts(cfg.Costs, worth.DefaultCostTuning)}
+	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: worth.NewCosts(cfg.Costs),
+		pace: worth.NewCosts(cfg.Costs)}
 	s.owner = owner.New(owner.Work{Step: s.Step, Fault: s.fault, Tick: s.sweep, Every: SweepEvery(cfg.Idle), Last: s.last,
 		Pulse: cfg.Pulse})
 	s.hold = time.AfterFunc(time.Hour, func() { s.owner.Post(func() {}) })
@@ -248,12 +248,20 @@ func (s *Schedule) Load() Load {
 
 // Pace returns the expected time of a pass without prompts that has so many rows of one session, and as many rows of other
 // sessions as such passes had lately; 0 if nothing is known of it.
-func (s *Schedule) Pace(rows int) time.Duration { return s.pace.Time(rows + int(s.beside+0.5)) }
+func (s *Schedule) Pace(rows int) time.Duration { return known(s.pace, rows+int(s.beside+0.5)) }
+
+// known returns the time of a pass of so many rows; 0 if no pass was measured or observed.
+func known(c *worth.Costs, rows int) time.Duration {
+	if !c.Known() {
+		return 0
+	}
+	return c.Time(rows)
+}
 
 // RowTime returns the expected time of a row of a prompt that is computed alone; 0 if nothing is known of it. Only the owner may call it.
 func (s *Schedule) RowTime() time.Duration {
 	rows := min(s.cfg.Chunk, s.cfg.Model.MaxRows())
-	return s.costs.Time(rows) / time.Duration(rows)
+	return known(s.costs, rows) / time.Duration(rows)
 }
 
 // SetPatience changes Config.Patience, for measurements.

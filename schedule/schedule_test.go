@@ -177,7 +177,7 @@ func TestPostedPanics(t *testing.T) {
 func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Chunk = 8 })
-		b.model.costs = worth.NewCosts(flat, worth.DefaultCostTuning) // 10 ms a pass
+		b.model.costs = worth.NewCosts(flat) // 10 ms a pass
 		b.started()
 		long, short, queued := b.player(1, 1000), b.player(2, 8), b.player(3, 0)
 		if _, err := b.enters(t.Context(), queued); err != nil {
@@ -239,7 +239,7 @@ func TestFound(t *testing.T) {
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Idle, c.Chunk = time.Minute, 1 })
-		b.model.costs = worth.NewCosts([]tandem.Cost{{Rows: 1, Time: time.Second}}, worth.DefaultCostTuning)
+		b.model.costs = worth.NewCosts([]tandem.Cost{{Rows: 1, Time: time.Second}})
 		b.started()
 		idle, asked, opening := b.player(1, 0), b.player(2, 0), b.player(3, 200) // 200 s
 		for _, p := range []*player{idle, asked} {
@@ -270,7 +270,7 @@ func TestOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends := 0
 		b := newBench(t, func(c *Config) { c.Chunk, c.Last = 1, func() { ends++ } })
-		b.model.costs = worth.NewCosts(flat, worth.DefaultCostTuning)
+		b.model.costs = worth.NewCosts(flat)
 		b.started()
 		var all []*player
 		ended := make([]error, 5)

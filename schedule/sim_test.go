@@ -36,7 +36,7 @@ func (x box) run(t *testing.T, long time.Duration) (rate float64) {
 		defer cancel()
 		start := func(one time.Duration, patience float64) *bench {
 			b := newBench(t, func(c *Config) { c.Patience, c.Costs = patience, costs(one) })
-			b.model.costs = worth.NewCosts(costs(one), worth.DefaultCostTuning)
+			b.model.costs = worth.NewCosts(costs(one))
 			return b.started()
 		}
 		x.draft, x.target = start(x.draft1, x.patience), start(x.target1, 1)

@@ -75,7 +75,7 @@ func (s *Schedule) divides(n, rows int, away time.Duration) bool {
 	if b < 2 || away == 0 {
 		return false
 	}
-	r, part := away/time.Duration(n), s.costs.Time((rows+b-1)/b)
+	r, part := away/time.Duration(n), known(s.costs, (rows+b-1)/b)
 	divided := max(time.Duration(b)*part, part+r)
 	return part > 0 && leastGain*float64(divided) < float64(s.costs.Time(rows)+r)
 }

@@ -91,7 +91,7 @@ func measured(n int, points map[int]float64) []time.Duration {
 	for rows, ms := range points {
 		list = append(list, tandem.Cost{Rows: rows, Time: time.Duration(ms * 1e6)})
 	}
-	costs, out := worth.NewCosts(list, worth.DefaultCostTuning), []time.Duration(nil)
+	costs, out := worth.NewCosts(list), []time.Duration(nil)
 	for rows := range n {
 		out = append(out, costs.Time(rows+1))
 	}

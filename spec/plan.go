@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Cut keeps the likeliest nodes of t, as many as maximise expected tokens per time,
@@ -55,23 +56,16 @@ func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, ke
 	return cut, kept
 }
 
-// best returns the number of nodes, root included, with the highest rate, and that rate in tokens per second; among
-// equals the fewest nodes. chances are those of the nodes below the root, likeliest first.
+// best returns the number of nodes, root included, with the highest rate, and that rate, as worth.Best does. chances are those of the nodes
+// below the root, likeliest first.
 func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate float64) {
-	tokens := 1.0
-	if p.Others > 0 {
-		tokens += p.Others
+	if len(p.Verify) == 0 {
+		return 0, 0
 	}
-	for i := range min(len(chances)+1, len(p.Verify)) {
-		if i > 0 {
-			tokens += chances[i-1]
-		}
-		round := max(draft, 0) + max(p.Round, 0) + max(p.Verify[i], 0)
-		if r := tokens / max(round, 1).Seconds(); r > rate {
-			w, rate = i+1, r
-		}
-	}
-	return w, rate
+	n, rate := worth.Best(1+max(p.Others, 0), chances[:min(len(chances), len(p.Verify)-1)], func(n int) time.Duration {
+		return max(draft, 0) + max(p.Round, 0) + max(p.Verify[n], 0)
+	})
+	return n + 1, rate
 }
 
 // Best returns the chances of the nodes of a tree, root excluded, that Cut keeps, likeliest first.

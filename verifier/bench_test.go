@@ -45,7 +45,7 @@ func measureWaits(t *testing.T, sessions int, bounds tandem.Bounds) {
 		t.Fatal(err)
 	}
 	r := newRig(t, rigOptions{sessions: sessions + 1, verifier: verifier.Config{Model: m, Costs: costs}})
-	quiet := worth.NewCosts(quietCosts, worth.DefaultCostTuning)
+	quiet := worth.NewCosts(quietCosts)
 	type figures struct {
 		wall, busy, quiet time.Duration
 		tickets, passes   int64

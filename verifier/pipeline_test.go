@@ -27,7 +27,7 @@ func elsewhere(rows int) time.Duration {
 
 // zen5 are measured costs of the same target with two threads of a Zen 5, whose memory is faster: by rows.
 var zen5 = worth.NewCosts([]tandem.Cost{{Rows: 1, Time: 15100e3}, {Rows: 2, Time: 16900e3}, {Rows: 4, Time: 19700e3},
-	{Rows: 8, Time: 25400e3}, {Rows: 16, Time: 40e6}, {Rows: 32, Time: 67e6}, {Rows: 64, Time: 111e6}}, worth.DefaultCostTuning)
+	{Rows: 8, Time: 25400e3}, {Rows: 16, Time: 40e6}, {Rows: 32, Time: 67e6}, {Rows: 64, Time: 111e6}})
 
 // dearly is how long passes of a draft of the shape 12,1024,16,8,3072 take on one core: 6 ms for one row, 11 ms for ten.
 func dearly(rows int) time.Duration {

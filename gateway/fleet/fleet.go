@@ -38,13 +38,15 @@ type Gateway interface {
 	Moved()
 }
 
-// Config is what a fleet needs. Zero fields take the default named beside them.
+// Config is what a fleet needs.
 type Config struct {
 	Gateway   Gateway
-	CloseTime time.Duration    // for a member to forget a session that has moved: 5 s
-	Costs     worth.CostTuning // worth.DefaultCostTuning
-	Counters  *tandem.Counters // "sessions.moved", "fleet.<why>"; may be nil
-	Now       func() time.Time // time.Now
+	CloseTime time.Duration // for a member to forget a session that has moved
+	// Grace is how long sessions wait for a verifier that cannot be reached, if others could take them: a restarted one finds the session's
+	// prefix in no memory either, but a connection that broke comes back with everything.
+	Grace    time.Duration
+	Counters *tandem.Counters // "sessions.moved", "fleet.<why>"; may be nil
+	Now      func() time.Time // nil: time.Now
 }
 
 // Load is what a member has to do, and what it holds.
@@ -62,7 +64,7 @@ type member struct {
 	known    bool // it has said what it is, since it came up
 	identity tandem.Identity
 	measured []tandem.Cost
-	costs    *worth.Costs // nil: not known
+	costs    *worth.Costs // of its passes, as it has measured them; nominal before
 	kvTokens int64
 	page     int
 	drafts   []tandem.SelfDraft
@@ -92,6 +94,8 @@ type Fleet struct {
 	mu       sync.Mutex
 	members  []*member // by name
 	sessions map[tandem.SessionID]*placed
+	rows     float64         // of a tree, and
+	tokens   float64         // of a round: running means, 1 before the first verdict
 	main     tandem.Identity // of new sessions while a member of it is up; "": not known
 	moved    time.Time       // when the latest session went to a member with less to do
 	up       bool            // what the gateway was told last
@@ -103,16 +107,10 @@ func New(c Config) *Fleet {
 	if c.Counters == nil {
 		c.Counters = new(tandem.Counters)
 	}
-	if c.CloseTime == 0 {
-		c.CloseTime = 5 * time.Second
-	}
-	if c.Costs == (worth.CostTuning{}) {
-		c.Costs = worth.DefaultCostTuning
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Fleet{cfg: c, sessions: map[tandem.SessionID]*placed{}}
+	return &Fleet{cfg: c, sessions: map[tandem.SessionID]*placed{}, rows: 1, tokens: 1}
 }
 
 // Wait returns when all members have forgotten what has left them.
@@ -126,7 +124,7 @@ func (f *Fleet) Join(name string, v Verifier, load func() Load) {
 		m.verifier, m.load = v, load
 		return
 	}
-	f.members = append(f.members, &member{name: name, verifier: v, load: load})
+	f.members = append(f.members, &member{name: name, verifier: v, load: load, costs: worth.NewCosts(nil)})
 	slices.SortFunc(f.members, func(a, b *member) int { return cmp.Compare(a.name, b.name) })
 }
 
@@ -160,9 +158,7 @@ func (f *Fleet) Is(name string, d tandem.Description) {
 	f.change(true, func() bool {
 		if m := f.member(name); m != nil {
 			m.known, m.identity, m.kvTokens, m.page, m.drafts = true, d.Identity, d.KVCapacity, d.PageTokens, d.SelfDrafts
-			if m.measured, m.costs = d.Costs, nil; len(d.Costs) > 0 {
-				m.costs = worth.NewCosts(d.Costs, f.cfg.Costs)
-			}
+			m.measured, m.costs = d.Costs, worth.NewCosts(d.Costs)
 		}
 		return false
 	})
@@ -257,10 +253,16 @@ func (f *Fleet) Submit(ctx context.Context, t tandem.Ticket) error {
 	return v.Submit(ctx, t)
 }
 
-// Belongs reports whether a verdict that a member has sent may be for a session as it is placed now.
-func (f *Fleet) Belongs(name string, id tandem.SessionID) bool {
-	at, _ := f.Of(id)
-	return at == "" || at == name
+// Belongs reports whether a verdict that a member has sent may be for its session as that is placed now. It learns what rounds are like.
+func (f *Fleet) Belongs(name string, v tandem.Verdict) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.Kind == tandem.OK {
+		f.rows += worth.CostGain * (float64(v.Nodes) - f.rows)
+		f.tokens += worth.CostGain * (float64(len(v.Tokens)) - f.tokens)
+	}
+	p := f.sessions[v.Session]
+	return p == nil || p.at.name == name
 }
 
 func (f *Fleet) member(name string) *member {

@@ -72,9 +72,11 @@ func (r *rig) Measured(string, []tandem.Cost)       {}
 func (r *rig) SelfDraftsAre(all []tandem.SelfDraft) { r.note("%d self-drafts", len(all)) }
 func (r *rig) Moved()                               { r.note("moved") }
 
+const grace = 300 * time.Millisecond
+
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, now: time.Unix(1000, 0), counters: new(tandem.Counters), boxes: map[string]*box{}}
-	r.Fleet = New(Config{Gateway: r, Counters: r.counters, Now: func() time.Time { return r.now }})
+	r.Fleet = New(Config{Gateway: r, CloseTime: time.Second, Grace: grace, Counters: r.counters, Now: func() time.Time { return r.now }})
 	t.Cleanup(r.Wait)
 	return r
 }
@@ -142,6 +144,24 @@ func TestPlaces(t *testing.T) {
 	}
 	if n := len(r.boxes["slow"].sessions) + len(r.boxes["fast"].sessions); n != 13 {
 		t.Errorf("%d sessions are held: want 13", n)
+	}
+}
+
+// TestRoundsAreLearned: where trees are wide, sessions are placed as if passes were: not at the member whose wide passes are slow.
+func TestRoundsAreLearned(t *testing.T) {
+	r := newRig(t)
+	r.joins("a", 10*time.Millisecond, "x", nil) // 64 rows take 80 ms
+	r.joins("b", 10*time.Millisecond, "x", nil)
+	r.Is("b", tandem.Description{Identity: "x", Costs: []tandem.Cost{{Rows: 1, Time: 9 * time.Millisecond}, {Rows: 64, Time: time.Second}}})
+	o := tandem.Opening{Session: 1, Tokens: make([]tandem.Token, 1), Limit: 200}
+	if at, _ := r.Place(o); at != "b" {
+		t.Errorf("at %s without drafts: want where passes of a row are faster", at)
+	}
+	for range 40 {
+		r.Belongs("a", tandem.Verdict{Nodes: 12, Tokens: make([]tandem.Token, 3)})
+	}
+	if at, _ := r.Place(o); at != "a" {
+		t.Errorf("at %s with trees of 12: want where wide passes are faster", at)
 	}
 }
 
@@ -274,7 +294,8 @@ func TestMoves(t *testing.T) {
 			if err := r.Submit(t.Context(), tandem.Ticket{Session: 1}); tandem.KindOf(err) != tandem.UnknownSession {
 				t.Errorf("a ticket of a session that moves: %v", err)
 			}
-			if at := r.opens(1, tandem.Opening{}); at != "b" || r.Belongs("a", 1) || !r.Belongs("b", 1) || !r.Belongs("a", 2) {
+			belongs := func(name string, id tandem.SessionID) bool { return r.Belongs(name, tandem.Verdict{Session: id}) }
+			if at := r.opens(1, tandem.Opening{}); at != "b" || belongs("a", 1) || !belongs("b", 1) || !belongs("a", 2) {
 				t.Errorf("at %s", at)
 			}
 		})

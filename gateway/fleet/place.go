@@ -8,24 +8,12 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	// What a session is expected to ask of its passes: rows of a tree, and the tokens that a round of them brings.
-	rowsEach, tokensEach = 4, 2
-	// expected is how many tokens a session is expected to write, at most.
-	expected = 256
-	// readRows is the width of passes that read a prompt.
-	readRows = 64
-
-	// grace is how long sessions wait for a verifier that cannot be reached, if others could take them: a restarted one finds the
-	// session's prefix in no memory either, but a connection that broke comes back with everything.
-	grace = 300 * time.Millisecond
-	// lighter is how many times shorter another member's rounds must be for a session to move there, and moveEvery how often one may.
-	lighter   = 1.5
+	// moveEvery is how often a session may move to another member with shorter rounds.
 	moveEvery = time.Second
-	// fewest is how many tokens a session must still be allowed to write to move for shorter rounds.
-	fewest = 64
 	// atOnce is how many sessions leave a draining member at a time, so that their prompts do not all wait for each other.
 	atOnce = 2
 )
@@ -99,9 +87,9 @@ func (f *Fleet) best(o tandem.Opening, tried []*member, now time.Time) *member {
 	}
 	rank := func(m *member) int {
 		r := 0
-		for i, good := range []bool{m.fits(o.Identity), m.up, !m.draining, !m.lapsed, now.After(m.avoid)} {
-			if !good {
-				r |= 1 << (8 - i)
+		for _, good := range []bool{m.fits(o.Identity), m.up, !m.draining, !m.lapsed, now.After(m.avoid)} {
+			if r *= 2; !good {
+				r++
 			}
 		}
 		return r
@@ -116,12 +104,12 @@ func (f *Fleet) best(o tandem.Opening, tried []*member, now time.Time) *member {
 
 // first returns the member of an identity, "" for any, at which o's session is done first, of those that take it.
 func (f *Fleet) first(o tandem.Opening, identity tandem.Identity, tried []*member, now time.Time) (best *member) {
-	least := 0.0
+	least := time.Duration(0)
 	for _, m := range f.members {
 		if !m.takes(identity, now) || slices.Contains(tried, m) {
 			continue
 		}
-		if t := m.predict(o); best == nil || t < least {
+		if t := f.predict(m, o); best == nil || t < least {
 			best, least = m, t
 		}
 	}
@@ -131,17 +119,17 @@ func (f *Fleet) first(o tandem.Opening, identity tandem.Identity, tried []*membe
 // Any returns the name of a member for what belongs to no session, the one with the shortest rounds, and its verifier.
 func (f *Fleet) Any() (string, Verifier) { return f.Place(tandem.Opening{}) }
 
-// predict returns when o's session would be done at m, in seconds: its prompt is read, but for what m holds of it, behind the tickets
-// that wait, and then its rounds share passes with those of the sessions that m has. A cached prefix counts as the time that it saves.
-func (m *member) predict(o tandem.Opening) float64 {
+// predict returns when o's session would be done at m: its prompt is read, but for what m holds of it, behind the tickets that wait, and
+// then its rounds share passes with those of the sessions that m has. A cached prefix counts as the time that it saves.
+//
+//	T_R(prompt − cached + rows · waiting) + tokens left / tokens of a round · T(rows · (sessions + 1))
+func (f *Fleet) predict(m *member, o tandem.Opening) time.Duration {
 	l := m.now()
 	cached := 0
 	if l.Cached != nil {
 		cached = min(l.Cached(o.Tenant, o.Tokens), len(o.Tokens))
 	}
-	reads := float64(len(o.Tokens)-cached+rowsEach*l.Waiting) / readRows * m.pass(readRows)
-	rounds := float64(min(max(int(o.Limit)-len(o.Tokens), 1), expected)) / tokensEach
-	return reads + rounds*m.round(1)
+	return m.costs.Read(len(o.Tokens)-cached+int(f.rows*float64(l.Waiting))) + f.rest(m, int(o.Limit)-len(o.Tokens), 1)
 }
 
 // now returns m's load. Sessions that this gateway has opened there since it was announced count.
@@ -153,20 +141,14 @@ func (m *member) now() (l Load) {
 	return l
 }
 
-// round returns how long rounds take at m with so many sessions more, in seconds.
-func (m *member) round(more int) float64 {
-	return m.pass(rowsEach * max(m.now().Sessions+more, 1))
+// round returns how long rounds take at m with so many sessions more.
+func (f *Fleet) round(m *member, more int) time.Duration {
+	return m.costs.Time(int(f.rows * float64(max(m.now().Sessions+more, 1))))
 }
 
-// pass returns how long a pass of so many rows takes, in seconds. Costs that are not known are those of a nominal machine, so that the
-// number of sessions decides.
-func (m *member) pass(rows int) float64 {
-	if m.costs != nil {
-		if t := m.costs.Time(rows); t > 0 {
-			return t.Seconds()
-		}
-	}
-	return 0.02 * (1 + float64(rows)/16)
+// rest returns how long a session takes at m for the rest of its tokens, of which it hardly writes more than a usual answer has.
+func (f *Fleet) rest(m *member, left, more int) time.Duration {
+	return time.Duration(float64(min(max(left, 1), worth.UsualOutput)) / f.tokens * float64(f.round(m, more)))
 }
 
 // end makes a session leave its member, which forgets it in the background. The caller holds f.mu.
@@ -210,7 +192,7 @@ func (f *Fleet) Balance() {
 		why, most := "", m.own
 		switch {
 		case m.own == 0:
-		case !m.up && now.Sub(m.since) > grace:
+		case !m.up && now.Sub(m.since) > f.cfg.Grace:
 			why = "fleet.gone"
 		case m.lapsed:
 			why = "fleet.silent"
@@ -233,15 +215,15 @@ func (f *Fleet) others(m *member, now time.Time) bool {
 	return slices.ContainsFunc(f.members, func(x *member) bool { return x != m && x.known && x.takes(m.identity, now) })
 }
 
-// level moves a session from the member with the longest rounds to the one at which it would have the shortest, if that is worth reading
-// its text again. One that has come finds work so.
+// level moves a session from the member with the longest rounds to another, if it then is done sooner by more than twice the time that
+// reading its text again takes, which the sessions there wait for as well. So a member that has come finds work.
 func (f *Fleet) level(now time.Time) (wake bool) {
 	if now.Sub(f.moved) < moveEvery {
 		return false
 	}
 	var from *member
 	for _, m := range f.members {
-		if m.own > 0 && m.takes("", now) && (from == nil || m.round(0) > from.round(0)) {
+		if m.own > 0 && m.takes("", now) && (from == nil || f.round(m, 0) > f.round(from, 0)) {
 			from = m
 		}
 	}
@@ -250,16 +232,14 @@ func (f *Fleet) level(now time.Time) (wake bool) {
 	}
 	for _, id := range f.shortest(from) {
 		p := f.sessions[id]
-		left := p.limit - p.long
-		if !p.held || left < fewest {
+		if !p.held {
 			continue
 		}
 		for _, to := range f.members {
 			if to == from || !to.known || to.identity != from.identity || !to.takes("", now) {
 				continue
 			}
-			gain := (from.round(0) - to.round(1)) * float64(min(left, expected)) / tokensEach
-			if from.round(0) > lighter*to.round(1) && gain > 2*float64(p.long)/readRows*to.pass(readRows) {
+			if left := p.limit - p.long; f.rest(from, left, 0)-f.rest(to, left, 1) > 2*to.costs.Read(p.long) {
 				f.cfg.Counters.Add("fleet.leveled", 1)
 				f.end(id, p)
 				f.moved = now

@@ -147,7 +147,7 @@ func (p *planner) observe(o *Outcome, passes float64) {
 		models.Accepted, models.Rows = float64(o.Tokens-1), float64(max(o.Verdict.Nodes-o.Prompts, 1))
 	}
 	p.yields.Observe(p.way.Set, models)
-	if p.models.Reason != worth.Best {
+	if p.models.Reason != worth.ReasonBest {
 		w := p.way
 		w.Expected = p.yields.Of(w.Set)
 		p.credit.Pay(w.Loss(p.models.Rate(), p.models.Others))

@@ -39,7 +39,7 @@ func passes(table ...float64) (list []tandem.Cost) {
 func newPairBox(verify, draft []tandem.Cost) *box {
 	b := newBox()
 	b.verify, b.drafting = verify, draft
-	b.verified, b.drafted = worth.NewCosts(verify, worth.DefaultCostTuning), worth.NewCosts(draft, worth.DefaultCostTuning)
+	b.verified, b.drafted = worth.NewCosts(verify), worth.NewCosts(draft)
 	return b
 }
 

@@ -122,7 +122,7 @@ func TestOpensLate(t *testing.T) {
 	} {
 		l := newTestShared(t)
 		l.PassCosts("new", tc.costs)
-		l.output = cmp.Or(tc.expects, worth.Tuned.Answer)
+		l.output = cmp.Or(tc.expects, worth.UsualOutput)
 		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
 		if open, settled := p.Opens("new", []string{"new"}); open != tc.open || settled != tc.settled {
 			t.Errorf("%s: opened %v, settled %v: want %v, %v", tc.name, open, settled, tc.open, tc.settled)

@@ -160,7 +160,7 @@ func (p *planner) Wanted(drafts []Draft) bool {
 	}
 	s.Alone.Rows = float64(len(chances) + 1)
 	s.Alone.Time = worth.Time{Rest: p.parts.Drafted.Seconds(), Left: 1, Slow: 1, Verify: p.verify(s.Alone.Rows)}
-	if p.models.Reason != worth.Best { // a look
+	if p.models.Reason != worth.ReasonBest { // a look
 		s.Both.Accepted += s.Both.Doubt
 	}
 	s.Both = s.Both.Beside(s.Alone.Accepted, len(chances)+1, p.verify)

@@ -42,7 +42,7 @@ func newBox(ms ...float64) *box {
 	for i, rows := range []int{1, 2, 4, 8, 12, 16, 32, 64}[:len(ms)] {
 		b.verify = append(b.verify, tandem.Cost{Rows: rows, Time: time.Duration(ms[i] * 1e6)})
 	}
-	b.verified = worth.NewCosts(b.verify, worth.DefaultCostTuning)
+	b.verified = worth.NewCosts(b.verify)
 	return b
 }
 

@@ -49,11 +49,11 @@ type common struct {
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	t := &r.Tuning
-	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil, worth.DefaultCostTuning)},
+	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil)},
 		yields:  worth.Yields{},
 		weights: learn.NewWeights(r.Weights, t.Compare),
 		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*worth.Calibration{},
-		mix: spec.NewMix(), parts: worth.NewParts(), output: worth.Tuned.Answer}
+		mix: spec.NewMix(), parts: worth.NewParts(), output: worth.UsualOutput}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -70,7 +70,7 @@ func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
 	if len(l.costs) > mostVerifiers { // most of them are long gone
 		l.costs = map[string]*worth.Costs{"": l.costs[""]}
 	}
-	l.costs[verifier] = worth.NewCosts(costs, worth.DefaultCostTuning)
+	l.costs[verifier] = worth.NewCosts(costs)
 }
 
 // passes returns what passes of the session's verifier cost. l.mu must be held.
@@ -143,7 +143,7 @@ func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := l.parts.Drafter(drafter)
-	rows := worth.NewCosts(costs, worth.DefaultCostTuning)
+	rows := worth.NewCosts(costs)
 	if d.Model = true; !d.Asked {
 		d.Pass = rows.Time(1)
 	}

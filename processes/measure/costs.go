@@ -3,11 +3,14 @@ package measure
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
@@ -74,6 +77,15 @@ func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive fun
 		kinds[i].Context = s.Len()
 	}
 	return costsOf(kinds), nil
+}
+
+// Nominal returns the costs of passes of a model with so much work on a machine with those limits, which nobody has measured: those of
+// worth.Linear.
+func Nominal(w engine.Work, l kernels.Limits, widest int) []tandem.Cost {
+	none := math.Inf(1)
+	reading := w.Limit(kernels.Limits{ReadBytes: l.ReadBytes, IntMACs: none, FloatMACs: none}, 1, 1)
+	row := w.Limit(kernels.Limits{ReadBytes: none, IntMACs: l.IntMACs, FloatMACs: l.FloatMACs}, 1, 1)
+	return worth.Linear(reading, row, widest)
 }
 
 // costKinds are the passes that Costs measures of a model, in the order of their need.

@@ -12,14 +12,13 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	// assumedRight is how often a token of a draft is right if those before it are, where no profile says it: the mean of a real draft of
-	// 0.5B over programs, prose and data.
-	assumedRight = 0.7
 	longestChain = 16 // tokens; a pass of more rows was not measured
 	probeBytes   = 64 << 20
 	probeTime    = 60 * time.Millisecond
@@ -78,22 +77,22 @@ func (w *Weigher) Weigh(drafts []string, s kernels.StreamStats) (out pair.Weight
 		return out, err
 	}
 	read := func(bytes int64) time.Duration { return time.Duration(float64(bytes) / w.disk * 1e9) }
-	terms := profile.Terms{Read: read(s.Streamed), Ahead: read(min(s.Ring, s.Ringed))}
-	if terms.Verify, err = w.passes(w.target); err != nil {
+	verify, err := w.passes(w.target)
+	if err != nil {
 		return out, err
 	}
-	out.Speed = terms.Best(0).Speed()
+	plain := worth.Terms{Verify: verify, Read: read(s.Streamed), Ahead: read(min(s.Ring, s.Ringed))}
+	out.Speed = plain.Best(0).Speed()
 	for _, d := range drafts {
-		terms, why := terms, ""
+		terms, why := plain, fmt.Sprintf("if %v of its tokens are right", worth.AssumedRight)
 		if known := w.known(d); known != nil {
-			terms.Verify, terms.Draft, terms.Depths = profile.Costs(known.Verify), known.Pass(), known.Depths()
-			why = "as tandem profile measured them"
+			terms, why = known.Terms(known.Depths()), "as tandem profile measured them"
+			terms.Read, terms.Ahead = plain.Read, plain.Ahead
 		} else {
-			if terms.Draft, err = w.draftPass(d, terms.Verify[0].Time); err != nil {
+			terms.Right = []float64{worth.AssumedRight}
+			if terms.Draft, err = w.draftPass(d, verify.Time(1)); err != nil {
 				return out, err
 			}
-			terms.Depths = []float64{assumedRight}
-			why = fmt.Sprintf("if %v of its tokens are right", assumedRight)
 		}
 		if f := terms.Best(longestChain); f.Speed() > out.Speed || out.Why == "" {
 			out.Speed, out.Why = f.Speed(), why
@@ -168,20 +167,14 @@ func (w *Weigher) draftPass(draft string, target time.Duration) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	return costs[0].Time, nil
+	return costs.Time(1), nil
 }
 
-// passes returns what passes of a model take if all of its weights are in memory: Dovetail's T_V = max(T_c, T_p) + β·min(T_c, T_p), of
-// reading the weights and of the multiply-adds. β is 1: within one operation kernels hardly do both at once.
-func (w *Weigher) passes(path string) (costs []tandem.Cost, err error) {
+// passes returns what passes of a model take if all of its weights are in memory.
+func (w *Weigher) passes(path string) (*worth.Costs, error) {
 	info, err := engine.Inspect(path)
 	if err != nil {
 		return nil, err
 	}
-	reading := info.Work.Limit(kernels.Limits{ReadBytes: w.limits.ReadBytes, IntMACs: 1e30, FloatMACs: 1e30}, 1, 1)
-	for rows := 1; rows <= longestChain+1; rows++ {
-		products := info.Work.Limit(kernels.Limits{ReadBytes: 1e30, IntMACs: w.limits.IntMACs, FloatMACs: w.limits.FloatMACs}, rows, rows)
-		costs = append(costs, tandem.Cost{Rows: rows, Time: max(reading+products, 1)})
-	}
-	return costs, nil
+	return worth.NewCosts(measure.Nominal(info.Work, w.limits, longestChain+1)), nil
 }

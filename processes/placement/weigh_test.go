@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
@@ -33,7 +34,7 @@ func TestWeigh(t *testing.T) {
 		t.Errorf("in memory: %+v, %v", resident, err)
 	}
 	assumed, err := w.Weigh([]string{smallDraft}, streams)
-	if err != nil || assumed.Speed < 0.3 || assumed.Speed > 1/(1-assumedRight)/10 || assumed.Why != "if 0.7 of its tokens are right" {
+	if err != nil || assumed.Speed < 0.3 || assumed.Speed > 1/(1-worth.AssumedRight)/10 || assumed.Why != "if 0.7 of its tokens are right" {
 		t.Errorf("assumed: %+v, %v", assumed, err)
 	}
 	if w.Measured(smallDraft) != 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Chains returns what a draft's chains bring on texts, without running them: Table.Depths, and the lengths of chains of 1, 2, 4, 8 …
@@ -24,9 +25,8 @@ func Chains(texts [][]int8, deepest int) (depths []float64, lengths []Length) {
 		depths = append(depths, float64(right[d])/float64(reached[d]))
 	}
 	for n := 1; n <= len(depths); n *= 2 {
-		expected, chance := 1.0, 1.0
-		for _, p := range depths[:n] {
-			chance *= p
+		expected := 1.0
+		for _, chance := range worth.Chain(depths, n) {
 			expected += chance
 		}
 		reached, right := replay(texts, n)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Paired is what a draft was measured to bring a target on this machine, with both in memory and computing on the same cores.
@@ -44,10 +45,9 @@ const (
 // Costs returns points as a planner takes them.
 func Costs(points []Point) []tandem.Cost { return Subject{Points: points}.Costs() }
 
-// Pass returns the time of a pass of the draft of one row.
-func (p *Paired) Pass() time.Duration {
-	t, _ := PassTime(Costs(p.Passes), 1)
-	return t
+// Terms returns what the speed of rounds follows from, with a draft that is right so often, as worth.Chain has it.
+func (p *Paired) Terms(right []float64) worth.Terms {
+	return worth.Terms{Verify: worth.NewCosts(Costs(p.Verify)), Draft: worth.NewCosts(Costs(p.Passes)).Time(1), Right: right}
 }
 
 // Depths returns how often token i+1 of a chain is right if those before are: the mean of the texts.
@@ -69,12 +69,11 @@ func (p *Paired) Depths() (mean []float64) {
 // Gain returns how many times as fast as plain decoding the target is with the best chain for each text: over texts of equal lengths, one
 // after the other. It is at least 1, as plain decoding is a choice.
 func (p *Paired) Gain() float64 {
-	plain, _ := PassTime(Costs(p.Verify), 1)
 	with := 0.0
 	for _, t := range p.Texts {
 		with += 1 / t.Gain
 	}
-	if plain == 0 || with == 0 {
+	if with == 0 {
 		return 1
 	}
 	return float64(len(p.Texts)) / with
@@ -86,13 +85,13 @@ func (p *Paired) Judge(longest int, head float64, rows int) {
 	trimmed := *p
 	trimmed.Texts = slices.Clone(p.Texts)
 	for i := range p.Texts {
-		terms := Terms{Verify: Costs(p.Verify), Draft: p.Pass(), Depths: p.Texts[i].Depths}
+		terms := p.Terms(p.Texts[i].Depths)
 		p.Texts[i].judge(terms, longest)
 		if cut := 1 - TrimmedTo/float64(rows); cut > 0 {
 			terms.Draft -= time.Duration(cut * head * float64(terms.Draft))
-			terms.Depths = slices.Clone(terms.Depths)
-			for k := range terms.Depths {
-				terms.Depths[k] *= trimmedRight
+			terms.Right = slices.Clone(terms.Right)
+			for k := range terms.Right {
+				terms.Right[k] *= trimmedRight
 			}
 			trimmed.Texts[i].judge(terms, longest)
 			p.Trimmed = 1 // for now
@@ -103,8 +102,8 @@ func (p *Paired) Judge(longest int, head float64, rows int) {
 	}
 }
 
-func (t *PairedText) judge(terms Terms, longest int) {
-	plain, best := terms.Best(0), terms.Best(min(longest, len(terms.Depths)))
+func (t *PairedText) judge(terms worth.Terms, longest int) {
+	plain, best := terms.Best(0), terms.Best(min(longest, len(terms.Right)))
 	t.Chain, t.Tokens, t.NS, t.Gain = best.Drafted, best.Tokens, int64(best.Time), best.Speed()/plain.Speed()
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // File names a target without reading all of it: a placement that was measured for another one of the same name and size costs time only.
@@ -70,13 +71,13 @@ type Option struct {
 // a drafter also draws trees for other verdicts. A pass ahead takes a share b of the speed of the target's processor, so that h − b of the
 // shorter of T_V and T_D is hidden, if that is positive: else the drafter does not draft ahead (drafter.Config.AheadGain).
 func (o Option) best() (best Round, ok bool) {
+	verify := worth.NewCosts(o.Verify)
 	lengths := append([]Length{{1, 1, 1}}, o.Lengths...)
 	for i, l := range lengths {
-		verify, known := PassTime(o.Verify, l.Nodes)
-		if !known || i > 0 && len(o.Depths) > 0 && l.Nodes-1 > len(o.Depths) {
+		if !verify.Known() || l.Nodes > verify.Widest() || i > 0 && len(o.Depths) > 0 && l.Nodes-1 > len(o.Depths) {
 			continue
 		}
-		r := Round{Text: o.Text, Nodes: l.Nodes, Tokens: l.Measured, VerifyNS: int64(verify)}
+		r := Round{Text: o.Text, Nodes: l.Nodes, Tokens: l.Measured, VerifyNS: int64(verify.Time(l.Nodes))}
 		if i > 0 {
 			r.Drafter = o.Drafter
 			o.draft(&r)
@@ -103,23 +104,6 @@ func (o Option) draft(r *Round) {
 		r.Hits *= o.Depths[min(d, len(o.Depths)-1)]
 	}
 	r.HiddenNS = int64(max(0, r.Hits-r.Burden) * float64(min(r.VerifyNS, r.DraftNS)))
-}
-
-// PassTime returns the time of a pass of so many rows, between measured ones on the straight line; false beyond the widest.
-func PassTime(costs []tandem.Cost, rows int) (time.Duration, bool) {
-	sorted := slices.SortedFunc(slices.Values(costs), func(a, b tandem.Cost) int { return a.Rows - b.Rows })
-	for i, c := range sorted {
-		switch {
-		case c.Rows < rows:
-		case c.Rows == rows || i == 0:
-			return c.Time, true
-		default:
-			before := sorted[i-1]
-			part := float64(rows-before.Rows) / float64(c.Rows-before.Rows)
-			return before.Time + time.Duration(part*float64(c.Time-before.Time)), true
-		}
-	}
-	return 0, false
 }
 
 // Judge returns what the options bring, by placement: for each the best option on every text, and the placement with the most tokens per

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
@@ -184,7 +185,9 @@ func (p *profiler) divide(m *engine.Model, kind string, points []measure.Point) 
 // draftAt keeps what a draft costs on a device, and what it costs the others.
 func (p *profiler) draftAt(m *engine.Model, path string, at device.Spec) error {
 	d := draftAt{name: roles.ModelName(path), at: at, burdens: map[string]float64{}}
-	d.pass, _ = profile.PassTime(p.costs("draft", m), 1)
+	if costs := worth.NewCosts(p.costs("draft", m)); costs.Known() {
+		d.pass = costs.Time(1)
+	}
 	for _, t := range p.measured {
 		if t.at.Overlaps(at) {
 			continue

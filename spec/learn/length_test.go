@@ -22,11 +22,11 @@ type box struct {
 func newBox(chance, noise float64, r *rand.Rand) box {
 	costs := []tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6},
 		{Rows: 64, Time: 240e6}}
-	b := box{costs: worth.NewCosts(costs, worth.DefaultCostTuning), chance: chance, noise: noise}
+	b := box{costs: worth.NewCosts(costs), chance: chance, noise: noise}
 	for i, c := range costs {
 		costs[i].Time = min(b.disturbed(c.Time, r), b.disturbed(c.Time, r), b.disturbed(c.Time, r))
 	}
-	b.known = worth.NewCosts(costs, worth.DefaultCostTuning)
+	b.known = worth.NewCosts(costs)
 	return b
 }
 
@@ -269,7 +269,7 @@ func TestLengthStaysWithin(t *testing.T) {
 			Most:   rapid.IntRange(2, 12).Draw(t, "most"),
 			Punish: rapid.IntRange(1, 20).Draw(t, "punish"), Reward: rapid.IntRange(1, 20).Draw(t, "reward"),
 			Records: rapid.IntRange(2, 4).Draw(t, "records")}
-		l, costs := NewLength(rule, tuned.Length), worth.NewCosts(nil, worth.DefaultCostTuning)
+		l, costs := NewLength(rule, tuned.Length), worth.NewCosts(nil)
 		for range rapid.IntRange(1, 60).Draw(t, "chains") {
 			n := rapid.IntRange(-1, 13)
 			l.Record(Chain{Session: tandem.SessionID(rapid.IntRange(0, 3).Draw(t, "session")), Batch: n.Draw(t, "batch"),
@@ -289,7 +289,7 @@ func TestLengthStaysWithin(t *testing.T) {
 // TestLengthExplains: the slope of the latest decision, and whether the length is judged already.
 func TestLengthExplains(t *testing.T) {
 	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 8, Punish: 1, Reward: 1, Records: 2}, tuned.Length)
-	costs := worth.NewCosts([]tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 11, Time: 110e6}}, worth.DefaultCostTuning)
+	costs := worth.NewCosts([]tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 11, Time: 110e6}})
 	step := func(want string, transition bool) {
 		t.Helper()
 		if got := l.Explain(); got != want || l.InTransition() != transition {

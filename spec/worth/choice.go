@@ -85,9 +85,9 @@ func (s *Second) Decide(latest float64) (ask bool) {
 type Reason string
 
 const (
-	Best     Reason = "best"     // the highest rate
-	Probe    Reason = "probe"    // a look at one that may be better than the best
-	Learning Reason = "learning" // a look at one that nobody has tried
+	ReasonBest     Reason = "best"     // the highest rate
+	ReasonProbe    Reason = "probe"    // a look at one that may be better than the best
+	ReasonLearning Reason = "learning" // a look at one that nobody has tried
 )
 
 // Choice is a decision and the figures behind it.
@@ -101,7 +101,7 @@ type Choice struct {
 
 // Choose decides between ways, at least one, by the credit for looks. Of equal ways it takes the first.
 func Choose(ways []Way, others, credit float64) Choice {
-	c := Choice{Ways: ways, Others: others, Reason: Best}
+	c := Choice{Ways: ways, Others: others, Reason: ReasonBest}
 	for i, w := range ways {
 		if w.Rate(others) > ways[c.Best].Rate(others) {
 			c.Best = i
@@ -111,9 +111,9 @@ func Choose(ways []Way, others, credit float64) Choice {
 	c.Taken = c.Best
 	for i, w := range ways {
 		if h := w.Hope(others); i != c.Best && h > max(rate, hope) && w.Loss(rate, others) <= credit {
-			c.Taken, hope, c.Reason = i, h, Probe
+			c.Taken, hope, c.Reason = i, h, ReasonProbe
 			if !w.Known {
-				c.Reason = Learning
+				c.Reason = ReasonLearning
 			}
 		}
 	}

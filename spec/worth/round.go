@@ -1,124 +1,79 @@
 package worth
 
-import (
-	"maps"
-	"time"
-)
+import "time"
 
-// The time of a round. It is the sum of its parts, each a mean of its own, so a way is priced by its parts even if it was used little:
+// Round is what the parts of a round take, in turn. The target may read weights from a disk: it computes while it reads on, and a part is
+// read while the draft computes (LLMCad, section 3.4):
 //
-//	T(round) = rest + away + passes·T_D(1) + read + T(pass of the target)
-//	read     = T_D(rows read) − T_D(1), of the committed tokens that the draft model has not read
+//	T = draft + way + max(verify, read − min(draft, ahead)) + rest
+type Round struct {
+	Draft, Way, Verify, Rest time.Duration
+	Read                     time.Duration // of the weights that the pass reads from a disk
+	Ahead                    time.Duration // the part of Read that can be done before the pass begins
+}
+
+// Time returns how long the round takes, never 0.
+func (r Round) Time() time.Duration {
+	return max(r.Draft+r.Way+max(r.Verify, r.Read-min(r.Draft, r.Ahead))+r.Rest, 1)
+}
+
+// Best returns how many guesses bring the most tokens per second, and that rate. Among equals it is the fewest:
 //
-// rest is neither draft, nor the way to the drafter, nor pass; it is measured apart for plain rounds. Drafting ahead leaves a share of the
-// drafting in the round, and makes the pass beside it slower.
-
-// Time is the time of a round, in seconds.
-type Time struct {
-	Rest   float64 // the way to the drafters included
-	Draft  float64 // passes of the draft model
-	Read   float64 // of the committed tokens that it has not read, as a share for this round
-	Verify float64 // pass of the target
-	Left   float64 // share of Draft and Read that is in the round: 1, or less of a way that drafts ahead
-	Slow   float64 // factor on Verify: 1, or more of such a way
-	Free   bool    // nobody knows Left and Slow: the whole drafting may be gone at no cost
-}
-
-// Seconds returns the time of the round.
-func (t Time) Seconds() float64 { return max(t.Rest+t.Left*(t.Draft+t.Read)+t.Slow*t.Verify, 1e-9) }
-
-// Least returns how long the round takes at least.
-func (t Time) Least() float64 {
-	if t.Free {
-		return max(t.Rest+t.Verify, 1e-9)
-	}
-	return t.Seconds()
-}
-
-// Drafter is what one drafter costs.
-type Drafter struct {
-	Pass  time.Duration // of its model over one row, or of a draft without a model; 0: unknown
-	Away  time.Duration // the way to it and back, as its calls show: near nothing on the same machine; 0: unknown
-	Model bool          // it was seen to run one, or said what passes of it cost
-	Free  bool          // it costs next to nothing
-	Asked bool          // rounds have shown Pass
-	Tried bool          // a session was opened at it to see what it brings
-	// Rows is what a pass costs by its rows, as the drafter has measured it; nil: as in the target, in proportion. Pass goes on to be
-	// measured, so a machine that was busy then does not make all prompts dear.
-	Rows *Costs
-}
-
-// Time returns how long a pass of so many rows takes; target says it of the target.
-func (d *Drafter) Time(rows int, target func(rows int) time.Duration) time.Duration {
-	if d.Rows != nil {
-		target = d.Rows.Time
-	}
-	one := target(1)
-	if one == 0 || rows < 2 {
-		return d.Pass
-	}
-	return time.Duration(float64(d.Pass) * float64(target(rows)) / float64(one))
-}
-
-// Ahead is what drafting ahead does to rounds of a set of drafters; 0: unknown.
-type Ahead struct {
-	Left float64 // the share of the drafting that remains in the round
-	Slow float64 // time of a pass beside which drafters draft, over that of another pass
-	Idle int     // rounds in a row for which nobody had drafted ahead, though asked to
-}
-
-// Parts is what is known of the parts of a round's time beside the target's passes.
-type Parts struct {
-	Plain, Drafted time.Duration // the rest of a plain round, and of one with a draft
-	drafters       map[string]*Drafter
-	ahead          map[string]*Ahead
-}
-
-// NewParts returns what is known before the first round: nothing.
-func NewParts() *Parts { return &Parts{drafters: map[string]*Drafter{}, ahead: map[string]*Ahead{}} }
-
-// Clone returns an independent copy.
-func (p *Parts) Clone() *Parts {
-	out := &Parts{p.Plain, p.Drafted, maps.Clone(p.drafters), maps.Clone(p.ahead)}
-	for name, d := range out.drafters {
-		out.drafters[name] = new(*d)
-	}
-	for name, a := range out.ahead {
-		out.ahead[name] = new(*a)
-	}
-	return out
-}
-
-// Drafter returns what is known of a drafter, for the caller to change.
-func (p *Parts) Drafter(name string) *Drafter { return named(p.drafters, name) }
-
-// Ahead returns what is known of drafting ahead by a set of drafters, for the caller to change.
-func (p *Parts) Ahead(set string) *Ahead { return named(p.ahead, set) }
-
-// All returns what is known of all drafters, by name. It must not be changed.
-func (p *Parts) All() map[string]*Drafter { return p.drafters }
-
-// mostNames is how many drafters' names are remembered, those that are gone included.
-const mostNames = 1 << 8
-
-func named[T any](all map[string]*T, name string) *T {
-	if all[name] == nil {
-		if len(all) > mostNames {
-			clear(all) // names that came and went
+//	argmax over n of (tokens + chance₁ + … + chanceₙ) / T(n)
+//
+// chances are those that guesses are accepted, likeliest first, and tokens are what a round brings without any. This is Dovetail's first
+// equation and PPD's τ(n)/L(n).
+func Best(tokens float64, chances []float64, time func(n int) time.Duration) (n int, rate float64) {
+	for i := range len(chances) + 1 {
+		if i > 0 {
+			tokens += chances[i-1]
 		}
-		all[name] = new(T)
+		if r := tokens / max(time(i), 1).Seconds(); r > rate {
+			n, rate = i, r
+		}
 	}
-	return all[name]
+	return n, rate
 }
 
-// Measure puts a time into a running mean of a part. One that is far above the mean counts as twice the mean: it was disturbed. One far
-// below it shows that the mean was.
-func Measure(mean *time.Duration, latest time.Duration) {
-	old := *mean
-	switch {
-	case old == 0 || latest < old/2:
-		*mean = max(latest, 1)
-	default:
-		*mean = max(old+(min(latest, 2*old)-old)/4, 1)
+// Chain returns the chances that the first 1, 2 … n tokens of a chain are all right. right says how often a token is right if those before
+// it are, the last one for all behind; none: there is no draft.
+func Chain(right []float64, n int) (chances []float64) {
+	if len(right) == 0 {
+		return nil
 	}
+	chance := 1.0
+	for i := range n {
+		chance *= right[min(i, len(right)-1)]
+		chances = append(chances, chance)
+	}
+	return chances
+}
+
+// Terms are what the speed of rounds with chains of one draft follows from.
+type Terms struct {
+	Verify *Costs        // passes of the target, with all weights in memory
+	Draft  time.Duration // a pass of the draft of one row, which drafts one more token
+	Right  []float64     // as Chain has it
+	Read   time.Duration // as Round has it, and
+	Ahead  time.Duration // likewise
+}
+
+// Forecast is what rounds with chains of one length are expected to bring.
+type Forecast struct {
+	Drafted int           // tokens of a chain; 0: plain decoding
+	Tokens  float64       // that a round decides
+	Time    time.Duration // of a round
+}
+
+// Speed returns the tokens per second.
+func (f Forecast) Speed() float64 { return f.Tokens / f.Time.Seconds() }
+
+// Best returns the length from 0 to longest with the most tokens per second. Chains whose pass is wider than any measured are left out.
+func (t Terms) Best(longest int) Forecast {
+	chances := Chain(t.Right, min(longest, t.Verify.Widest()-1))
+	round := func(n int) time.Duration {
+		return Round{Draft: time.Duration(n) * t.Draft, Verify: t.Verify.Time(n + 1), Read: t.Read, Ahead: t.Ahead}.Time()
+	}
+	n, rate := Best(1, chances, round)
+	return Forecast{n, rate * round(n).Seconds(), round(n)}
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// spreadLevels bounds the doublings of a pass' rows.
-const spreadLevels = 24
-
 // Spread is how many experts passes use by their rows, counted layer by layer: what is expected of the next pass. A row adds those of its
 // experts that no row before it has used. For each doubling of the rows a running mean says which share of the experts that
 // the new rows chose were new to the pass; it never rises with the rows. Not safe for concurrent use.
 type Spread struct {
-	t      CostTuning
-	each   float64 // of one row; 0: not known
-	levels [spreadLevels]struct{ share, weight float64 }
-	curve  [spreadLevels + 1]float64 // expected of 1, 2, 4 … rows
+	each   float64   // of one row; 0: not known
+	levels []level   // by doubling, as many as a pass may have
+	curve  []float64 // expected of 1, 2, 4 … rows
 }
 
+// level is a running mean.
+type level struct{ share, weight float64 }
+
 // NewSpread returns a spread as measured. Without a measurement of one row, experts are shared by nobody until passes tell.
-func NewSpread(measured []tandem.Cost, t CostTuning) *Spread {
-	s := &Spread{t: t}
+func NewSpread(measured []tandem.Cost) *Spread {
+	doublings := bits.Len(tandem.MostUsed) - 1
+	s := &Spread{levels: make([]level, doublings), curve: make([]float64, doublings+1)}
 	for i := range s.levels {
 		s.levels[i].share = 1
 	}
@@ -49,10 +49,10 @@ func NewSpread(measured []tandem.Cost, t CostTuning) *Spread {
 		switch to := used(2 * rows); {
 		case to >= 0:
 			s.levels[i].share = min(max((to-used(rows))/(s.each*rows), 0), 1)
-		case i > 1: // as between the two before
-			s.levels[i].share = s.levels[i-1].share * min(s.levels[i-1].share/max(s.levels[i-2].share, 1e-9), 1)
-		case i == 1:
-			s.levels[i].share = s.levels[0].share
+		case i > 1 && s.levels[i-2].share > 0: // as between the two before
+			s.levels[i].share = s.levels[i-1].share * min(s.levels[i-1].share/s.levels[i-2].share, 1)
+		case i > 0:
+			s.levels[i].share = s.levels[i-1].share
 		}
 	}
 	s.bend()
@@ -65,13 +65,13 @@ func (s *Spread) Observe(rows int, used tandem.Experts) {
 		return
 	}
 	s.each = float64(used[0])
-	for i := 1; i < len(used) && i <= spreadLevels; i++ {
+	for i := 1; i < len(used) && i <= len(s.levels); i++ {
 		from, to := int(1)<<(i-1), min(int(1)<<i, rows)
 		l := &s.levels[i-1]
 		part := float64(to-from) / float64(from) // of the doubling
 		share := float64(used[i]-used[i-1]) / (s.each * float64(to-from))
-		l.weight = min(l.weight+part, 1/s.t.SpreadGain)
-		l.share += (share - l.share) * part / (l.weight + s.t.SpreadTrust)
+		l.weight = min(l.weight+part, 1/CostGain)
+		l.share += (share - l.share) * part / (l.weight + 2)
 	}
 	s.bend()
 }
@@ -92,8 +92,8 @@ func (s *Spread) Used(rows int) float64 {
 		return 0
 	}
 	i := bits.Len(uint(rows)) - 1
-	if i >= spreadLevels {
-		return s.curve[spreadLevels]
+	if i >= len(s.levels) {
+		return s.curve[len(s.levels)]
 	}
 	from := int(1) << i
 	return s.curve[i] + (s.curve[i+1]-s.curve[i])*float64(rows-from)/float64(from)

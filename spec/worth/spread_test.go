@@ -52,7 +52,7 @@ func near(t *testing.T, what string, got, want, share float64) {
 // make rows cheaper, wider ones than any pass too; that is no change of the machine.
 func TestCostsOfExperts(t *testing.T) {
 	for _, widths := range [][]int{{1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64}, {1, 8, 16}, {1, 8}} {
-		c := NewCosts(measuredMixed(widths...), DefaultCostTuning)
+		c := NewCosts(measuredMixed(widths...))
 		for _, w := range widths {
 			_, took := mixed(w, 1)
 			near(t, "as measured", c.Time(w).Seconds(), took.Seconds(), 0.045)
@@ -80,7 +80,7 @@ func TestCostsOfExperts(t *testing.T) {
 func TestCostsOfSomeExperts(t *testing.T) {
 	costs := measuredMixed(1, 8, 16)
 	costs[1].Experts = 0
-	c := NewCosts(costs, DefaultCostTuning)
+	c := NewCosts(costs)
 	before := c.Time(12)
 	if c.expert != 0 {
 		t.Errorf("an expert costs %v s", c.expert)
@@ -90,7 +90,7 @@ func TestCostsOfSomeExperts(t *testing.T) {
 	if c.Time(12) != before {
 		t.Errorf("12 rows cost %v, then %v", before, c.Time(12))
 	}
-	if hostile := NewCosts([]tandem.Cost{{Rows: 1, Time: 1, Experts: 9, Expert: time.Hour}}, DefaultCostTuning); hostile.Time(1) != 1 {
+	if hostile := NewCosts([]tandem.Cost{{Rows: 1, Time: 1, Experts: 9, Expert: time.Hour}}); hostile.Time(1) != 1 {
 		t.Errorf("a pass of 1 ns takes %v", hostile.Time(1))
 	}
 }
@@ -106,7 +106,7 @@ func TestSpread(t *testing.T) {
 				used += rapid.IntRange(0, each*rows).Draw(t, "more")
 			}
 		}
-		s, c := NewSpread(costs, DefaultCostTuning), NewCosts(costs, DefaultCostTuning)
+		s, c := NewSpread(costs), NewCosts(costs)
 		for range rapid.IntRange(0, 20).Draw(t, "passes") {
 			added := []int{each}
 			for range rapid.IntRange(0, 40).Draw(t, "rows") {
@@ -138,7 +138,7 @@ func TestSpread(t *testing.T) {
 
 // TestSpreadOfGarbage: what no pass can have used says nothing.
 func TestSpreadOfGarbage(t *testing.T) {
-	s := NewSpread(measuredMixed(1, 8), DefaultCostTuning)
+	s := NewSpread(measuredMixed(1, 8))
 	before := s.Used(8)
 	for _, e := range []tandem.Experts{{}, {0}, {-4, 8}, {384, 5000}, {384}, {1, 2, 3}} {
 		s.Observe(2, e)
@@ -147,7 +147,7 @@ func TestSpreadOfGarbage(t *testing.T) {
 	if s.Used(8) != before {
 		t.Errorf("%v experts of 8 rows, then %v", before, s.Used(8))
 	}
-	if none := NewSpread(nil, DefaultCostTuning); none.Used(8) != 0 || none.Used(0) != 0 || none.Used(1<<30) != 0 {
+	if none := NewSpread(nil); none.Used(8) != 0 || none.Used(0) != 0 || none.Used(1<<30) != 0 {
 		t.Errorf("experts of a model about which nothing is known: %v", none.Used(8))
 	}
 }

@@ -69,7 +69,8 @@ func (t *together) VerifierState(up bool) {
 }
 
 func newVerifiers(c verifiersConfig, told *together) *verifiers {
-	return &verifiers{cfg: c, seats: map[string]*seat{}, Fleet: fleet.New(fleet.Config{Gateway: told, Counters: c.role.Counters})}
+	return &verifiers{cfg: c, seats: map[string]*seat{}, Fleet: fleet.New(fleet.Config{Gateway: told, CloseTime: 5 * time.Second,
+		Grace: 300 * time.Millisecond, Counters: c.role.Counters})}
 }
 
 // Place implements route.Routers.
@@ -174,7 +175,7 @@ func (v *verifiers) sit(p discovery.Process, g *gateway.Gateway, known enlist.Ve
 	work.Go(func() {
 		verifying.Follow(ctx, client, verifying.Subscriber{Sessions: func() []tandem.SessionID { return v.At(s.addr) },
 			Deliver: func(x tandem.Verdict) {
-				if v.Belongs(s.addr, x.Session) {
+				if v.Belongs(s.addr, x) {
 					g.Deliver(x)
 				} else {
 					r.Counters.Add("verdicts.elsewhere", 1)
