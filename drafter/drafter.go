@@ -122,7 +122,6 @@ type Drafter struct {
 	held    int              // features of a prompt that are kept at most until all have come
 	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
 	trust   [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
-	pays    [2]pays          // whether drafting ahead does, for a Model that reads states: of a session alone, and of several
 	aside   aside            // asks for features that no call waits for
 
 	children *spec.Children // of all sessions; the schedule's goroutine's
@@ -140,7 +139,7 @@ func New(cfg Config) (*Drafter, error) {
 	}
 	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
 	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows, children: spec.NewChildren(nil),
-		pays: [2]pays{newPays(true), newPays(false)}, aside: newAside()}
+		aside: newAside()}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
 		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})

@@ -20,49 +20,14 @@ import (
 // come, all of it is computed anew, still while the target verifies: first the committed tokens (renew), then what goes on ahead. In
 // this way a tree is at most one verdict behind the target's states.
 //
-// It is not done where drafter and verifier share cores, and not while it does not bring more tokens per second (pays).
+// It is not done where drafter and verifier share cores. Where they do not, the proposal says whether it pays (tandem.Proposal.Ahead): the
+// gateway sees what rounds in both ways take and bring.
 
-// mostStateGain bounds Config.AheadGain for drafting ahead from states. On shared cores the gain is 0.7 or more.
-const mostStateGain = 0.5
-
-// stateRound is a round of a session as pays counts it.
-type stateRound struct {
-	answered time.Time     // the last answer
-	took     time.Duration // from the answer before that to it; 0: it does not count
-	ahead    bool          // the session drafted ahead meanwhile
-	pays     *pays         // which has decided that
-}
-
-// goes implements grower.
+// goes implements grower. Where a pass ahead must save more than half a pass, as on shared cores, none is run.
 func (f *stateGrower) goes(p tandem.Proposal) bool {
-	allowed := p.Ahead && f.d.cfg.AheadGain <= mostStateGain && !p.Bounds.Plain() && f.d.cfg.Features != nil
-	last, now := f.round, time.Now()
-	f.done, f.round = stateRound{}, stateRound{}
-	if !allowed {
-		f.going.Store(false)
-		return false
-	}
-	if !last.answered.IsZero() {
-		f.done = stateRound{took: now.Sub(last.answered), ahead: last.ahead, pays: last.pays}
-	}
-	sessions, decides := f.d.sched.Load().Sessions, &f.d.pays[0]
-	if sessions > 1 {
-		decides = &f.d.pays[1]
-	}
-	f.round = stateRound{answered: now, ahead: decides.next(sessions), pays: decides}
-	f.going.Store(f.round.ahead)
-	return f.round.ahead
-}
-
-// learnRound notes what the tree before the proposal p has brought. hit: the proposal needs no pass.
-func (f *stateGrower) learnRound(p tandem.Proposal, hit bool) {
-	if f.round.ahead {
-		f.round.pays.tried(hit)
-	}
-	if tokens := int(p.Base) - len(f.tokens); f.done.took > 0 && tokens > 0 {
-		f.done.pays.learn(f.done.ahead, tokens, f.done.took)
-	}
-	f.done = stateRound{}
+	ahead := p.Ahead && 2*f.d.cfg.AheadGain <= 1 && !p.Bounds.Plain() && f.d.cfg.Features != nil
+	f.going.Store(ahead)
+	return ahead
 }
 
 // prepared returns the explored nodes that the proposal's new tokens are. ready: the tree below the last of them was drafted ahead and

@@ -16,12 +16,6 @@ import (
 // aheadKinds are the kinds of drafts that read states.
 var aheadKinds = append(slices.Clone(sideNames), "mtp")
 
-// always lets sessions draft ahead without asking whether it pays.
-func (f *statesRig) always() {
-	f.t.Helper()
-	f.do(func() { f.pays[0] = pays{ahead: true, hits: 1, left: math.MaxInt}; f.pays[1] = f.pays[0] })
-}
-
 // do runs fn where sessions belong.
 func (f *statesRig) do(fn func()) {
 	f.t.Helper()
@@ -94,7 +88,6 @@ func TestStatesAhead(t *testing.T) {
 	for _, kind := range aheadKinds {
 		t.Run(kind, func(t *testing.T) {
 			f := newStatesRig(t, kind, Config{PrefixCache: -1})
-			f.always()
 			random := rand.New(rand.NewPCG(1, 5))
 			hits := int64(0)
 			for id := tandem.SessionID(1); id < 12; id += 2 {
@@ -148,7 +141,6 @@ func TestStatesAheadRandom(t *testing.T) {
 	for _, kind := range aheadKinds {
 		t.Run(kind, func(t *testing.T) {
 			f := newStatesRig(t, kind, Config{PrefixCache: -1, TreeRows: 40, Ahead: 30})
-			f.always()
 			random, judged := rand.New(rand.NewPCG(2, 9)), 0
 			for id := tandem.SessionID(1); id < 24; id += 2 {
 				text := f.randomText(random, 60)
@@ -221,17 +213,14 @@ func (f *statesRig) final(id tandem.SessionID, n int) (is bool) {
 	return is
 }
 
-// TestStatesAheadIsOff: nothing is drafted ahead where drafter and verifier share cores, where the proposal does not want it, and where
-// it does not pay.
+// TestStatesAheadIsOff: nothing is drafted ahead where drafter and verifier share cores, and where the proposal does not want it.
 func TestStatesAheadIsOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		gain float64
-		hits float64
 		want bool
-	}{"processors of their own": {0.1, 1, true}, "shared cores": {0.7, 1, false}, "no hits": {0.1, 0, false}} {
+	}{"processors of their own": {0.1, true}, "shared cores": {0.7, false}} {
 		t.Run(name, func(t *testing.T) {
 			f := newStatesRig(t, "eagle", Config{AheadGain: c.gain})
-			f.do(func() { f.pays[0] = pays{ahead: true, trying: true, hits: c.hits, rest: leastRest} })
 			text := f.randomText(rand.New(rand.NewPCG(4, 4)), 40)
 			f.begin(1, "", text, 10)
 			told := 10
@@ -257,7 +246,6 @@ func TestStatesAheadIsOff(t *testing.T) {
 // TestStatesAheadAreKept: a later session of the tenant finds what one that was ahead has computed, but nothing of its own states.
 func TestStatesAheadAreKept(t *testing.T) {
 	f := newStatesRig(t, "eagle3", Config{})
-	f.always()
 	text := f.randomText(rand.New(rand.NewPCG(6, 6)), 60)
 	n := 24
 	f.begin(1, "t", text, n)

@@ -47,8 +47,6 @@ type stateGrower struct {
 	shares   bool              // the sequence is not private yet
 
 	going atomic.Bool // the session drafts ahead
-	round stateRound  // since the last answer
-	done  stateRound  // the one before, whose tree is being verified
 }
 
 // newStateGrower returns the grower of a session whose sequence begins with held rows. The model reads width values of features for a row,
@@ -235,7 +233,6 @@ func (f *stateGrower) remember(at int, path []int32) {
 func (f *stateGrower) adopt(p tandem.Proposal) error {
 	s, held := f.session, len(f.tokens)
 	path, prepared := f.prepared(p)
-	f.learnRound(p, prepared)
 	keep := s.follow(p)
 	s.recall.Keep(keep)
 	known := keep == held && s.explored.Len() > 0

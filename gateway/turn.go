@@ -171,8 +171,8 @@ func (s *session) propose(ctx context.Context, t *turn) time.Duration {
 			}
 			calls = append(calls, x.Begin(ctx, proposal(from+i), ended))
 		}
-		if late = nil; len(usual) > 1 && round.Patience(usual, s.pace) > 0 {
-			late = time.After(round.Patience(usual, s.pace))
+		if late = nil; len(usual) > 1 && round.Patience(usual) > 0 {
+			late = time.After(round.Patience(usual))
 		}
 	}
 	later := t.Later

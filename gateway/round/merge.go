@@ -94,14 +94,15 @@ func (r *Round) merge(took time.Duration) {
 	r.Size = r.Tree.Len()
 }
 
-// Patience returns for how long the slowest of several sources is waited for, by the usual times of those that take time and the session's
-// usual time of a round: twice what the slower half of them takes, but at least a quarter of a round longer than that half, which is
-// about what the one drafter brings that knows the text. 0: as long as each may take, because the usual time of one is not known.
-func Patience(usual []time.Duration, round time.Duration) time.Duration {
+// Patience returns how long a round waits for several sources that answer at the same time, by the usual times of those that take any:
+//
+//	2 · the longest of them
+//
+// The strategy has weighed the round with the longest, so that source is worth waiting for; waiting in vain costs at most as much again. 0:
+// each source's own deadline decides, because the usual time of one is not known.
+func Patience(usual []time.Duration) time.Duration {
 	if len(usual) == 0 || slices.Contains(usual, 0) {
 		return 0
 	}
-	slices.Sort(usual)
-	median := usual[len(usual)/2]
-	return max(2*median, median+round/4)
+	return 2 * slices.Max(usual)
 }
