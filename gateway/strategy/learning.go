@@ -254,23 +254,15 @@ func (p *planner) learnAhead(o *Outcome, passes float64, wasAhead bool) float64 
 	return passes
 }
 
-// record learns how a tree fared, for this session and for later ones.
+// record learns how a tree fared.
 func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
 	if t.Len() < 2 {
 		return
 	}
-	l := p.shared
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.chances) > mostNames {
-		clear(l.chances) // names that came and went
+	if p.chances[name] == nil {
+		p.chances[name] = worth.NewCalibration()
 	}
-	for _, of := range []map[string]*worth.Calibration{p.chances, l.chances} {
-		if of[name] == nil {
-			of[name] = worth.NewCalibration()
-		}
-		of[name].Record(t, committed)
-	}
+	p.chances[name].Record(t, committed)
 }
 
 func (p *planner) HandOn() {

@@ -55,9 +55,6 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, outpu
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
-	for name, c := range l.chances {
-		p.chances[name] = c.Inherit(worth.Tuned.Begin)
-	}
 	return p
 }
 
@@ -200,14 +197,11 @@ func (p *planner) ways(ready []string, bounds tandem.Bounds) (plain worth.Way, f
 		free = append(free, w)
 	}
 	p.recall(dear)
-	slices.SortStableFunc(dear, func(a, b string) int { return int(p.parts.Drafter(a).Pass - p.parts.Drafter(b).Pass) })
 	for _, d := range dear {
 		models = p.add(models, []string{d})
 	}
-	for n := 2; n <= len(dear) && p.vote != tandem.VoteNone; n++ { // all, and those that cost about the same without the dear ones
-		if n == len(dear) || float64(p.parts.Drafter(dear[n]).Pass) > worth.Tuned.Dearer*float64(p.parts.Drafter(dear[n-1]).Pass) {
-			models = p.add(models, dear[:n])
-		}
+	if len(dear) > 1 && p.vote != tandem.VoteNone {
+		models = p.add(models, dear)
 	}
 	return plain, free, models
 }

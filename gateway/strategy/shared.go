@@ -35,7 +35,6 @@ type common struct {
 	yields  worth.Yields
 	weights *learn.Weights
 	lengths *learn.Length
-	chances map[string]*worth.Calibration // by drafter; of merged trees under ""
 	mix     *spec.Mix
 	parts   *worth.Parts
 	output  float64       // running mean of the tokens of sessions' outputs
@@ -52,8 +51,8 @@ func NewShared(r Rules) *Shared {
 	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil)},
 		yields:  worth.Yields{},
 		weights: learn.NewWeights(r.Weights, t.Compare),
-		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*worth.Calibration{},
-		mix: spec.NewMix(), parts: worth.NewParts(), output: worth.UsualOutput}
+		lengths: learn.NewLength(r.Length, t.Length),
+		mix:     spec.NewMix(), parts: worth.NewParts(), output: worth.UsualOutput}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}

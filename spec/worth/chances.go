@@ -110,12 +110,3 @@ func (c *Calibration) line() (shift, slope float64) {
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
-
-// Inherit returns an independent calibration that begins with c's counts, multiplied by share (0 to 1).
-func (c *Calibration) Inherit(share float64) *Calibration {
-	out := NewCalibration()
-	for i := range c.seen {
-		out.seen[i], out.accepted[i] = share*c.seen[i], share*c.accepted[i]
-	}
-	return out
-}
