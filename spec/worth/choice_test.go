@@ -130,7 +130,8 @@ func TestLooksAreBounded(t *testing.T) {
 	y, credit, lost, tokens := Yields{}, Credit(Tuned.Credit), 0.0, 0.0
 	plain := Way{Name: "plain", Time: Time{Verify: 0.030, Left: 1, Slow: 1}}
 	for range 2000 {
-		w := Way{Name: "bad", Set: "bad", Drafters: []string{"bad"}, Expected: y.Of("bad"), Time: Time{Draft: 0.01, Verify: 0.032, Left: 1, Slow: 1}}
+		w := Way{Name: "bad", Set: "bad", Drafters: []string{"bad"}, Expected: y.Of("bad"),
+			Time: Time{Draft: 0.01, Verify: 0.032, Left: 1, Slow: 1}}
 		c := Choose([]Way{plain, w}, 0, float64(credit))
 		y.Fade()
 		if c.Way().Name == "bad" {
