@@ -23,6 +23,8 @@ typedef struct {
     int blocks;
     const tk_qblock *x;    // (blocks, R)
     float (*total)[16];    // (groups, MAXROWS), from the first output on
+    const tk_mm *whole;    // of whole groups of one panel: their totals begin here, and go to `out`; else NULL
+    float *out;            // of row 0, from the first output on
     // WHOLE and LEVELS: integer scales twice in 32 bits, 32 a segment: [half a block][half of the outputs]; and pairs of minima, 16·SPAN a
     // group: [block's halves][half of the outputs].
     const __m256i *factor, *level;
@@ -45,7 +47,9 @@ INLINE void add_word(const __m256i *v, const tk_qblock *x, const int at, const i
 
 // t = the products of words [from, to) of a block, or, if started, t += them. They add up in 16 bits. Unsigned codes below 2^b do so
 // without overflow in 8 words for b = 4, and in 4 for b = 5. All others may overflow on the way, but t starts with what their offset takes
-// away (tk_qblock.lanes, lanes32), so that the end fits: 16 products of codes of at most 16 in magnitude, or 8 of at most 32.
+// away (tk_qblock.lanes, lanes32), so that the end fits: 16 products of codes of at most 16 in magnitude, or 8 of at most 32. The last word
+// of FIVES and SIXES takes the longest to unpack, so it comes first: the sum waits for the word that comes last. Where registers suffice, a
+// word is unpacked while the one before it is multiplied.
 INLINE void add_words(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C,
                       const int from, const int to, const int started, __m256i *t) {
     __m256i v[4], high[4];
@@ -61,9 +65,14 @@ INLINE void add_words(const int form, const uint8_t *q, size_t gbytes, const tk_
         }
         return;
     }
-    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
-        for (int c = 0; c < C; c++) v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j);
-        add_word(v, x, 4 * j, R, C, j == from && !started, t);
+    const int early = C == 1 || R < 4;
+    _Pragma("GCC unroll 9") for (int j = to - 1; j >= from - early; j--) {
+        for (int c = 0; c < C && j >= from; c++) {
+            high[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j);
+            if (early) AS_WRITTEN(high[c]);
+        }
+        if (j + early < to) add_word(early ? v : high, x, 4 * (j + early), R, C, j + early == to - 1 && !started, t);
+        for (int c = 0; c < C; c++) v[c] = high[c];
     }
 }
 
@@ -72,18 +81,23 @@ INLINE void add_words(const int form, const uint8_t *q, size_t gbytes, const tk_
 INLINE void byte_products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C,
                           __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
-    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
-        _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
-            __m256i v = code(form, q + c / 2 * gbytes + c % 2 * 32, j), u;
-            if (form == BYTES) v = _mm256_xor_si256(v, flip);
-            u = _mm256_abs_epi8(v);
-            _Pragma("GCC unroll 8") ROWS {
+    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
+        __m256i v[4], u[4];
+        for (int c = 0; c < C; c++) {
+            v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j);
+            if (form == BYTES) v[c] = _mm256_xor_si256(v[c], flip);
+            u[c] = _mm256_abs_epi8(v[c]);
+        }
+        _Pragma("GCC unroll 8") ROWS {
+            __m256i b = bcast(x[r].q + 4 * j);
+            _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
                 int i = r * C + c;
-                __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(bcast(x[r].q + 4 * j), v)), one);
+                __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(u[c], _mm256_sign_epi8(b, v[c])), one);
                 sum[i] = j ? _mm256_add_epi32(sum[i], p) : p;
                 AS_WRITTEN(sum[i]);
             }
         }
+    }
 }
 
 // sum = or += t, widened to 32 bits and multiplied with the integer scales of 8 outputs at `scale`, if there are any.
@@ -251,7 +265,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     const uint8_t *w = s->w;
     const tk_qblock *x = s->x;
     __m256 total[MAXR];
-    for (int i = 0; i < R * C; i++) total[i] = _mm256_load_ps(total_of(s, i / C, i % C));
+    for (int i = 0; i < R * C; i++) total[i] = s->whole ? _mm256_setzero_ps() : _mm256_load_ps(total_of(s, i / C, i % C));
     for (int k = 0; k < s->blocks; k += 8) {
         __m256 acc[MAXR], d[4];
         const int full = kind == SUPER || kind == HALVES || kind == SCALES, n = full || s->blocks - k > 8 ? 8 : s->blocks - k;
@@ -272,7 +286,14 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
         end_segment(kind, R, C, s, w, min, x - n * R, acc, total);
         w += header_of(kind, n) + n * piece(form);
     }
-    for (int i = 0; i < R * C; i++) _mm256_store_ps(total_of(s, i / C, i % C), total[i]);
+    for (int i = 0; i < R * C; i++) {
+        if (!s->whole) {
+            _mm256_store_ps(total_of(s, i / C, i % C), total[i]);
+            continue;
+        }
+        float *out = s->out + (size_t)(i / C) * s->whole->ldo + i % C * 8;
+        _mm256_storeu_ps(out, s->whole->add ? _mm256_add_ps(_mm256_loadu_ps(out), total[i]) : total[i]);
+    }
 }
 
 typedef void (*runner)(const span *);
@@ -357,16 +378,30 @@ TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, in
     }
 }
 
+// The same for a panel that is alone and groups without padding: totals stay in registers.
+TARGET static void whole_groups(const tk_mm *a, const recipe *rc, const uint8_t *w, int g, int count, int fetch, tk_panel panel) {
+    span s = {.w = w, .gbytes = a->gbytes, .blocks = a->k / 32, .fetch = fetch, .whole = a};
+    const int halves = panel.h <= rc->both ? 1 : 2;
+    for (; s.half < halves; s.half++) {
+        s.x = a->q + (size_t)panel.r0 * (a->k / 32);
+        s.out = a->out + (size_t)panel.r0 * a->ldo + 16 * g + 8 * s.half;
+        rc->run[count == 2 ? 0 : panel.h](&s);
+    }
+}
+
 // Groups [g, g+count): one, or two of one row.
 TARGET static void groups(const tk_mm *a, int type, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows;
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(type, TK_SEG);
-    for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
     const int fetch = tk_reading == TK_AHEAD ? NEAR : FAR, opened = rc->kind == LEVELS || rc->kind == WHOLE;
-    const int segments = opened || t->rows.panels > 1 ? SPAN : (a->k + TK_SEG - 1) / TK_SEG;
-    for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
-        int n = imin(a->k - k, segments * TK_SEG);
+    if (t->rows.panels == 1 && !opened && a->cols >= 16 * (g + count)) {
+        whole_groups(a, rc, w, g, count, fetch, t->rows.panel[0]);
+        return;
+    }
+    for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
+    for (int k = 0; k < a->k; k += SPAN * TK_SEG, w += SPAN * full) {
+        int n = imin(a->k - k, SPAN * TK_SEG);
         for (int c = 0; c < count; c++)
             for (int i = 0; opened && i * TK_SEG < n; i++) {
                 const uint8_t *h = w + c * a->gbytes + i * full;
