@@ -7,7 +7,8 @@ import (
 
 // Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
 // then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
-// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Behind the row itself its list of ancestors may go
+// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions count what the row's table and its list
+// hold. Where the table leaves out a part of the text, Turn has the row's position in the whole text. Behind the row itself its list of ancestors may go
 // on with later rows of its block, which only attention that is Later sees. Positions are needed by
 // programs with RoPE or a KV cache, prefixes by programs that convolve blocks, and the rest of the rows' lists too by
 // programs with a KV cache. Neighbouring rows that name the same table share the work of fetching its keys.
@@ -16,6 +17,7 @@ type Pass struct {
 	Tokens         []int32   // what Embed looks up; -1-i for row i of Given
 	Given          []float32 // embeddings for rows without a token, one after the other, each as long as a row of the matrix
 	Pos            []int32
+	Turn           []int32 // per row: its position in the text, which RoPE and PositionScale use; empty: Pos
 	Store          []Cell  // where the row's K and V go
 	Pages          []int32 // page tables, one after the other
 	Table          []int32 // per row: where its table begins in Pages
@@ -27,6 +29,14 @@ type Pass struct {
 	Walks          []Walk  // needed by programs with states: every row is in exactly one
 	Wanted         []int32 // rows with logits
 	TopK           int     // values that TopK returns for each of them, at most MaxTop
+}
+
+// Turns returns the rows' positions in their texts.
+func (a *Pass) Turns() []int32 {
+	if len(a.Turn) > 0 {
+		return a.Turn
+	}
+	return a.Pos
 }
 
 // Keys returns how many positions row i sees at most: more than its own and those before it if later rows of its block are listed.
@@ -120,9 +130,14 @@ func (l *PassLimits) Check(a *Pass) error {
 		if len(a.Pos) != a.Rows {
 			return fmt.Errorf("kernels: %d positions for %d rows", len(a.Pos), a.Rows)
 		}
-		for i, pos := range a.Pos {
-			if pos < 0 || pos >= 1<<24 {
-				return fmt.Errorf("kernels: position %d of row %d, want 0 to %d", pos, i, 1<<24-1)
+		if n := len(a.Turn); n > 0 && n != a.Rows {
+			return fmt.Errorf("kernels: %d positions in the text for %d rows, want one for each or none", n, a.Rows)
+		}
+		for _, list := range [][]int32{a.Pos, a.Turn} {
+			for i, pos := range list {
+				if pos < 0 || pos >= 1<<24 {
+					return fmt.Errorf("kernels: position %d of row %d, want 0 to %d", pos, i, 1<<24-1)
+				}
 			}
 		}
 	}

@@ -103,7 +103,7 @@ static void add_silu(const tk_prog *p, const tk_op *op, int row, float *scratch)
 }
 
 static void position_scale(const tk_prog *p, const tk_op *op, int row) {
-    float f = op->vec[imin(p->pass.pos[row] / op->every, op->steps - 1)], *x = op->out + (size_t)row * op->dim;
+    float f = op->vec[imin(p->pass.turn[row] / op->every, op->steps - 1)], *x = op->out + (size_t)row * op->dim;
     for (int i = 0; i < op->dim; i++) x[i] = x[i] * f;
 }
 
@@ -153,7 +153,7 @@ static void head_norm(const tk_prog *p, const tk_op *op, int row) {
 static void angles(const tk_prog *p, const tk_op *op, int row) {
     int n = op->rope_dim / 2;
     float *c = op->angles + (size_t)row * op->rope_dim;
-    for (int i = 0; i < n; i++) tk_rope_angle(p->pass.pos[row] + op->ahead, op->freq[i], c + i, c + n + i);
+    for (int i = 0; i < n; i++) tk_rope_angle(p->pass.turn[row] + op->ahead, op->freq[i], c + i, c + n + i);
     for (int i = 0; i < 2 * n; i++) c[i] = c[i] * op->scale;
 }
 

@@ -342,7 +342,7 @@ typedef struct {
 
 typedef struct {
     int rows, nwanted, topk, left;
-    const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
+    const int32_t *tokens, *pos, *turn, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
     const tk_walk *walks;
     const tk_step *steps;
     int nwalks, nsteps, held;  // held: states that a walk holds at most

@@ -43,14 +43,14 @@ const (
 )
 
 type cPass struct {
-	tokens, pos, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
-	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held                             int32
+	tokens, pos, turn, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
+	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held                                   int32
 }
 
 // lists are the addresses of a pass, in order.
 func (p *cPass) lists() []*Pointer {
-	return []*Pointer{&p.tokens, &p.pos, &p.store, &p.pages, &p.table, &p.prefix, &p.anc, &p.ancOff, &p.ancLen, &p.cut, &p.wanted,
-		&p.given, &p.pairs, &p.first, &p.walks, &p.steps}
+	return []*Pointer{&p.tokens, &p.pos, &p.turn, &p.store, &p.pages, &p.table, &p.prefix, &p.anc, &p.ancOff, &p.ancLen, &p.cut,
+		&p.wanted, &p.given, &p.pairs, &p.first, &p.walks, &p.steps}
 }
 
 const (

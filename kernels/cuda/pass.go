@@ -28,8 +28,8 @@ func (n *inputs) set(l *placed, a *kernels.Pass) {
 	n.npairs = len(pairs)
 	n.split(l, pairs)
 	n.walks.set(l, a)
-	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix), view(a.Anc),
-		view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first), view(n.walks.all),
+	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Turns()), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix),
+		view(a.Anc), view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first), view(n.walks.all),
 		view(n.walks.steps)}
 	n.bytes = n.bytes[:0]
 	at := make([]Pointer, len(numbers))
@@ -80,7 +80,7 @@ func (n *inputs) split(l *placed, pairs []cPair) {
 
 // inputBytes is what a usual pass of the most rows takes. Room for a larger one is made when it comes.
 func (l *placed) inputBytes(pages int) int {
-	return 1<<14 + 16*4*l.MaxRows + 8*16*l.MaxRows + 8*pages + stepBytes*l.mostSteps() + walkBytes*l.MaxRows
+	return 1<<14 + 17*4*l.MaxRows + 8*16*l.MaxRows + 8*pages + stepBytes*l.mostSteps() + walkBytes*l.MaxRows
 }
 
 // bringPass copies the pass to the GPU.

@@ -1,6 +1,7 @@
 package kerneltest
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +43,8 @@ func runErrors(t *testing.T, devices []kernels.Device) {
 		"100 numbers of given":         func(a *kernels.Pass) { a.Tokens[1], a.Given = -1, make([]float32, 100) },
 		"0 positions":                  func(a *kernels.Pass) { a.Pos = nil },
 		"position -5":                  func(a *kernels.Pass) { a.Pos[0] = -5 },
+		"9 positions in the text":      func(a *kernels.Pass) { a.Turn = make([]int32, 9) },
+		"position -6":                  func(a *kernels.Pass) { a.Turn = append(slices.Clone(a.Pos[1:]), -6) },
 		"9 cells to store":             func(a *kernels.Pass) { a.Store = append(a.Store, 0) },
 		"stored in cell -1":            func(a *kernels.Pass) { a.Store[3] = -1 },
 		"stored in cell 768 of 768":    func(a *kernels.Pass) { a.Store[3] = 768 },

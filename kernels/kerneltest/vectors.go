@@ -182,6 +182,8 @@ func rope(t *testing.T, devices []kernels.Device) {
 		m.set(b, RandomFloats(r, len(pos)*n, true))
 		m.run(&kernels.Pass{Rows: len(pos), Pos: pos})
 		m.same(fmt.Sprintf("%+v", s), b, len(pos))
+		m.run(&kernels.Pass{Rows: len(pos), Pos: make([]int32, len(pos)), Turn: pos})
+		m.same(fmt.Sprintf("%+v, in a text of which a part is left out", s), b, len(pos))
 	}
 }
 
@@ -201,6 +203,9 @@ func positions(t *testing.T, devices []kernels.Device) {
 	m.run(&kernels.Pass{Rows: len(pos), Pos: pos})
 	m.same("in steps", b, len(pos))
 	m.same("one factor", last, len(pos))
+	m.set(b, x)
+	m.run(&kernels.Pass{Rows: len(pos), Pos: make([]int32, len(pos)), Turn: pos})
+	m.same("in a text of which a part is left out", b, len(pos))
 	for i, v := range m[0].get(b, len(pos)) {
 		if want := x[i] * factors[min(int(pos[i/n])/7, 3)]; !same(v, want) {
 			t.Fatalf("position %d: %v is %v, want %v", pos[i/n], x[i], v, want)

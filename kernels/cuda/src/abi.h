@@ -84,7 +84,7 @@ struct Span {
 
 // Pass is the rows of a pass: kernels.Pass, with the pairs in order of row and block.
 struct Pass {
-    const int *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
+    const int *tokens, *pos, *turn, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
     const float *given;
     const Pair *pairs;
     const int *first;      // per row: its first pair

@@ -54,7 +54,7 @@ KERNEL scale_rows(const Op *op, const Pass *pass) {
 
 KERNEL position_scale(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    int step = pass->pos[row] / op->every;
+    int step = pass->turn[row] / op->every;
     op->out[at] *= op->vec[step < op->steps ? step : op->steps - 1];
 }
 
@@ -131,7 +131,7 @@ KERNEL clamped_gate(const Op *op, const Pass *pass) { FILL(clamped_mul(op->in[at
 // angles fills the table of a rotation: columns are the pairs of elements that turn.
 KERNEL angles(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    double angle = (double)(pass->pos[row] + op->ahead) * op->freq[k];
+    double angle = (double)(pass->turn[row] + op->ahead) * op->freq[k];
     double n = rint(angle * 0x1.45f306dc9c883p-1);
     double r = angle - n * 0x1.921fb544p+0;
     r -= n * 0x1.0b4611a6p-34;

@@ -174,7 +174,7 @@ func (r *runner) run(o kernels.Op, data [][][]byte) {
 	case kernels.Scale:
 		r.values(o.Buf, func(_ int, x float32) float32 { return x * o.Factor })
 	case kernels.PositionScale:
-		r.each(o.Buf, func(i int, x []float32) { ref.PositionScale(x, r.pass.Pos[i], o.Every, o.Factors) })
+		r.each(o.Buf, func(i int, x []float32) { ref.PositionScale(x, r.pass.Turns()[i], o.Every, o.Factors) })
 	case kernels.SoftCap:
 		r.values(o.Buf, func(_ int, x float32) float32 { return ref.SoftCap(x, o.Cap) })
 	case kernels.AddBias:
@@ -182,7 +182,7 @@ func (r *runner) run(o kernels.Op, data [][][]byte) {
 	case kernels.RoPE:
 		r.each(o.Buf, func(i int, x []float32) {
 			for h := range slices.Chunk(x, o.HeadDim) {
-				ref.RoPE(h, r.pass.Pos[i]+int32(o.Rotation.Ahead), o.Rotation.InvFreq, o.Rotation.Factor(), o.Rotation.Halves)
+				ref.RoPE(h, r.pass.Turns()[i]+int32(o.Rotation.Ahead), o.Rotation.InvFreq, o.Rotation.Factor(), o.Rotation.Halves)
 			}
 		})
 	case kernels.Gate:
