@@ -210,6 +210,7 @@ func (part *Part) commit() {
 	}
 	part.walked()
 	s.pages.Publish(s.shown(len(s.tokens)))
+	s.slide()
 }
 
 // Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail
@@ -284,8 +285,8 @@ type pass struct {
 
 func (p *pass) reset(topK int) {
 	q := &p.Pass
-	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Store: q.Store[:0], Pages: q.Pages[:0], Table: q.Table[:0],
-		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK,
+	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Turn: q.Turn[:0], Store: q.Store[:0], Pages: q.Pages[:0],
+		Table: q.Table[:0], Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK,
 		Walks: q.Walks[:0]}
 }
 
@@ -302,15 +303,21 @@ func (f running) add(part *Part) error {
 	table := int32(len(p.Pages))
 	end := s.length + len(part.Extend)
 	p.Pages = append(p.Pages, s.pages.Table...)
+	hidden := 0 // positions that the table of the latest row leaves out
 	row := func(t tandem.Token, pos int, store kernels.Cell, prefix int, anc []kernels.Cell, wanted bool) {
 		if wanted {
 			p.Wanted = append(p.Wanted, int32(len(p.Tokens)))
 		}
+		if n := s.hidden(pos); n != hidden {
+			first := s.window.First / kernels.PageRows
+			hidden, table = n, int32(len(p.Pages))
+			p.Pages = append(append(p.Pages, s.pages.Table[:first]...), s.pages.Table[first+n/kernels.PageRows:]...)
+		}
 		p.Tokens = append(p.Tokens, f.embedding(t))
-		p.Pos = append(p.Pos, int32(pos))
+		p.Pos, p.Turn = append(p.Pos, int32(pos-hidden)), append(p.Turn, int32(s.inText(pos)))
 		p.Store = append(p.Store, store)
 		p.Table = append(p.Table, table)
-		p.Prefix = append(p.Prefix, int32(prefix))
+		p.Prefix = append(p.Prefix, int32(prefix-hidden))
 		p.AncOff = append(p.AncOff, int32(len(p.Anc)))
 		p.AncLen = append(p.AncLen, int32(len(anc)))
 		for i := len(anc) - 1; i >= 0; i-- {

@@ -100,8 +100,8 @@ func (w *twin) reroot(r *rapid.T, s *Sequence) {
 		r.Fatal(err)
 	}
 	*w = next
-	if s.Len() != len(w.prefix) || s.Nodes() != len(w.tokens) {
-		r.Fatalf("%d positions and %d rows: want %d and %d", s.Len(), s.Nodes(), len(w.prefix), len(w.tokens))
+	if s.End() != len(w.prefix) || s.Nodes() != len(w.tokens) {
+		r.Fatalf("%d positions and %d rows: want %d and %d", s.End(), s.Nodes(), len(w.prefix), len(w.tokens))
 	}
 }
 

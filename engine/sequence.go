@@ -30,6 +30,7 @@ type Sequence struct {
 	public   int
 	inPass   bool // guards against one sequence twice in a batch
 	recurrence
+	view
 }
 
 // place is where a tree row lies: in a node cell or, with node -1, at its final position.
@@ -99,11 +100,11 @@ func (s *Sequence) Close() {
 	s.tokens, s.prompt = nil, nil
 }
 
-// Len returns the number of committed positions in the cache.
+// Len returns the number of committed positions in the cache. See End for those of a windowed sequence.
 func (s *Sequence) Len() int { return s.length }
 
 // Capacity returns the number of committed positions that the sequence may hold.
-func (s *Sequence) Capacity() int { return s.capacity }
+func (s *Sequence) Capacity() int { return s.capacity + s.gap }
 
 // Pages returns how many pages of the KV cache the sequence has, those that it shares included.
 func (s *Sequence) Pages() int { return s.pages.Count() }
@@ -188,6 +189,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 	s.length += len(path)
 	s.rerootStates(path, keep)
 	s.pages.Publish(s.shown(len(s.tokens)))
+	s.slide()
 	return nil
 }
 
@@ -196,15 +198,18 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 // nothing changes.
 //
 // With recurrent layers n may be a position whose states are not kept. Then the sequence is rolled back further, to the last before it that
-// has some: Len says to which. The caller extends it again, as after NewShared.
+// has some: Len says to which. The caller extends it again, as after NewShared. Likewise a windowed sequence is rolled back to the end of
+// the first tokens if it has given up what rows behind n see; n is a position in the text, and End says to which.
 func (s *Sequence) Truncate(n int) error {
-	if n < 0 || n > s.length {
-		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.length)
+	if n < 0 || n > s.End() {
+		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.End())
 	}
+	n, gap := s.rewound(n)
 	n, err := s.rewind(n)
 	if err != nil {
 		return err
 	}
+	s.leaveOut(gap)
 	s.length, s.tokens = n, s.tokens[:n]
 	s.dropNodes()
 	return nil

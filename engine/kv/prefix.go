@@ -185,6 +185,25 @@ func (p *Pages) Truncate(n int) error {
 	return nil
 }
 
+// Leave gives up n pages of p's table behind the first ones. Those after them, and all later ones, are p's own: no text that others find
+// goes on with them. Exhausted if too few pages are free for copies of those that are shared; then nothing changes.
+func (p *Pages) Leave(first, n int) error {
+	c, shared := p.cache, p.chain[min(first+n, len(p.chain)):]
+	if free := c.available(); len(shared) > free {
+		return tandem.Errorf("kv", tandem.Exhausted, "%d shared pages to be copied: %d of %d are free", len(shared), free, c.total)
+	}
+	for i, page := range c.take(len(shared)) {
+		from := p.Table[first+n+i]
+		p.Table[first+n+i] = page
+		p.copyRows(from, first+n+i, 0, kernels.PageRows)
+	}
+	c.free = append(c.free, p.Table[max(first, min(len(p.chain), first+n)):first+n]...)
+	p.leave(min(first, len(p.chain)))
+	p.Table = slices.Delete(p.Table, first, first+n)
+	p.Private()
+	return nil
+}
+
 // join makes p one of those that share with tenant.
 func (p *Pages) join(tenant string) {
 	c := p.cache
