@@ -334,6 +334,7 @@ type Description struct {
 	SegmentSocket string // unix socket that hands out the process's shared memory; "" for none
 	Counters      map[string]int64
 	Costs         []Cost   // of passes, measured at the process's start; a drafter's widest reads a prompt: only its last row has logits
+	Window        int      // tokens of a text that a drafter reads at most, however long the text is; 0: all
 	Drafters      []string // names of the process's drafters, in order
 	PageTokens    int      // tokens that share a page of the KV cache
 	Protocol      int      // that it speaks; 0 is older than protocol 1

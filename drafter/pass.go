@@ -13,16 +13,16 @@ import (
 // Missing implements schedule.Session: the tokens that the cache lacks before the session is open, or before its tree can grow.
 func (s *session) Missing() int {
 	if s.Opening() || s.filling() {
-		return max(s.goal-s.held(), 0)
+		return max(s.seq.Lacks(s.goal-s.skipped), 0)
 	}
-	return len(s.tokens) - s.held()
+	return s.seq.Lacks(len(s.tokens) - s.skipped)
 }
 
 // Want implements schedule.Session: the next rows of the growing tree, or a piece of the tokens that it lacks.
 func (s *session) Want(space schedule.Space) schedule.Part {
 	p := schedule.Part{Part: engine.Part{Seq: s.seq}, TopK: 1}
 	if n := s.Missing(); n > 0 {
-		s.extend(&p.Part, s.tokens[s.held():][:min(n, space.Rows)], space.Wanted)
+		s.extend(&p.Part, s.tokens[s.held():][:s.seq.Follow(min(n, space.Rows))], space.Wanted)
 		if s.Opening() || s.filling() || len(p.Extend) < n {
 			s.grower.complete(&p.Part, space.Rows, false)
 			return p

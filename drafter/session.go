@@ -36,8 +36,8 @@ type session struct {
 	goal      int // while the session is opened: tokens that the cache is to hold so far; else 0
 }
 
-// held returns how many of the session's tokens are in the cache.
-func (s *session) held() int { return s.seq.Len() + s.skipped }
+// held returns how many of the session's tokens are in the cache, or left out of it for good.
+func (s *session) held() int { return s.seq.End() + s.skipped }
 
 // filling reports whether the session is queued for tokens of the text that it is opened with, not for a tree.
 func (s *session) filling() bool { return s.goal > 0 }
@@ -83,17 +83,25 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	if s.sampling.Typical() {
 		s.sampling.Temperature = 0 // likely tokens are accepted, not those that the noise leans to
 	}
-	tenant, prompt := o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1])
-	if features, _ := d.cfg.Model.StateWidth(); features > 0 { // the first token has no row, but the target's states depend on it
-		s.skipped, tenant, prompt = 1, fmt.Sprintf("%d %s", o.Tokens[0], tenant), prompt[min(len(prompt), 1):]
-	}
-	seq, err := d.cfg.Model.NewShared(tenant, prompt, s.capacity, d.cfg.TreeRows)
+	seq, err := d.sequence(s, o)
 	if err != nil {
 		return nil, err
 	}
 	s.Entry, s.seq = schedule.NewEntry(o, schedule.Shared(seq)), seq
 	s.grower = s.newGrower(seq.Len())
 	return s, nil
+}
+
+// sequence returns the session's state in the model.
+func (d *Drafter) sequence(s *session, o tandem.Opening) (*engine.Sequence, error) {
+	tenant, prompt := o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1])
+	if features, _ := d.cfg.Model.StateWidth(); features > 0 { // the first token has no row, but the target's states depend on it
+		s.skipped, tenant, prompt = 1, fmt.Sprintf("%d %s", o.Tokens[0], tenant), prompt[min(len(prompt), 1):]
+	}
+	if w := d.Window(); w.Last > 0 {
+		return d.cfg.Model.NewWindowed(tenant, prompt, s.capacity, d.cfg.TreeRows, w)
+	}
+	return d.cfg.Model.NewShared(tenant, prompt, s.capacity, d.cfg.TreeRows)
 }
 
 // Left implements schedule.Session.

@@ -31,7 +31,7 @@ func (t *tokenGrower) adopt(p tandem.Proposal) error {
 	fresh := int(p.Base) - 1 // the position of the root: it must be run for its logits unless they are known
 	if s.explored.Len() == 0 || keep < held {
 		s.explored.Clear()
-		return s.seq.Truncate(min(s.seq.Len(), keep, fresh))
+		return s.seq.Truncate(min(s.seq.End(), keep, fresh))
 	}
 	path := s.explored.Follow(s.tokens[held:])
 	if len(path) == int(p.Base)-held && p.Bounds.Width <= s.explored.Width() {

@@ -34,6 +34,7 @@ type Drafter struct {
 	Identity    tandem.Identity // of what computes its drafts; "" for none
 	Features    bool            // it reads hidden states of the target
 	Costs       []tandem.Cost   // of its passes, as it measured them; nil: it did not
+	Window      int             // tokens of a text that it reads at most; 0: all
 }
 
 // Link is a connection to a process. Equal links (==) are the same connection.
@@ -180,7 +181,7 @@ func (m *Members) enter(at key, p Process, d Drafter) {
 		if translate {
 			drafter = translating{drafter}
 		}
-		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features, Costs: d.Costs})
+		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features, Costs: d.Costs, Window: d.Window})
 	}
 	if e.up != p.Up {
 		e.up = p.Up

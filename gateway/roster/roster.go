@@ -24,6 +24,8 @@ type Enlisted struct {
 	Features bool
 	// Costs of its passes, as it measured them: of one row, and of as many as read a prompt. nil: it did not.
 	Costs []tandem.Cost
+	// Window is how many tokens of a text it reads at most, however long that is; 0: all.
+	Window int
 	// Recycling makes it the drafter that drafts from earlier verdicts (tandem.Recycling): there is no Drafter.
 	Recycling bool
 	Last      bool // if only one source is asked, and the request names none, every other one is asked before it

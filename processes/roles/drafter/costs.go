@@ -20,11 +20,11 @@ func costsOf(ctx context.Context, r *roles.Process, name string, m *engine.Model
 	return costs
 }
 
-// withCosts adds costs to a draft's description.
-func withCosts(costs []tandem.Cost, told func() tandem.Description) func() tandem.Description {
+// withCosts adds to a draft's description what its passes cost, and how many tokens of a text it reads.
+func withCosts(costs []tandem.Cost, window int, told func() tandem.Description) func() tandem.Description {
 	return func() tandem.Description {
 		d := told()
-		d.Costs = costs
+		d.Costs, d.Window = costs, window
 		return d
 	}
 }

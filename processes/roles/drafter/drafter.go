@@ -174,13 +174,13 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
 		translator := drafter.NewTranslator(d)
 		closers = append(closers, translator.CloseOwned)
-		describe := states.describe(path, withCosts(costsOf(ctx, r, name, m), r.Describe(name, path, socket, m)))
+		describe := states.describe(path, withCosts(costsOf(ctx, r, name, m), d.Window().Most(), r.Describe(name, path, socket, m)))
 		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: translator, Describe: describe,
 			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, translator)})
 		told := describe()
 		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name, Model: told.Model, Vocab: told.Vocab,
 			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
-			Features: len(told.Taps) > 0, Costs: told.Costs})
+			Features: len(told.Taps) > 0, Costs: told.Costs, Window: told.Window})
 	}
 	serve(r, served, closers)
 	announcer, err = discovery.Announce(discovery.AnnouncerConfig{Pool: poolConfig, What: what, Sign: r.Credentials.Sign})

@@ -50,7 +50,7 @@ func processesOf(processes []discovery.Process, verifiers route.Routers, memory 
 		out[i] = enlist.Process{Addr: p.Addr, Instance: p.Instance, Link: link{p.Conn, verifiers, memory}, Up: p.Up, Draining: p.Draining}
 		for _, d := range p.Drafters {
 			out[i].Drafters = append(out[i].Drafters, enlist.Drafter{Name: d.Name, Model: d.Model, Vocab: d.Vocab,
-				Fingerprint: d.Fingerprint, Identity: d.Identity, Features: d.Features, Costs: d.Costs})
+				Fingerprint: d.Fingerprint, Identity: d.Identity, Features: d.Features, Costs: d.Costs, Window: d.Window})
 		}
 	}
 	return out

@@ -1444,7 +1444,9 @@ type Description struct {
 	// Instance of the process, as it announces it; 0: it does not announce itself.
 	Instance uint64 `protobuf:"fixed64,24,opt,name=instance,proto3" json:"instance,omitempty"`
 	// State of the process, as it announces it; STATE_UNSPECIFIED: it takes work.
-	State         State `protobuf:"varint,25,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
+	State State `protobuf:"varint,25,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
+	// Window is how many tokens of a text a drafter reads at most, however long the text is; 0: all.
+	Window        int32 `protobuf:"varint,26,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1645,6 +1647,13 @@ func (x *Description) GetState() State {
 		return x.State
 	}
 	return State_STATE_UNSPECIFIED
+}
+
+func (x *Description) GetWindow() int32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
 }
 
 // Way describes one of the target's own ways of guessing.
@@ -2367,7 +2376,9 @@ type AnnouncedDrafter struct {
 	// Features says that it reads hidden states of the target.
 	Features bool `protobuf:"varint,7,opt,name=features,proto3" json:"features,omitempty"`
 	// Costs of its passes, as Description has them; none: they were not measured.
-	Costs         []*Cost `protobuf:"bytes,8,rep,name=costs,proto3" json:"costs,omitempty"`
+	Costs []*Cost `protobuf:"bytes,8,rep,name=costs,proto3" json:"costs,omitempty"`
+	// Window, as Description has it.
+	Window        int32 `protobuf:"varint,9,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2456,6 +2467,13 @@ func (x *AnnouncedDrafter) GetCosts() []*Cost {
 		return x.Costs
 	}
 	return nil
+}
+
+func (x *AnnouncedDrafter) GetWindow() int32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
 }
 
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
@@ -2579,7 +2597,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
 	"\n" +
 	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
-	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xb4\x06\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xcc\x06\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -2609,7 +2627,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x04taps\x18\x16 \x03(\x11R\x04taps\x12\x16\n" +
 	"\x06device\x18\x17 \x01(\tR\x06device\x12\x1a\n" +
 	"\binstance\x18\x18 \x01(\x06R\binstance\x12/\n" +
-	"\x05state\x18\x19 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x1a;\n" +
+	"\x05state\x18\x19 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x12\x16\n" +
+	"\x06window\x18\x1a \x01(\x05R\x06window\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd2\x01\n" +
@@ -2675,7 +2694,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x12\n" +
 	"\x04http\x18\x04 \x01(\tR\x04http\x12\x18\n" +
 	"\arunning\x18\x05 \x01(\x05R\arunning\x12\x18\n" +
-	"\awaiting\x18\x06 \x01(\x05R\awaiting\"\x80\x02\n" +
+	"\awaiting\x18\x06 \x01(\x05R\awaiting\"\x98\x02\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -2686,7 +2705,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x18\n" +
 	"\alineage\x18\x06 \x01(\tR\alineage\x12\x1a\n" +
 	"\bfeatures\x18\a \x01(\bR\bfeatures\x12.\n" +
-	"\x05costs\x18\b \x03(\v2\x18.tandem.internal.v1.CostR\x05costs*\xfd\x01\n" +
+	"\x05costs\x18\b \x03(\v2\x18.tandem.internal.v1.CostR\x05costs\x12\x16\n" +
+	"\x06window\x18\t \x01(\x05R\x06window*\xfd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +

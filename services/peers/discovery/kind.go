@@ -90,7 +90,7 @@ func describeDrafters(ctx context.Context, addr string, conn grpc.ClientConnInte
 			return out, err
 		}
 		out.Drafters = append(out.Drafters, wire.AnnouncedDrafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint,
-			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0, Costs: d.Costs})
+			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0, Costs: d.Costs, Window: d.Window})
 	}
 	return out, nil
 }

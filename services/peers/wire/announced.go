@@ -17,12 +17,13 @@ type AnnouncedDrafter struct {
 	Lineage     string          // of the model
 	Features    bool            // it reads hidden states of the target
 	Costs       []tandem.Cost   // of its passes, as Description has them; none: they were not measured
+	Window      int             // as Description has it
 }
 
 // Equal reports whether both say the same.
 func (d AnnouncedDrafter) Equal(o AnnouncedDrafter) bool {
 	return d.Name == o.Name && d.Model == o.Model && d.Vocab == o.Vocab && d.Fingerprint == o.Fingerprint && d.Identity == o.Identity &&
-		d.Lineage == o.Lineage && d.Features == o.Features && slices.Equal(d.Costs, o.Costs)
+		d.Lineage == o.Lineage && d.Features == o.Features && slices.Equal(d.Costs, o.Costs) && d.Window == o.Window
 }
 
 // AnnouncedVerifier is what a verifier says of itself.
@@ -75,7 +76,8 @@ func (g AnnouncedGateway) Equal(o AnnouncedGateway) bool {
 func fromDrafters(all []AnnouncedDrafter) (out []*peerv1.AnnouncedDrafter) {
 	for _, d := range all {
 		out = append(out, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab), Fingerprint: d.Fingerprint,
-			Identity: string(d.Identity), Lineage: d.Lineage, Features: d.Features, Costs: fromCosts(d.Costs)})
+			Identity: string(d.Identity), Lineage: d.Lineage, Features: d.Features, Costs: fromCosts(d.Costs),
+			Window: int32(d.Window)})
 	}
 	return out
 }
@@ -96,7 +98,8 @@ func toDrafters(all []*peerv1.AnnouncedDrafter) (out []AnnouncedDrafter, err err
 		seen[name] = true
 		identity, lineage := named(d)
 		out = append(out, AnnouncedDrafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint(),
-			Identity: identity, Lineage: lineage, Features: d.GetFeatures(), Costs: toCosts(d.GetCosts())})
+			Identity: identity, Lineage: lineage, Features: d.GetFeatures(), Costs: toCosts(d.GetCosts()),
+			Window: max(int(d.GetWindow()), 0)})
 	}
 	return out, nil
 }

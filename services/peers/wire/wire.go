@@ -20,8 +20,8 @@ func FromDescription(d tandem.Description) *peerv1.Description {
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
 		Device: d.Device, Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
 		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
-		Ways: fromOffers(d.SelfDrafts), Taps: fromTaps(d.Taps), Costs: fromCosts(d.Costs), Instance: d.Instance,
-		State: FromDraining(d.Draining)}
+		Ways: fromOffers(d.SelfDrafts), Taps: fromTaps(d.Taps), Costs: fromCosts(d.Costs), Window: int32(d.Window),
+		Instance: d.Instance, State: FromDraining(d.Draining)}
 	return out
 }
 
@@ -35,7 +35,7 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 		SelfDrafts: toOffers(d.GetWays()), Instance: d.GetInstance(), Draining: d.GetState() == peerv1.State_STATE_DRAINING}
 	out.Identity, out.Lineage = named(d)
 	out.Taps = toTaps(d.GetTaps())
-	out.Costs = toCosts(d.GetCosts())
+	out.Costs, out.Window = toCosts(d.GetCosts()), max(int(d.GetWindow()), 0)
 	return out
 }
 

@@ -143,7 +143,7 @@ func TestValuesSurvive(t *testing.T) {
 
 	d := tandem.Description{Name: "d", Version: "1", Model: "m", File: "f", Vocab: 4096, Fingerprint: "abc", Context: 2048,
 		KVCapacity: 1 << 40, Threads: 2, Device: "cpu", ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
-		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}},
+		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}}, Window: 831,
 		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l",
 		SelfDrafts: []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 5, Time: time.Millisecond,
 			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},
@@ -285,7 +285,7 @@ func TestPlanOfAnOldGateway(t *testing.T) {
 
 var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Draining: true, Segment: 9,
 	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2", true,
-		[]tandem.Cost{{Rows: 1, Context: 1, Time: 5}, {Rows: 64, Time: 90}}},
+		[]tandem.Cost{{Rows: 1, Context: 1, Time: 5}, {Rows: 64, Time: 90}}, 831},
 		{Name: "lookup"}}, Protocol: tandem.Protocol}
 
 func TestAnnouncements(t *testing.T) {
