@@ -86,6 +86,37 @@ func names(list []Source) string {
 	return strings.Join(out, " ")
 }
 
+// TestFirstTokenComesFirst: a drafter that reads a window begins to read a long prompt when the answer has begun, and a short one at once;
+// one that reads the whole text begins at once.
+func TestFirstTokenComesFirst(t *testing.T) {
+	for _, c := range []struct {
+		prompt, window int
+		waits          bool
+	}{{readAtOnce, 800, false}, {readAtOnce + 1, 800, true}, {7000, 800, true}, {7000, 0, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			drafter := &chains{}
+			set, s, _ := newTestSet(t, drafter)
+			s.Text.Append(make([]tandem.Token, c.prompt-s.Text.Len())...)
+			s.Text.Prompt = c.prompt
+			set.Roster.Dismiss("go")
+			set.Roster.Enlist(roster.Enlisted{Name: "go", Drafter: drafter, Window: c.window})
+			begun := time.Now()
+			set.Update(t.Context(), bounds)
+			set.Settle(t.Context(), time.Second)
+			synctest.Wait()
+			if got := slices.Contains(drafter.notes, "open"); got == c.waits || time.Since(begun) > 0 {
+				t.Errorf("%+v: opened before the first token: %v, after %v", c, got, time.Since(begun))
+			}
+			s.Text.Append(9)
+			set.Update(t.Context(), bounds)
+			synctest.Wait()
+			if !slices.Equal(drafter.notes, []string{"open"}) {
+				t.Errorf("%+v: %q behind the first token: want it opened once", c, drafter.notes)
+			}
+		})
+	}
+}
+
 // TestBothSources: a drafter process and a self-draft are asked in the same way, and each keeps the contract of Source.
 func TestBothSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
