@@ -25,9 +25,9 @@ const DefaultTreeRows = 192
 // otherwise.
 const DefaultAhead = 96
 
-// DefaultWindow is the Window of a drafter unless told otherwise. Qwen2.5-Coder 0.5B guesses 320 greedy tokens of the 1.5B behind 7,000
-// tokens of source text and of documentation: the whole text 250 right, the last 2,048 with the first 64 tokens 244, 1,024 241, 512 236,
-// 256 241; without the first tokens the last 512 218, 256 229. So between 256 and 1,024 a larger window brings nothing but a longer reading.
+// DefaultWindow is the Window of a drafter unless told otherwise. Of 320 greedy tokens of the 1.5B behind 7,000 tokens of source text and
+// of documentation, Qwen2.5-Coder 0.5B guesses 250 with the whole text; with the first 64 tokens and the last 2,048 244, 1,024 241, 512
+// 236, 256 241; without the first, 512 218, 256 229. So between 256 and 1,024 a larger window brings nothing but a longer reading.
 var DefaultWindow = engine.Window{First: kernels.PageRows, Last: 256, Step: kernels.Block}
 
 // maxWidth is the most candidates that a pass of the engine returns for a row.

@@ -15,7 +15,8 @@ import (
 // grows, and trees depend neither on how wide passes are nor on what lies in other sessions. A text that is taken back far is read anew.
 func TestWindow(t *testing.T) {
 	window := engine.Window{First: 64, Last: 100, Step: 128}
-	rigs := []*rig{newRig(t, Config{TreeRows: 24, Window: window}), newTwin(t, Config{TreeRows: 24, Window: window, Chunk: 5, PrefixCache: -1})}
+	rigs := []*rig{newRig(t, Config{TreeRows: 24, Window: window}),
+		newTwin(t, Config{TreeRows: 24, Window: window, Chunk: 5, PrefixCache: -1})}
 	text := begin(1, 700)
 	open := func(r *rig, id tandem.SessionID, text []tandem.Token) tandem.Opened {
 		opened, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: 1000, MaxNodes: 16})
@@ -46,13 +47,14 @@ func TestWindow(t *testing.T) {
 		trees := []tandem.Ticket{rigs[0].draft(proposal(1, text, told)), rigs[1].draft(proposal(1, text, told))}
 		if again := rigs[0].draft(proposal(2, text, told)); !reflect.DeepEqual(trees[0].Tree, trees[1].Tree) ||
 			!reflect.DeepEqual(trees[0].Tree, again.Tree) {
-			t.Fatalf("round %d, %d tokens:\n%v, in narrow passes\n%v, behind found pages\n%v", round, len(text), trees[0].Tree, trees[1].Tree,
-				again.Tree)
+			t.Fatalf("round %d, %d tokens:\n%v, in narrow passes\n%v, behind found pages\n%v", round, len(text), trees[0].Tree,
+				trees[1].Tree, again.Tree)
 		}
 		rows += trees[0].Tree.Len() - 1
 		for _, r := range rigs {
 			pages := 0
-			if err := r.sched.Do(context.Background(), func() error { pages = r.session(1).seq.Pages(); return nil }); err != nil || pages > 8 {
+			err := r.sched.Do(context.Background(), func() error { pages = r.session(1).seq.Pages(); return nil })
+			if err != nil || pages > 8 {
 				t.Errorf("%d pages for %d tokens, %v: want at most 8", pages, len(text), err)
 			}
 		}

@@ -286,8 +286,8 @@ type pass struct {
 func (p *pass) reset(topK int) {
 	q := &p.Pass
 	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Turn: q.Turn[:0], Store: q.Store[:0], Pages: q.Pages[:0],
-		Table: q.Table[:0], Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK,
-		Walks: q.Walks[:0]}
+		Table: q.Table[:0], Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0],
+		TopK: topK, Walks: q.Walks[:0]}
 }
 
 // add checks a part and appends its rows to the pass.

@@ -9,9 +9,9 @@ import (
 )
 
 // Window says what the rows of a windowed sequence see of a long text: its first First tokens, and its last Last or up to Step-1 more. The
-// row at position p sees the positions below First, and those from From(p) to p. All keys are at their positions in the text. Models attend
-// to the first tokens even where these say nothing ("attention sinks", Xiao et al., 2024), so they stay. The window moves by whole Steps, so
-// whole pages leave, and texts that grow a little begin alike.
+// row at position p sees the positions below First, and those from From(p) to p. All keys are at their positions in the text. Models
+// attend to the first tokens even where these say nothing ("attention sinks", Xiao et al., 2024), so they stay. The window moves by whole
+// Steps, so whole pages leave, and texts that grow a little begin alike.
 //
 // First and Step are multiples of kernels.PageRows; Step and Last are at least 1. The zero value: rows see the whole text.
 type Window struct{ First, Last, Step int }
@@ -35,8 +35,8 @@ func (w Window) Most() int {
 	return w.First + w.Last + w.Step - 1
 }
 
-// view is what a windowed sequence has beside its pages. Between its first window.First positions and the others it leaves out gap positions
-// of its text: inside the sequence, positions count what it holds.
+// view is what a windowed sequence has beside its pages. Between its first window.First positions and the others it leaves out gap
+// positions of its text: inside the sequence, positions count what it holds.
 type view struct {
 	window Window
 	gap    int
@@ -52,11 +52,11 @@ func (m *Model) NewWindowed(tenant string, prompt []tandem.Token, capacity, node
 	w.Last = max(w.Last, m.config.Window)
 	switch {
 	case m.config.Recurrent() || states > 0:
-		return nil, tandem.Errorf("engine", tandem.Invalid, "a window on the texts of %s: its layers keep more than keys and values of tokens",
-			m.config.Name)
+		return nil, tandem.Errorf("engine", tandem.Invalid, "a window on the texts of %s: its layers keep more than keys and values of "+
+			"tokens", m.config.Name)
 	case w.First < 0 || w.First%kernels.PageRows != 0 || w.Step < 1 || w.Step%kernels.PageRows != 0 || w.Last < max(nodes, 1):
-		return nil, tandem.Errorf("engine", tandem.Invalid, "a window on the first %d and the last %d positions, in steps of %d: want multiples "+
-			"of %d, but any number of last ones from that of tree rows on, %d", w.First, w.Last, w.Step, kernels.PageRows, nodes)
+		return nil, tandem.Errorf("engine", tandem.Invalid, "a window on the first %d and the last %d positions, in steps of %d: want "+
+			"multiples of %d, but any number of last ones from that of tree rows on, %d", w.First, w.Last, w.Step, kernels.PageRows, nodes)
 	}
 	if err := checkSequence(&m.config, capacity, nodes); err != nil {
 		return nil, err
@@ -67,7 +67,8 @@ func (m *Model) NewWindowed(tenant string, prompt []tandem.Token, capacity, node
 	if gap > 0 {
 		prompt = slices.Concat(prompt[:w.First], prompt[from:])
 	}
-	s, err := m.NewShared(fmt.Sprintf("%d %s", gap, tenant), prompt, capacity-gap, nodes) // to leave out another part is to be another tenant
+	// to leave out another part is to be another tenant
+	s, err := m.NewShared(fmt.Sprintf("%d %s", gap, tenant), prompt, capacity-gap, nodes)
 	if err == nil {
 		s.view = view{window: w, gap: gap}
 	}

@@ -57,11 +57,12 @@ type windowed struct {
 	as  *listed
 }
 
-// TestWindowedEqualsListed: sequences that see a window of their texts, read them in random pieces, draft trees, commit, are rolled back, and
-// share pages, have the same bits as rows that attend to listed positions, one at a time.
+// TestWindowedEqualsListed: sequences that see a window of their texts, read them in random pieces, draft trees, commit, are rolled back,
+// and share pages, have the same bits as rows that attend to listed positions, one at a time.
 func TestWindowedEqualsListed(t *testing.T) {
 	cases := archCases()
-	for name, n := range map[string]*naive{"llama": tiny("llama", 2), "gemma3": cases["gemma3"].model, "mistral3": cases["mistral3"].model} {
+	for name, n := range map[string]*naive{"llama": tiny("llama", 2), "gemma3": cases["gemma3"].model,
+		"mistral3": cases["mistral3"].model} {
 		t.Run(name, func(t *testing.T) {
 			n.context = 1 << 12
 			n.generate(1)
@@ -201,5 +202,35 @@ func (s *windowed) truncate(r *rapid.T) {
 func (s *windowed) same(r *rapid.T, logits []float32, text []tandem.Token) {
 	if err := sameBits(logits, s.as.after(r, text)); err != nil {
 		r.Fatalf("%+v, behind a gap of %d, %d tokens: %v", s.as.window, s.seq.gap, len(text), err)
+	}
+}
+
+func TestWindowRefuses(t *testing.T) {
+	m := openTest(t, draftPath, Options{KVPages: PagesFor(2, 300, 8)})
+	good := Window{First: 64, Last: 8, Step: 64}
+	for name, w := range map[string]Window{"first": {First: 63, Last: 8, Step: 64}, "negative": {First: -64, Last: 8, Step: 64},
+		"step": {First: 64, Last: 8, Step: 65}, "no step": {First: 64, Last: 8}, "fewer than tree rows": {First: 64, Last: 7, Step: 64}} {
+		if _, err := m.NewWindowed("", nil, 300, 8, w); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("%s: %v, want invalid", name, err)
+		}
+	}
+	if _, err := m.NewWindowed("", nil, 1<<20, 8, good); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("beyond the context: %v, want invalid", err)
+	}
+	recurrent := openTest(t, recurrentPath(t), Options{Sequences: 1})
+	if _, err := recurrent.NewWindowed("", nil, 100, 8, good); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("recurrent layers: %v, want invalid", err)
+	}
+	s, err := m.NewWindowed("", make([]tandem.Token, 250), 300, 8, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.End() != 0 || s.Capacity() != 300 || s.Lacks(250) != 122 || s.Truncate(1) == nil {
+		t.Errorf("a sequence of 250 tokens ends at %d, may hold %d and lacks %d: want 0, 300, 64 first tokens and 58 last", s.End(),
+			s.Capacity(), s.Lacks(250))
+	}
+	if got := (Window{}).Reads(7000) + (Window{}).Most(); got != 7000 {
+		t.Errorf("without a window %d of 7,000 tokens are read", got)
 	}
 }

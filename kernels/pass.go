@@ -8,8 +8,8 @@ import (
 // Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
 // then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
 // prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions count what the row's table and its list
-// hold. Where the table leaves out a part of the text, Turn has the row's position in the whole text. Behind the row itself its list of ancestors may go
-// on with later rows of its block, which only attention that is Later sees. Positions are needed by
+// hold. Where the table leaves out a part of the text, Turn has the row's position in the whole text. Behind the row itself its list of
+// ancestors may go on with later rows of its block, which only attention that is Later sees. Positions are needed by
 // programs with RoPE or a KV cache, prefixes by programs that convolve blocks, and the rest of the rows' lists too by
 // programs with a KV cache. Neighbouring rows that name the same table share the work of fetching its keys.
 type Pass struct {

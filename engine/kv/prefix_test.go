@@ -20,7 +20,17 @@ type held struct {
 	*Pages
 	tenant string
 	prompt []tandem.Token
-	tokens []tandem.Token // that its cells hold
+	tokens []tandem.Token // that its cells hold, and those that it has left
+	first  int            // tokens before those
+	gap    int            // how many it has left
+}
+
+// place returns the position in the cells of token i.
+func (h *held) place(i int) int {
+	if i < h.first {
+		return i
+	}
+	return i - h.gap
 }
 
 // rig is a cache whose cells hold a number that identifies the tenant and its tokens up to their position.
@@ -67,7 +77,7 @@ func (c *Cache) at(cell kernels.Cell) *uint64 { return &c.mem.(*memory).cells[ce
 func (h *held) write(tokens ...tandem.Token) {
 	for _, t := range tokens {
 		h.tokens = append(h.tokens, t)
-		*h.cache.at(h.At(len(h.tokens) - 1)) = code(h.tenant, h.tokens)
+		*h.cache.at(h.At(h.place(len(h.tokens) - 1))) = code(h.tenant, h.tokens)
 	}
 	h.Publish(h.tokens)
 }
@@ -75,7 +85,10 @@ func (h *held) write(tokens ...tandem.Token) {
 // check reads all cells of h.
 func (h *held) check() error {
 	for i := range h.tokens {
-		x, want := *h.cache.at(h.At(i)), code(h.tenant, h.tokens[:i+1])
+		if i >= h.first && i < h.first+h.gap {
+			continue
+		}
+		x, want := *h.cache.at(h.At(h.place(i))), code(h.tenant, h.tokens[:i+1])
 		if x != want {
 			return fmt.Errorf("position %d of %d holds %x, want %x", i, len(h.tokens), x, want)
 		}
@@ -222,7 +235,7 @@ func TestPrefixes(t *testing.T) {
 						h.write(h.prompt[len(h.tokens)])
 						n--
 					}
-					for room, _ := h.Capacity(); n > 0 && len(h.tokens) < room; n-- {
+					for room, _ := h.Capacity(); n > 0 && len(h.tokens) < room+h.gap; n-- {
 						h.write(tandem.Token(rapid.IntRange(0, 1).Draw(t2, "token")))
 					}
 				},
@@ -257,11 +270,32 @@ func TestPrefixes(t *testing.T) {
 						return
 					}
 					h := some()
-					n := rapid.IntRange(0, len(h.tokens)).Draw(t2, "to")
-					if err := h.Truncate(n); err == nil {
+					n := rapid.IntRange(h.first+h.gap, len(h.tokens)).Draw(t2, "to")
+					if err := h.Truncate(h.place(n)); err == nil {
 						h.tokens = h.tokens[:n]
 					} else if tandem.KindOf(err) != tandem.Exhausted || c.FreePages() > PagesFor(len(h.tokens)) {
 						t2.Fatalf("with %d pages free: %v", c.FreePages(), err)
+					}
+				},
+				"leave": func(*rapid.T) {
+					if len(r.open) == 0 {
+						return
+					}
+					h := some()
+					full := (len(h.tokens) - h.gap) / kernels.PageRows
+					first := rapid.IntRange(0, full).Draw(t2, "first")
+					n := rapid.IntRange(0, full-first).Draw(t2, "pages")
+					if h.gap > 0 && first*kernels.PageRows != h.first || n == 0 {
+						return
+					}
+					free, count, shared := c.FreePages(), h.Count(), max(0, len(h.chain)-first-n)
+					if err := h.Leave(first, n); err == nil {
+						h.first, h.gap = first*kernels.PageRows, h.gap+n*kernels.PageRows
+					} else if tandem.KindOf(err) != tandem.Exhausted || shared <= free || c.FreePages() != free || h.Count() != count {
+						t2.Fatalf("%d shared pages to be copied, with %d pages free: %v, then %d free", shared, free, err, c.FreePages())
+					}
+					if h.gap > 0 && h.Shares() {
+						t2.Fatal("a sequence with a gap is one that others find")
 					}
 				},
 				"distrust": func(*rapid.T) {

@@ -29,8 +29,8 @@ func (n *inputs) set(l *placed, a *kernels.Pass) {
 	n.split(l, pairs)
 	n.walks.set(l, a)
 	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Turns()), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix),
-		view(a.Anc), view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first), view(n.walks.all),
-		view(n.walks.steps)}
+		view(a.Anc), view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first),
+		view(n.walks.all), view(n.walks.steps)}
 	n.bytes = n.bytes[:0]
 	at := make([]Pointer, len(numbers))
 	size := len(n.heads) * passBytes
