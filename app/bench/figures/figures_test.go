@@ -32,32 +32,26 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestSpread: the interval is that of the sign test, whose table for 95 % says the extremes up to eight values and the second from 9 on.
+// TestSpread: the interval is exp(mean ± t·s/√n) of the logarithms, with the t of published tables for 90 %.
 func TestSpread(t *testing.T) {
-	if s := SpreadOf(nil); s != (Spread{}) {
+	if s := SpreadOf(nil); s != (Spread{}) || !math.IsInf(s.Below(), 1) {
 		t.Errorf("of nothing %+v", s)
 	}
-	for n, want := range map[int]Spread{
-		1:  {Median: 1, Low: 1, High: 1, Sure: 0, N: 1},
-		5:  {Median: 3, Low: 1, High: 5, Sure: 1 - 2.0/32, N: 5},
-		7:  {Median: 4, Low: 1, High: 7, Sure: 1 - 2.0/128, N: 7},
-		8:  {Median: 4.5, Low: 1, High: 8, Sure: 1 - 2.0/256, N: 8},
-		9:  {Median: 5, Low: 2, High: 8, Sure: 1 - 20.0/512, N: 9},
-		12: {Median: 6.5, Low: 3, High: 10, Sure: 1 - 2*79.0/4096, N: 12},
-	} {
-		var values []float64
-		for i := range n {
-			values = append(values, float64(1+(i*7)%n)) // 1 to n in another order, unless n is a multiple of 7
+	if s := SpreadOf([]float64{3}); s != (Spread{Median: 3, Low: 3, High: 3, N: 1}) || !math.IsInf(s.Below(), 1) || s.String() != "once" {
+		t.Errorf("of one ratio %+v, %s", s, s)
+	}
+	for degrees, want := range map[int]float64{1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 9: 1.833, 10: 1.812, 30: 1.697, 120: 1.658} {
+		if got := student(degrees); math.Abs(got-want) > 0.0005 {
+			t.Errorf("t with %d degrees of freedom is %.4f: want %.3f", degrees, got, want)
 		}
-		if n == 7 {
-			values = []float64{4, 1, 7, 2, 6, 3, 5}
-		}
-		got := SpreadOf(values)
-		if math.Abs(got.Sure-want.Sure) > 1e-12 {
-			t.Errorf("%d values: sure to %v, want %v", n, got.Sure, want.Sure)
-		}
-		if got.Sure = want.Sure; got != want {
-			t.Errorf("%d values: %+v, want %+v", n, got, want)
-		}
+	}
+	// Logarithms .1, .2 and .6: mean .3, standard deviation .26458.
+	got, half := SpreadOf([]float64{math.Exp(0.6), math.Exp(0.1), math.Exp(0.2)}), 2.91999*0.264575/math.Sqrt(3)
+	want := Spread{math.Exp(0.2), math.Exp(0.3 - half), math.Exp(0.3 + half), 0.9, 3}
+	if math.Abs(got.Low-want.Low) > 1e-5 || math.Abs(got.High-want.High) > 1e-5 || got.Median != want.Median || got.Sure != 0.9 || got.N != 3 {
+		t.Errorf("%+v: want %+v", got, want)
+	}
+	if below := math.Exp(0.3) - got.Low; math.Abs(got.Below()-below) > 1e-9 {
+		t.Errorf("the lower end is %v below: want %v", got.Below(), below)
 	}
 }

@@ -2,6 +2,7 @@ package figures
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -15,7 +16,7 @@ func Median(values []float64) float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// Spread is the median of repeated measurements and an interval that holds the true median.
+// Spread is the median of repeated ratios, and an interval around their geometric mean that holds the true one.
 type Spread struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
@@ -24,33 +25,63 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// wantSure is the confidence that an interval has if there are enough measurements for it: six.
-const wantSure = 0.95
+// sure is the confidence of an interval.
+const sure = 0.9
 
-// SpreadOf returns the spread of values. Its interval lies between two of them. How far out they lie is counted as in the sign test: each
-// value is above the true median with a chance of one half, whatever the values' distribution. With too few values the interval is from
-// the least to the most.
-func SpreadOf(values []float64) Spread {
-	n := len(values)
-	if n == 0 {
-		return Spread{}
+// SpreadOf returns the spread of ratios, all above 0. The interval is Student's for the mean of their logarithms: two speeds of one round
+// share the machine's state, and what is left varies by factors. Of one ratio nothing is known: Low and High are it, Sure is 0.
+func SpreadOf(ratios []float64) Spread {
+	n := len(ratios)
+	if n < 2 {
+		m := Median(ratios)
+		return Spread{Median: m, Low: m, High: m, N: n}
 	}
-	s := slices.Sorted(slices.Values(values))
-	out := Spread{Median: Median(s), N: n}
-	// outside is the chance that the true median is below s[k] or above s[n-1-k]: twice that of at most k heads in n throws.
-	chance, outside := 1.0, 0.0
-	for range n {
-		chance /= 2
+	mean, squares := 0.0, 0.0
+	for _, r := range ratios {
+		mean += math.Log(r) / float64(n)
 	}
-	for k := 0; k < (n+1)/2; k++ {
-		outside += 2 * chance
-		if k > 0 && 1-outside < wantSure {
-			break
+	for _, r := range ratios {
+		squares += (math.Log(r) - mean) * (math.Log(r) - mean)
+	}
+	half := student(n-1) * math.Sqrt(squares/float64(n-1)/float64(n))
+	return Spread{Median(ratios), math.Exp(mean - half), math.Exp(mean + half), sure, n}
+}
+
+// Below returns how far the lower end is below the geometric mean, the middle of the interval; infinite if nothing is known.
+func (s Spread) Below() float64 {
+	if s.Sure == 0 {
+		return math.Inf(1)
+	}
+	return math.Sqrt(s.Low*s.High) - s.Low
+}
+
+// student returns the t that Student's distribution with so many degrees of freedom, 1 or more, exceeds on neither side with a chance of
+// sure, by bisection.
+func student(degrees int) float64 {
+	low, high := 0.0, 8.0 // 6.31 for one degree of freedom
+	for high-low > 1e-9 {
+		if t := (low + high) / 2; inside(t, degrees) < sure {
+			low = t
+		} else {
+			high = t
 		}
-		out.Low, out.High, out.Sure = s[k], s[n-1-k], max(0, 1-outside)
-		chance *= float64(n-k) / float64(k+1)
 	}
-	return out
+	return high
+}
+
+// inside returns the chance that |t| is not exceeded: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+func inside(t float64, degrees int) float64 {
+	angle := math.Atan(t / math.Sqrt(float64(degrees)))
+	sin, cos := math.Sincos(angle)
+	sum, e := 0.0, degrees%2
+	for term := math.Pow(cos, float64(e)); e <= degrees-2; e += 2 {
+		sum += term
+		term *= float64(e+1) / float64(e+2) * cos * cos
+	}
+	if degrees%2 == 0 {
+		return sin * sum
+	}
+	return 2 / math.Pi * (angle + sin*sum)
 }
 
 // String returns the interval.

@@ -8,42 +8,43 @@ import (
 	"time"
 )
 
-// crowds answers many requests at once, in all ways by turns. A round has a pair of runs for each way and number of requests.
+// crowds answers many requests at once, in all ways forwards and backwards, as often in a round for each number of requests.
 func (r *runner) crowds(ctx context.Context) error {
 	if err := r.warm(ctx, r.Ways); err != nil {
 		return err
 	}
-	for k := range r.Rounds {
+	return r.rounds(func(k int) error {
 		for _, n := range r.AtOnce {
 			round := crowd{}
-			for i := range r.Ways {
-				if k%2 == 1 {
-					i = len(r.Ways) - 1 - i
-				}
-				run, err := r.together(ctx, r.Ways[i], n, uint64(k))
+			for _, w := range abba(r.Ways, k) {
+				run, err := r.together(ctx, w, n, r.Seed+uint64(k))
 				if err != nil {
 					return err
 				}
-				round[r.Ways[i].Name] = run
+				round[w.Name] = round[w.Name].and(run)
 			}
 			for _, w := range r.Ways {
 				for i, a := range round[w.Name].answers {
-					r.compare(w, r.Prompts[i%len(r.Prompts)], a)
+					r.compare(w, r.Prompts[i%n%len(r.Prompts)], a)
 				}
 			}
 			r.result.addCrowd(n, round)
-			r.Progress("round %d of %d: %d requests at once in %d ways", k+1, r.Rounds, n, len(r.Ways))
 		}
-	}
-	return nil
+		return nil
+	})
+}
+
+// and returns both runs as one.
+func (a run) and(b run) run {
+	return run{append(a.answers, b.answers...), a.tokens + b.tokens, a.took + b.took, a.waited + b.waited}
 }
 
 // together answers n requests, one for each of the next prompts, and begins them again with the first prompt when there are no more. They
-// arrive as round says, the same for all ways.
-func (r *runner) together(ctx context.Context, w Way, n int, round uint64) (out run, err error) {
+// arrive as the seed says, the same for all ways.
+func (r *runner) together(ctx context.Context, w Way, n int, seed uint64) (out run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	arrivals := rand.New(rand.NewPCG(round, uint64(n)))
+	arrivals := rand.New(rand.NewPCG(seed, uint64(n)))
 	out.answers = make([]answer, n)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -57,7 +58,7 @@ func (r *runner) together(ctx context.Context, w Way, n int, round uint64) (out 
 			case <-ctx.Done():
 			case <-time.After(time.Until(at)):
 			}
-			if out.answers[i], errs[i] = r.ask(ctx, w, r.Prompts[i%len(r.Prompts)], r.MaxTokens); errs[i] != nil {
+			if out.answers[i], errs[i] = r.ask(ctx, w, r.Prompts[i%len(r.Prompts)], r.MaxTokens, r.key()); errs[i] != nil {
 				cancel()
 			}
 		})
@@ -71,6 +72,5 @@ func (r *runner) together(ctx context.Context, w Way, n int, round uint64) (out 
 		out.tokens += a.tokens
 		out.waited += a.whole
 	}
-	out.waited /= time.Duration(n)
 	return out, err
 }

@@ -3,7 +3,6 @@ package pair
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/tandem-llm/tandem/app/bench/figures"
@@ -11,49 +10,66 @@ import (
 
 // judge makes rows and figures of the rounds.
 func (r *Result) judge(c *Config) {
-	r.Rounds = c.Rounds
-	classes := append([]string{""}, slices.Sorted(maps.Keys(c.After))...)
-	for _, class := range classes {
-		for _, w := range c.Ways {
-			r.Ways = append(r.Ways, after(w.Name, class))
-		}
+	for _, w := range c.Ways {
+		r.Ways = append(r.Ways, w.Name)
+	}
+	if len(r.prompts) > 0 {
+		r.Ways = append(r.Ways, again(c.Subject))
 	}
 	r.Suites = []suiteResult{{Name: "pair"}}
 	r.rows(c)
-	switch {
-	case len(r.crowds) > 0:
-		r.judgeCrowds(c)
-	case len(c.After) > 0:
-		r.judgeHistories(c, classes[1:])
-	default:
+	if len(r.prompts) > 0 {
 		r.judgePrompts(c)
 	}
+	r.judgeCrowds(c)
 }
 
-// figure adds a ratio, round by round, as a figure.
-func (r *Result) figure(name string, a, b []float64) {
-	s := figures.SpreadOf(ratios(a, b))
+// figure adds a ratio as a figure.
+func (r *Result) figure(name string, s figures.Spread) {
 	r.Suites[0].Figures = append(r.Suites[0].Figures, figure{name, s.Median, s.String()})
 }
 
-// ratios returns a over b, one by one.
-func ratios(a, b []float64) []float64 {
+// ratios returns the spread of a over b, round by round.
+func ratios(a, b []float64) figures.Spread {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {
 		out[i] = figures.Share(a[i], b[i])
 	}
-	return out
+	return figures.SpreadOf(out)
+}
+
+// below returns how far the lower end of the interval of the subject over plain decoding is below the ratio of all prompts together, or
+// of the number of requests at once where it is furthest.
+func (r *Result) below(c *Config) (most float64) {
+	if len(r.prompts) > 0 {
+		most = ratios(rates(r.prompts, 0, always(c.Subject)), rates(r.prompts, 0, always(c.Ways[0].Name))).Below()
+	}
+	for _, p := range r.crowds {
+		most = max(most, ratios(p.series(speeds, c.Subject), p.series(speeds, c.Ways[0].Name)).Below())
+	}
+	return most
 }
 
 // rows fills in the rows of prompts and crowds.
 func (r *Result) rows(c *Config) {
+	own, _ := others(c)
 	row := func(name string, of []promptRounds) {
 		out := promptRow{Prompt: name, Cells: map[string][]cell{}}
-		for _, w := range r.Ways {
-			for clock := range clocks {
-				mine, plain := rates(of, clock, always(w)), rates(of, clock, always(r.Ways[0]))
-				out.Cells[w] = append(out.Cells[w], cell{clocks[clock].name, figures.Median(mine), figures.SpreadOf(ratios(mine, plain))})
+		for clock, read := range clocks {
+			plain := rates(of, clock, always(r.Ways[0]))
+			for _, w := range r.Ways {
+				mine := rates(of, clock, always(w))
+				out.Cells[w] = append(out.Cells[w], cell{read.name, figures.Median(mine), ratios(mine, plain)})
 			}
+			if len(own) < 2 || len(of[0].rounds) < 2 {
+				continue // nothing to choose from, or to choose on
+			}
+			best := r.best(own, clock)
+			b := bestCell{Clock: read.name, Ratio: ratios(rates(of, clock, always(c.Subject)), rates(of, clock, best))}
+			if len(of) == 1 {
+				b.Ways = []string{best(of[0].id, 0), best(of[0].id, 1)}
+			}
+			out.Best = append(out.Best, b)
 		}
 		r.Prompts = append(r.Prompts, out)
 	}
@@ -67,8 +83,8 @@ func (r *Result) rows(c *Config) {
 		out := crowdRow{AtOnce: p.n, Cells: map[string]crowdCell{}}
 		for _, w := range c.Ways {
 			speed, wait, plain := p.series(speeds, w.Name), p.series(waits, w.Name), c.Ways[0].Name
-			out.Cells[w.Name] = crowdCell{figures.Median(speed), figures.SpreadOf(ratios(speed, p.series(speeds, plain))),
-				figures.Median(wait), figures.SpreadOf(ratios(p.series(waits, plain), wait)), p.rounds[0][w.Name].tokens}
+			out.Cells[w.Name] = crowdCell{figures.Median(speed), ratios(speed, p.series(speeds, plain)), figures.Median(wait),
+				ratios(p.series(waits, plain), wait), p.rounds[0][w.Name].tokens}
 		}
 		r.Crowds = append(r.Crowds, out)
 	}
@@ -76,7 +92,7 @@ func (r *Result) rows(c *Config) {
 
 // What is read of a run: tokens per second, and seconds of a request.
 func speeds(r run) float64 { return figures.Share(float64(r.tokens), r.took.Seconds()) }
-func waits(r run) float64  { return r.waited.Seconds() }
+func waits(r run) float64  { return figures.Share(r.waited.Seconds(), float64(len(r.answers))) }
 
 // series returns a value of each round of a way.
 func (p crowdRounds) series(of func(run) float64, way string) (out []float64) {
@@ -86,38 +102,40 @@ func (p crowdRounds) series(of func(run) float64, way string) (out []float64) {
 	return out
 }
 
-// judgePrompts sets the subject beside plain decoding, the best other way of the same server, and the best peer; in all with the best of
-// each prompt. The best is known only afterwards, which favours it.
+// judgePrompts sets the subject beside plain decoding, the best fixed way and the best peer of each prompt: each of them, all together, the
+// median and the least. What a repetition brings is the subject asked again over itself.
 func (r *Result) judgePrompts(c *Config) {
-	own, peers := others(c)
+	_, peers := others(c)
 	for clock, read := range clocks {
-		subject := func(all []promptRounds) []float64 { return rates(all, clock, always(c.Subject)) }
-		plain := func(all []promptRounds) []float64 { return rates(all, clock, always(c.Ways[0].Name)) }
-		for i, p := range r.prompts {
-			one := r.prompts[i : i+1]
-			r.figure(fmt.Sprintf("%s, %s: %s over plain", p.id, read.name, c.Subject), subject(one), plain(one))
-			if len(own) > 0 {
-				best := r.best(own, clock)(p.id)
-				r.figure(fmt.Sprintf("%s, %s: %s over the best other way, %s", p.id, read.name, c.Subject, best), subject(one),
-					rates(one, clock, always(best)))
+		over := func(rival string, of func(promptRow) figures.Spread) {
+			var each []float64
+			for _, p := range r.Prompts {
+				r.figure(fmt.Sprintf("%s, %s: %s over %s", p.Prompt, read.name, c.Subject, rival), of(p))
+				if p.Prompt != "all" {
+					each = append(each, of(p).Median)
+				}
 			}
+			r.Suites[0].Figures = append(r.Suites[0].Figures,
+				figure{fmt.Sprintf("median prompt, %s: %s over %s", read.name, c.Subject, rival), figures.Median(each), ""},
+				figure{fmt.Sprintf("least prompt, %s: %s over %s", read.name, c.Subject, rival), slices.Min(each), ""})
 		}
-		r.figure(fmt.Sprintf("all, %s: %s over plain", read.name, c.Subject), subject(r.prompts), plain(r.prompts))
-		for _, of := range []struct {
-			name string
-			ways []string
-		}{{"the best other way of each prompt", own}, {"the best peer of each prompt", peers}} {
-			if len(of.ways) > 0 {
-				r.figure(fmt.Sprintf("all, %s: %s over %s", read.name, c.Subject, of.name), subject(r.prompts),
-					rates(r.prompts, clock, r.best(of.ways, clock)))
-			}
+		over("plain", func(p promptRow) figures.Spread { return p.Cells[c.Subject][clock].Ratio })
+		if len(r.Prompts[0].Best) > 0 {
+			over("the best fixed way", func(p promptRow) figures.Spread { return p.Best[clock].Ratio })
 		}
+		all := func(way func(string, int) string) []float64 { return rates(r.prompts, clock, way) }
+		if len(peers) > 0 {
+			r.figure(fmt.Sprintf("all, %s: %s over the best peer of each prompt", read.name, c.Subject),
+				ratios(all(always(c.Subject)), all(r.best(peers, clock))))
+		}
+		r.figure(fmt.Sprintf("all, %s: %s over asked once", read.name, again(c.Subject)),
+			ratios(all(always(again(c.Subject))), all(always(c.Subject))))
 	}
 }
 
-// others returns the ways of the subject's server besides it and plain decoding, and those of peers.
+// others returns the fixed ways, which are those of tandem's own servers besides the subject, and those of peers.
 func others(c *Config) (own, peers []string) {
-	for _, w := range c.Ways[1:] {
+	for _, w := range c.Ways {
 		switch {
 		case w.Peer:
 			peers = append(peers, w.Name)
@@ -128,30 +146,21 @@ func others(c *Config) (own, peers []string) {
 	return own, peers
 }
 
-// best returns, for each prompt, the way of the highest median.
-func (r *Result) best(ways []string, clock int) func(id string) string {
-	return func(id string) string {
-		i := slices.IndexFunc(r.prompts, func(p promptRounds) bool { return p.id == id })
-		return slices.MaxFunc(ways, func(a, b string) int {
-			one := r.prompts[i : i+1]
-			return cmp.Compare(figures.Median(rates(one, clock, always(a))), figures.Median(rates(one, clock, always(b))))
-		})
-	}
-}
-
-// judgeHistories sets the subject's gain over plain decoding after other prompts beside its gain on a new server.
-func (r *Result) judgeHistories(c *Config, classes []string) {
-	for clock, read := range clocks {
-		for i, p := range r.prompts {
-			gain := func(class string) []float64 {
-				one := r.prompts[i : i+1]
-				return ratios(rates(one, clock, always(after(c.Subject, class))), rates(one, clock, always(after(c.Ways[0].Name, class))))
-			}
-			for _, class := range classes {
-				name := fmt.Sprintf("%s, %s: %s over plain, after %s over fresh", p.id, read.name, c.Subject, class)
-				r.figure(name, gain(class), gain(""))
+// best returns, for each prompt and round, the way of the highest median in the other half of the rounds, of even and of odd ones; with
+// one round, in this.
+func (r *Result) best(ways []string, clock int) func(id string, round int) string {
+	return func(id string, round int) string {
+		p := r.prompts[slices.IndexFunc(r.prompts, func(p promptRounds) bool { return p.id == id })]
+		half := promptRounds{id: id}
+		for k, a := range p.rounds {
+			if k%2 != round%2 || len(p.rounds) == 1 {
+				half.rounds = append(half.rounds, a)
 			}
 		}
+		return slices.MaxFunc(ways, func(a, b string) int {
+			one := []promptRounds{half}
+			return cmp.Compare(figures.Median(rates(one, clock, always(a))), figures.Median(rates(one, clock, always(b))))
+		})
 	}
 }
 
@@ -166,10 +175,10 @@ func (r *Result) judgeCrowds(c *Config) {
 			if w.Name == c.Subject || w.Name != c.Ways[0].Name && !w.Peer {
 				continue
 			}
-			r.figure(fmt.Sprintf("%d %s: tokens/s of %s over %s", p.n, how, c.Subject, w.Name), p.series(speeds, c.Subject),
-				p.series(speeds, w.Name))
-			r.figure(fmt.Sprintf("%d %s: time of a request of %s over %s", p.n, how, w.Name, c.Subject), p.series(waits, w.Name),
-				p.series(waits, c.Subject))
+			r.figure(fmt.Sprintf("%d %s: tokens/s of %s over %s", p.n, how, c.Subject, w.Name),
+				ratios(p.series(speeds, c.Subject), p.series(speeds, w.Name)))
+			r.figure(fmt.Sprintf("%d %s: time of a request of %s over %s", p.n, how, w.Name, c.Subject),
+				ratios(p.series(waits, w.Name), p.series(waits, c.Subject)))
 		}
 	}
 }

@@ -1,16 +1,21 @@
 // Package pair measures what clients get from a target and its drafts: chat requests over HTTP, each answered in several ways in turn.
 //
 // A way is a server and the fields that its requests have. The first way is plain decoding; all others are compared with it. Every round
-// runs every prompt in all ways, forwards and backwards by turns, and a ratio is of two answers of one round. So what slows the machine
+// runs every prompt in all ways, forwards and then backwards (ABBA), and a ratio is of the answers of one round. So what slows the machine
 // down for a minute slows both. Two clocks are read: from the first token on, which is decoding alone, and from the request on.
+//
+// Every answer is by a tenant of its own, because a prompt that a tenant asks again is answered much faster: lookup, recycling and the
+// prefix cache know it. What that brings is measured apart: the subject's last tenant asks once more. There are as many rounds as bring
+// the lower end of the interval of the subject over plain decoding, all prompts together, near enough, within bounds.
 package pair
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -34,19 +39,16 @@ type Config struct {
 	MaxTokens   int
 	Temperature float64
 	Seed        uint64
-	Raw         bool // prompts are texts to continue, not chats
-	Rounds      int
+	Raw         bool          // prompts are texts to continue, not chats
+	Rounds      int           // at most
+	Budget      time.Duration // no round begins after it; 0: no bound
+	Keys        []string      // of the servers, one for each answer: at least Tenants(); none: new ones
 
 	AtOnce []int         // with so many requests at once, in place of each prompt alone
 	Gap    time.Duration // mean time between two of them, whose arrivals are a Poisson process; 0: all come at once
 
-	// After names classes of prompts. Every prompt is then answered by a new server, and by ones that have answered Before prompts of
-	// each class.
-	After  map[string][]prompts.Prompt
-	Before int
-
-	// Start starts a server, calls do with its URL, and ends it. do's ctx ends when the server is gone.
-	Start    func(do func(ctx context.Context, url string) error) error
+	// Start starts a server that knows keys, calls do with its URL, and ends it. do's ctx ends when the server is gone.
+	Start    func(keys []string, do func(ctx context.Context, url string) error) error
 	Progress func(format string, args ...any)
 }
 
@@ -66,8 +68,8 @@ func (c *Config) Validate() error {
 		return tandem.Errorf("", tandem.Invalid, "the first way, %q, is a peer's: want plain decoding here", c.Ways[0].Name)
 	case !names[c.Subject]:
 		return tandem.Errorf("", tandem.Invalid, "--subject %q is no way of this run", c.Subject)
-	case c.Rounds < 1:
-		return tandem.Errorf("", tandem.Invalid, "--rounds is %d: want 1 or more", c.Rounds)
+	case c.Rounds < 1 || c.Rounds > mostRounds || c.Budget < 0:
+		return tandem.Errorf("", tandem.Invalid, "--rounds is %d, --budget %v: want 1 to %d, and a time", c.Rounds, c.Budget, mostRounds)
 	case c.MaxTokens < 2:
 		return tandem.Errorf("", tandem.Invalid, "--max-tokens is %d: want 2 or more, to time them from the first on", c.MaxTokens)
 	case len(c.Prompts) == 0:
@@ -76,10 +78,19 @@ func (c *Config) Validate() error {
 		return tandem.Errorf("", tandem.Invalid, "--at-once is %v: want numbers from 1 to 256", c.AtOnce)
 	case c.Gap < 0 || c.Gap > 0 && len(c.AtOnce) == 0:
 		return tandem.Errorf("", tandem.Invalid, "--gap is %v: want a time, with --at-once", c.Gap)
-	case len(c.After) > 0 && (len(c.AtOnce) > 0 || c.Before < 1):
-		return tandem.Errorf("", tandem.Invalid, "--after wants no --at-once, and --before of 1 or more")
+	case len(c.Keys) > 0 && len(c.Keys) < c.Tenants():
+		return tandem.Errorf("", tandem.Invalid, "%d keys: want %d, one for each answer of %d rounds", len(c.Keys), c.Tenants(), c.Rounds)
 	}
 	return nil
+}
+
+// Tenants returns how many answers there are at most.
+func (c *Config) Tenants() int {
+	round := len(c.Prompts) * (passes*len(c.Ways) + 1)
+	for _, n := range c.AtOnce {
+		round += n * passes * len(c.Ways)
+	}
+	return len(c.Ways) + c.Rounds*round
 }
 
 // runner is one measurement.
@@ -88,27 +99,35 @@ type runner struct {
 	client http.Client
 	models map[string]string // by URL
 	texts  map[string]string // the first answer to each prompt by plain decoding
+	used   atomic.Int64      // keys
+	began  time.Time
 	result Result
 }
+
+// mostRounds bounds the number of keys.
+const mostRounds = 1000
+
+// near is how far the lower end of the interval may be below the ratio.
+const near = 0.02
 
 // Run measures. With an error it returns the rounds that were complete before, nil if none was.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: &c, models: map[string]string{}, texts: map[string]string{}}
+	r := &runner{Config: &c, models: map[string]string{}, texts: map[string]string{}, began: time.Now()}
 	r.client.Transport = &http.Transport{DisableKeepAlives: true} // llama-server closes idle connections, and a POST on one of them is lost
+	for n := c.Tenants(); len(c.Keys) < n; {
+		c.Keys = append(c.Keys, rand.Text())
+	}
 	var err error
-	switch {
-	case len(c.After) > 0:
-		err = r.histories(ctx)
-	case !slices.ContainsFunc(c.Ways, func(w Way) bool { return w.URL == "" }):
-		err = r.measure(ctx)
-	default:
-		err = c.Start(func(ctx context.Context, url string) error {
+	if slices.ContainsFunc(c.Ways, func(w Way) bool { return w.URL == "" }) {
+		err = c.Start(c.Keys, func(ctx context.Context, url string) error {
 			c.Ways = at(c.Ways, url)
 			return r.measure(ctx)
 		})
+	} else {
+		err = r.measure(ctx)
 	}
 	if !r.result.measured() {
 		return nil, err
@@ -136,19 +155,54 @@ func (r *runner) measure(ctx context.Context) error {
 	if err := r.warm(ctx, r.Ways); err != nil {
 		return err
 	}
-	for k := range r.Rounds {
+	subject := r.Ways[slices.IndexFunc(r.Ways, func(w Way) bool { return w.Name == r.Subject })]
+	return r.rounds(func(k int) error {
 		round := make([]answers, len(r.Prompts))
 		for i, p := range r.Prompts {
 			var err error
 			if round[i], err = r.turn(ctx, k+i, r.Ways, p); err != nil {
 				return err
 			}
+			a, err := r.ask(ctx, subject, p, r.MaxTokens, round[i][r.Subject].key)
+			if err != nil {
+				return err
+			}
+			r.compare(subject, p, a)
+			round[i][again(r.Subject)] = a
 		}
 		for i, p := range r.Prompts {
 			r.result.add(p.ID, round[i])
 		}
-		r.Progress("round %d of %d: %d prompts in %d ways", k+1, r.Rounds, len(r.Prompts), len(r.Ways))
+		return nil
+	})
+}
+
+// again names the answer to a prompt that the same tenant has asked just before.
+func again(way string) string { return way + ", asked again" }
+
+// passes is how often a round asks each prompt in each way: forwards and backwards.
+const passes = 2
+
+// rounds runs rounds until the ratio is known well enough, or to a bound.
+func (r *runner) rounds(do func(k int) error) error {
+	for k := range r.Rounds {
+		if err := do(k); err != nil {
+			return err
+		}
+		r.result.Rounds = k + 1
+		below := r.result.below(r.Config)
+		r.result.Ended = fmt.Sprintf("%d rounds, forwards and backwards each; the lower end of the 90 %% interval is %.3f below the ratio, wanted %.3f",
+			k+1, below, near)
+		r.Progress("%s", r.result.Ended)
+		if below <= near {
+			return nil
+		}
+		if r.Budget > 0 && time.Since(r.began) >= r.Budget {
+			r.result.Ended += ": ended by --budget"
+			return nil
+		}
 	}
+	r.result.Ended += ": ended by --rounds"
 	return nil
 }
 
@@ -163,25 +217,22 @@ func (r *runner) warm(ctx context.Context, ways []Way) error {
 			continue
 		}
 		seen[w.URL] = true
-		if _, err := r.ask(ctx, w, r.Prompts[0], warmTokens); err != nil {
+		if _, err := r.ask(ctx, w, r.Prompts[0], warmTokens, r.key()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// turn answers a prompt in all ways, forwards or backwards.
+// turn answers a prompt in all ways, forwards and backwards; for odd k it begins backwards.
 func (r *runner) turn(ctx context.Context, k int, ways []Way, p prompts.Prompt) (answers, error) {
-	out := answers{}
-	for i := range ways {
-		if k%2 == 1 {
-			i = len(ways) - 1 - i
-		}
-		a, err := r.ask(ctx, ways[i], p, r.MaxTokens)
+	out, order := answers{}, abba(ways, k)
+	for _, w := range order {
+		a, err := r.ask(ctx, w, p, r.MaxTokens, r.key())
 		if err != nil {
 			return nil, err
 		}
-		out[ways[i].Name] = a
+		out[w.Name] = out[w.Name].and(a)
 	}
 	for _, w := range ways {
 		r.compare(w, p, out[w.Name])
@@ -189,70 +240,33 @@ func (r *runner) turn(ctx context.Context, k int, ways []Way, p prompts.Prompt) 
 	return out, nil
 }
 
-// compare notes an answer that is not the first one by plain decoding, which is the first way.
-func (r *runner) compare(w Way, p prompts.Prompt, a answer) {
-	if _, known := r.texts[p.ID]; !known {
-		r.texts[p.ID] = a.text
+// abba returns the ways in one order and then in the opposite one, the other way round for odd k.
+func abba(ways []Way, k int) []Way {
+	there, back := slices.Clone(ways), slices.Clone(ways)
+	slices.Reverse(back)
+	if k%passes == 1 {
+		there, back = back, there
 	}
-	switch first := r.texts[p.ID]; {
-	case w.Peer:
-		r.result.peer(w.Name, first == a.text)
-	case first != a.text:
-		r.result.Differ = append(r.result.Differ, fmt.Sprintf("%s by %s: %q in place of %q", p.ID, w.Name, shown(a.text), shown(first)))
+	return append(there, back...)
+}
+
+// key returns the key of a tenant that has asked nothing yet.
+func (r *runner) key() string { return r.Keys[r.used.Add(1)-1] }
+
+// compare notes texts that are not the first one by plain decoding, which is the first way.
+func (r *runner) compare(w Way, p prompts.Prompt, a answer) {
+	for _, text := range a.texts {
+		if _, known := r.texts[p.ID]; !known {
+			r.texts[p.ID] = text
+		}
+		switch first := r.texts[p.ID]; {
+		case w.Peer:
+			r.result.peer(w.Name, first == text)
+		case first != text:
+			r.result.Differ = append(r.result.Differ, fmt.Sprintf("%s by %s: %q in place of %q", p.ID, w.Name, shown(text), shown(first)))
+		}
 	}
 }
 
 // shown returns the end of a text.
 func shown(text string) string { return text[max(0, len(text)-60):] }
-
-// histories answers each prompt by servers that have answered nothing, and others of each class before.
-func (r *runner) histories(ctx context.Context) error {
-	classes := append([]string{""}, slices.Sorted(maps.Keys(r.After))...)
-	for k := range r.Rounds {
-		for _, p := range r.Prompts {
-			all := answers{}
-			for _, class := range classes {
-				err := r.Start(func(ctx context.Context, url string) error {
-					ways := at(r.Ways, url)
-					subject := ways[slices.IndexFunc(ways, func(w Way) bool { return w.Name == r.Subject })]
-					if err := r.warm(ctx, ways[:1]); err != nil {
-						return err
-					}
-					for i := range r.before(class, p) {
-						if _, err := r.ask(ctx, subject, r.before(class, p)[i], r.MaxTokens); err != nil {
-							return err
-						}
-					}
-					got, err := r.turn(ctx, k, ways, p)
-					for name, a := range got {
-						all[after(name, class)] = a
-					}
-					return err
-				})
-				if err != nil {
-					return err
-				}
-			}
-			r.result.add(p.ID, all)
-			r.Progress("round %d of %d: %s by %d new servers", k+1, r.Rounds, p.ID, len(classes))
-		}
-	}
-	return nil
-}
-
-// before returns the prompts of a class that a server answers before p.
-func (r *runner) before(class string, p prompts.Prompt) (out []prompts.Prompt) {
-	all := slices.DeleteFunc(slices.Clone(r.After[class]), func(q prompts.Prompt) bool { return q.ID == p.ID })
-	for i := 0; len(all) > 0 && i < r.Before; i++ {
-		out = append(out, all[i%len(all)])
-	}
-	return out
-}
-
-// after names a way of a server that has answered prompts of a class.
-func after(way, class string) string {
-	if class == "" {
-		return way
-	}
-	return way + " after " + class
-}

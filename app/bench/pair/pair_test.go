@@ -2,7 +2,6 @@ package pair
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -23,6 +22,7 @@ type scripted struct {
 	mu     sync.Mutex
 	bodies []map[string]any
 	at     []time.Time
+	keys   []string
 	broken string // requests with this drafter get another text
 }
 
@@ -48,7 +48,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	_ = json.Unmarshal(data.Bytes(), &all)
 	s.mu.Lock()
-	s.bodies, s.at = append(s.bodies, all), append(s.at, time.Now())
+	s.bodies, s.at, s.keys = append(s.bodies, all), append(s.at, time.Now()), append(s.keys, q.Header.Get("Authorization"))
 	s.mu.Unlock()
 	text := body.Prompt
 	if len(body.Messages) == 1 {
@@ -99,8 +99,8 @@ func scriptedConfig(url string) Config {
 		Prompts: []prompts.Prompt{{ID: "one", Domain: "a", Prompt: "say one"}, {ID: "two", Domain: "b", Prompt: "say two"}}}
 }
 
-// TestTurns: every prompt is answered in all ways, forwards and backwards by turns; requests have the way's fields; ratios are of answers
-// of one round.
+// TestTurns: every prompt is answered in all ways, forwards and backwards, by tenants of their own; then the planner's last tenant asks
+// again; requests have the way's fields; ratios are of the answers of one round.
 func TestTurns(t *testing.T) {
 	s := &scripted{}
 	c := scriptedConfig(serve(t, s))
@@ -123,9 +123,16 @@ func TestTurns(t *testing.T) {
 			order = append(order, "chain")
 		}
 	}
-	forwards, backwards := "plain planner chain", "chain planner plain"
+	forwards, backwards := "plain planner chain chain planner plain planner", "chain planner plain plain planner chain planner"
 	if got, want := strings.Join(order, " "), strings.Join([]string{forwards, backwards, backwards, forwards}, " "); got != want {
 		t.Errorf("asked by %s: want %s", got, want)
+	}
+	last, of := map[string]string{}, map[string]int{}
+	for i, key := range s.keys[1:] {
+		if again := i%7 == 6; len(key) < 20 || of[key] > 0 != again || again && last["planner"] != key {
+			t.Errorf("request %d by %s has the key %q, asked %d times before", i, order[i], key, of[key])
+		}
+		last[order[i]], of[key] = key, of[key]+1
 	}
 	if len(r.Prompts) != 3 || r.Prompts[2].Prompt != "all" {
 		t.Fatalf("rows %+v", r.Prompts)
@@ -133,45 +140,95 @@ func TestTurns(t *testing.T) {
 	for _, row := range r.Prompts {
 		for clock := range clocks {
 			plain, planner := row.Cells["plain"][clock], row.Cells["planner"][clock]
-			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 {
+			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 ||
+				row.Cells["planner, asked again"][clock].Ratio.N != 2 || row.Best[clock].Ratio.Median <= 0 {
 				t.Errorf("%s, %s: plain %+v, planner %+v", row.Prompt, clocks[clock].name, plain, planner)
 			}
 		}
 	}
 	var out strings.Builder
-	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "all, from the first token: planner over plain") {
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "least prompt, from the first token: planner over plain") ||
+		!strings.Contains(out.String(), "2 rounds, ") {
 		t.Errorf("printed %v\n%s", err, out.String())
 	}
 }
 
-// TestBest: the subject is set beside the best way of each prompt, and in all beside those ways' tokens over their time.
+// TestBest: the subject is set beside the best fixed way of each prompt, which is chosen on the other half of the rounds, and in all beside
+// those ways' tokens over their time.
 func TestBest(t *testing.T) {
-	c := &Config{Subject: "planner", Rounds: 1, Ways: []Way{{Name: "plain"}, {Name: "planner"}, {Name: "short"}, {Name: "long"},
+	c := &Config{Subject: "planner", Ways: []Way{{Name: "plain"}, {Name: "planner"}, {Name: "short"}, {Name: "long"},
 		{Name: "other", Peer: true}}}
 	seconds := func(d float64) answer {
 		took := time.Duration(d * 1e9)
-		return answer{tokens: 101, decode: took, whole: took + time.Second}
+		return answer{texts: []string{"text"}, tokens: 101, decode: took, whole: took + time.Second}
+	}
+	round := func(plain, planner, short, long, other float64) answers {
+		return answers{"plain": seconds(plain), "planner": seconds(planner), "short": seconds(short), "long": seconds(long),
+			"other": seconds(other), "planner, asked again": seconds(planner / 2)}
 	}
 	r := &Result{}
-	r.add("easy", answers{"plain": seconds(4), "planner": seconds(2), "short": seconds(2), "long": seconds(1), "other": seconds(8)})
-	r.add("hard", answers{"plain": seconds(4), "planner": seconds(4), "short": seconds(3), "long": seconds(8), "other": seconds(4)})
+	r.add("easy", round(4, 2, 2, 1, 8)) // long is the best way of this round, short of the next: each is compared on the other round
+	r.add("easy", round(4, 2, 1, 5, 8))
+	r.add("hard", round(4, 4, 3, 8, 4))
+	r.add("hard", round(4, 4, 3, 8, 4))
+	if r.below(c) != 0 {
+		t.Errorf("equal ratios are %v near", r.below(c))
+	}
 	r.judge(c)
 	got := map[string]float64{}
 	for _, f := range r.Suites[0].Figures {
 		got[f.Name] = f.Value
 	}
 	for name, want := range map[string]float64{
-		"easy, from the first token: planner over plain":                            2,
-		"easy, from the first token: planner over the best other way, long":         0.5,
-		"hard, from the first token: planner over the best other way, short":        0.75,
-		"all, from the first token: planner over plain":                             8.0 / 6,
-		"all, from the first token: planner over the best other way of each prompt": 4.0 / 6,
-		"all, from the first token: planner over the best peer of each prompt":      12.0 / 6,
-		"all, from the request: planner over the best other way of each prompt":     6.0 / 8,
-		"hard, from the request: planner over the best other way, short":            4.0 / 5,
+		"easy, from the first token: planner over plain":                       2,
+		"easy, from the first token: planner over the best fixed way":          (2.0/2 + 5.0/2) / 2,
+		"hard, from the first token: planner over the best fixed way":          0.75,
+		"all, from the first token: planner over plain":                        8.0 / 6,
+		"all, from the first token: planner over the best fixed way":           (5.0/6 + 8.0/6) / 2,
+		"median prompt, from the first token: planner over plain":              1.5,
+		"least prompt, from the first token: planner over plain":               1,
+		"median prompt, from the first token: planner over the best fixed way": 1.25,
+		"least prompt, from the first token: planner over the best fixed way":  0.75,
+		"all, from the first token: planner over the best peer of each prompt": 12.0 / 6,
+		"all, from the first token: planner, asked again over asked once":      2,
+		"hard, from the request: planner over the best fixed way":              4.0 / 5,
+		"all, from the request: planner, asked again over asked once":          8.0 / 5,
 	} {
 		if math.Abs(got[name]-want) > 1e-9 {
 			t.Errorf("%s is %v: want %v", name, got[name], want)
+		}
+	}
+	if best := r.Prompts[0].Best[0].Ways; fmt.Sprint(best) != "[short long]" {
+		t.Errorf("the even and the odd rounds are compared with %v: want the best of the others", best)
+	}
+}
+
+// TestRounds: there are as many rounds as bring the interval near enough, and no more than --rounds and --budget say.
+func TestRounds(t *testing.T) {
+	for _, test := range []struct {
+		planner func(k int) time.Duration // of an answer in round k; plain decoding takes a second
+		budget  time.Duration
+		rounds  int
+		ended   string
+	}{
+		{func(int) time.Duration { return time.Second }, 0, 2, "is 0.000 below the ratio, wanted 0.020"},
+		{func(k int) time.Duration { return time.Second + 25*time.Millisecond*time.Duration(k%2) }, 0, 4, "wanted 0.020"},
+		{func(k int) time.Duration { return time.Second << (k % 2) }, 0, 5, ": ended by --rounds"},
+		{func(k int) time.Duration { return time.Second << (k % 2) }, 1, 1, ": ended by --budget"},
+	} {
+		c := &Config{Subject: "planner", Rounds: 5, Budget: test.budget, Ways: []Way{{Name: "plain"}, {Name: "planner"}},
+			Progress: func(string, ...any) {}}
+		r := &runner{Config: c, began: time.Now().Add(-time.Minute)}
+		did := 0
+		if err := r.rounds(func(k int) error {
+			answer := func(took time.Duration) answer {
+				return answer{texts: []string{""}, tokens: 101, decode: took, whole: took}
+			}
+			r.result.add("one", answers{"plain": answer(time.Second), "planner": answer(test.planner(k))})
+			did++
+			return nil
+		}); err != nil || did != test.rounds || r.result.Rounds != did || !strings.HasSuffix(r.result.Ended, test.ended) {
+			t.Errorf("%v, %d rounds, %q: want %d and %q", err, did, r.result.Ended, test.rounds, test.ended)
 		}
 	}
 }
@@ -181,12 +238,12 @@ func TestTextsDiffer(t *testing.T) {
 	s := &scripted{broken: "small"}
 	c := scriptedConfig(serve(t, s))
 	r, err := Run(t.Context(), c)
-	if err != nil || r.Err() == nil || len(r.Differ) != 4 || !strings.Contains(r.Differ[0], "by chain") {
+	if err != nil || r.Err() == nil || len(r.Differ) != 8 || !strings.Contains(r.Differ[0], "by chain") {
 		t.Errorf("%v, %v, %q", err, r.Err(), r.Differ)
 	}
 	c.Ways[2].Peer = true
 	r, err = Run(t.Context(), c)
-	if err != nil || r.Err() != nil || len(r.Peers) != 1 || r.Peers[0] != (peerResult{"chain", 4, 0}) {
+	if err != nil || r.Err() != nil || len(r.Peers) != 1 || r.Peers[0] != (peerResult{"chain", 8, 0}) {
 		t.Errorf("%v, %v, %+v", err, r.Err(), r.Peers)
 	}
 }
@@ -200,7 +257,7 @@ func TestCrowds(t *testing.T) {
 	if err != nil || r.Err() != nil {
 		t.Fatal(err, r.Err())
 	}
-	if len(s.bodies) != 1+2*(1+5) || len(r.Crowds) != 2 || r.Crowds[1].AtOnce != 5 {
+	if len(s.bodies) != 1+4*(1+5) || len(r.Crowds) != 2 || r.Crowds[1].AtOnce != 5 {
 		t.Fatalf("%d requests, crowds %+v", len(s.bodies), r.Crowds)
 	}
 	gap := func(from int) (gaps [4]time.Duration) {
@@ -209,43 +266,14 @@ func TestCrowds(t *testing.T) {
 		}
 		return gaps
 	}
-	if plain, planner := gap(3), gap(8); plain[3] < 10*time.Millisecond || plain[3]-planner[3] > 8*time.Millisecond {
+	if plain, planner := gap(5), gap(10); plain[3] < 10*time.Millisecond || plain[3]-planner[3] > 8*time.Millisecond {
 		t.Errorf("arrived after %v and %v: want the same random times", plain, planner)
 	}
 	cell := r.Crowds[1].Cells["planner"]
-	if cell.Tokens != 5*9 || cell.TokS <= 0 || cell.Waits.Median < 1.2 {
+	if cell.Tokens != 2*5*9 || cell.TokS <= 0 || cell.Waits.Median < 1.2 {
 		t.Errorf("planner %+v", cell)
 	}
 	if f := r.Suites[0].Figures; len(f) != 4 || f[2].Name != "5 arriving every 10ms: tokens/s of planner over plain" {
-		t.Errorf("figures %+v", f)
-	}
-}
-
-// TestHistories: each prompt is answered by a new server, and by others that have answered prompts of each class, without itself.
-func TestHistories(t *testing.T) {
-	started := 0
-	s := &scripted{}
-	c := scriptedConfig("")
-	c.Ways, c.Rounds, c.Before = c.Ways[:2], 1, 3
-	c.Prompts = c.Prompts[:1]
-	c.After = map[string][]prompts.Prompt{"a": {c.Prompts[0], {ID: "three", Prompt: "say three"}}}
-	c.Start = func(do func(context.Context, string) error) error {
-		started++
-		return do(t.Context(), serve(t, s))
-	}
-	r, err := Run(t.Context(), c)
-	if err != nil || r.Err() != nil {
-		t.Fatal(err, r.Err())
-	}
-	var asked []string
-	for _, b := range s.bodies {
-		asked = append(asked, fmt.Sprint(b["messages"].([]any)[0].(map[string]any)["content"]))
-	}
-	one, three := "say one", "say three"
-	if want := []string{one, one, one, one, three, three, three, one, one}; started != 2 || fmt.Sprint(asked) != fmt.Sprint(want) {
-		t.Errorf("%d servers were asked %q: want 2, and %q", started, asked, want)
-	}
-	if f := r.Suites[0].Figures; len(f) != 2 || !strings.HasSuffix(f[0].Name, "planner over plain, after a over fresh") || f[0].Value <= 0 {
 		t.Errorf("figures %+v", f)
 	}
 }
@@ -260,6 +288,8 @@ func TestErrors(t *testing.T) {
 		"--subject":         func(c *Config) { c.Subject = "best" },
 		"--at-once is [0]":  func(c *Config) { c.AtOnce = []int{0} },
 		"--gap is 1s":       func(c *Config) { c.Gap = time.Second },
+		"1 keys: want":      func(c *Config) { c.Keys = []string{"one"} },
+		"--budget -1ns":     func(c *Config) { c.Budget = -1 },
 		"no prompts":        func(c *Config) { c.Prompts = nil },
 		"1 ways":            func(c *Config) { c.Ways = c.Ways[:1] },
 	} {

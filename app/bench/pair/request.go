@@ -17,12 +17,18 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 )
 
-// answer is one answer and its times.
+// answer is one answer and its times, or the sum of several.
 type answer struct {
-	text   string
+	texts  []string
+	key    string // of the tenant of the last one
 	tokens int
-	decode time.Duration // from the first piece of text to the last
+	decode time.Duration // from the first piece of text to the last; of an answer in one piece: whole
 	whole  time.Duration // from the request to the last piece of text
+}
+
+// and returns the sum of a and b.
+func (a answer) and(b answer) answer {
+	return answer{append(a.texts, b.texts...), b.key, a.tokens + b.tokens, a.decode + b.decode, a.whole + b.whole}
 }
 
 // mostLine bounds a line of a stream in bytes.
@@ -40,14 +46,14 @@ type event struct {
 	Error *struct{ Message string }
 }
 
-// ask sends one request and reads its answer.
-func (r *runner) ask(ctx context.Context, w Way, p prompts.Prompt, tokens int) (a answer, err error) {
+// ask sends one request of the tenant with a key, and reads its answer.
+func (r *runner) ask(ctx context.Context, w Way, p prompts.Prompt, tokens int, key string) (a answer, err error) {
 	defer func() {
-		if err != nil {
+		if a.key = key; err != nil {
 			err = fmt.Errorf("prompt %s, %s: %w", p.ID, w.Name, err)
 		}
 	}()
-	model, err := r.model(ctx, w.URL)
+	model, err := r.model(ctx, w.URL, key)
 	if err != nil {
 		return a, err
 	}
@@ -65,7 +71,7 @@ func (r *runner) ask(ctx context.Context, w Way, p prompts.Prompt, tokens int) (
 		return a, err
 	}
 	began := time.Now()
-	reply, err := call(ctx, &r.client, http.MethodPost, w.URL+path, bytes.NewReader(sent))
+	reply, err := call(ctx, &r.client, http.MethodPost, w.URL+path, key, bytes.NewReader(sent))
 	if err != nil {
 		return a, err
 	}
@@ -106,20 +112,23 @@ func read(stream io.Reader, began time.Time) (a answer, err error) {
 	if err := lines.Err(); err != nil {
 		return a, err
 	}
-	if a.text = text.String(); a.tokens < 2 || !last.After(first) {
-		return a, tandem.Errorf("", tandem.Unavailable, "the answer has %d tokens, %q: too short to be timed", a.tokens, shown(a.text))
+	if a.tokens < 2 || first.IsZero() {
+		return a, tandem.Errorf("", tandem.Unavailable, "the answer has %d tokens, %q: too short to be timed", a.tokens, shown(text.String()))
 	}
-	a.decode, a.whole = last.Sub(first), last.Sub(began)
+	a.texts, a.decode, a.whole = []string{text.String()}, last.Sub(first), last.Sub(began)
+	if a.decode <= 0 { // a text that the tenant's drafters know
+		a.decode = a.whole
+	}
 	return a, nil
 }
 
 // model returns the name of a server's model.
-func (r *runner) model(ctx context.Context, url string) (string, error) {
+func (r *runner) model(ctx context.Context, url, key string) (string, error) {
 	if name, known := r.models[url]; known {
 		return name, nil
 	}
 	var list struct{ Data []struct{ ID string } }
-	if err := get(ctx, &r.client, url+"/v1/models", &list); err != nil {
+	if err := get(ctx, &r.client, url+"/v1/models", key, &list); err != nil {
 		return "", err
 	}
 	if len(list.Data) == 0 {
@@ -130,12 +139,13 @@ func (r *runner) model(ctx context.Context, url string) (string, error) {
 }
 
 // call sends a request and returns the body of its answer, which the caller closes.
-func call(ctx context.Context, client *http.Client, method, url string, body io.Reader) (io.ReadCloser, error) {
+func call(ctx context.Context, client *http.Client, method, url, key string, body io.Reader) (io.ReadCloser, error) {
 	q, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, err
 	}
 	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Authorization", "Bearer "+key)
 	reply, err := client.Do(q)
 	if err != nil {
 		return nil, err
@@ -149,8 +159,8 @@ func call(ctx context.Context, client *http.Client, method, url string, body io.
 }
 
 // get reads a JSON document.
-func get(ctx context.Context, client *http.Client, url string, to any) error {
-	body, err := call(ctx, client, http.MethodGet, url, nil)
+func get(ctx context.Context, client *http.Client, url, key string, to any) error {
+	body, err := call(ctx, client, http.MethodGet, url, key, nil)
 	if err != nil {
 		return err
 	}
@@ -161,9 +171,9 @@ func get(ctx context.Context, client *http.Client, url string, to any) error {
 	return nil
 }
 
-// Drafters returns the drafters of a tandem server.
-func Drafters(ctx context.Context, url string) ([]string, error) {
+// Drafters returns the drafters of a tandem server that knows key.
+func Drafters(ctx context.Context, url, key string) ([]string, error) {
 	var said struct{ Drafters []string }
-	err := get(ctx, http.DefaultClient, url+"/tandem/v1/describe", &said)
+	err := get(ctx, http.DefaultClient, url+"/tandem/v1/describe", key, &said)
 	return said.Drafters, err
 }

@@ -14,12 +14,12 @@ type answers map[string]answer
 // crowd are the runs of one round with many requests at once, by way.
 type crowd map[string]run
 
-// run is many requests at once.
+// run is many requests at once, or several times as many.
 type run struct {
 	answers []answer
 	tokens  int
 	took    time.Duration // until the last was answered
-	waited  time.Duration // mean time of a request
+	waited  time.Duration // by all requests
 }
 
 // Result is what was measured.
@@ -27,6 +27,7 @@ type Result struct {
 	Ways    []string      `json:"ways"`
 	Peers   []peerResult  `json:"peers,omitempty"`
 	Rounds  int           `json:"rounds"`
+	Ended   string        `json:"ended"`             // how many rounds there are, how near the interval is, and what bound ended them
 	Prompts []promptRow   `json:"prompts,omitempty"` // the last is all of them
 	Crowds  []crowdRow    `json:"crowds,omitempty"`
 	Suites  []suiteResult `json:"suites"` // one, as test/scripts/bench-bars reads it
@@ -59,7 +60,16 @@ type peerResult struct {
 // promptRow is a prompt, or all of them, in all ways.
 type promptRow struct {
 	Prompt string            `json:"prompt"`
-	Cells  map[string][]cell `json:"cells"` // by way; one for each clock
+	Cells  map[string][]cell `json:"cells"`          // by way; one for each clock
+	Best   []bestCell        `json:"best,omitempty"` // one for each clock
+}
+
+// bestCell is the subject over the best fixed way of a prompt. It is chosen on the even rounds and compared on the odd ones, and the
+// other way round: a way that is the best of the same rounds by luck would be favoured.
+type bestCell struct {
+	Clock string         `json:"clock"`
+	Ways  []string       `json:"ways,omitempty"` // those chosen for even and for odd rounds; of all prompts: none
+	Ratio figures.Spread `json:"ratio"`
 }
 
 // cell is one way's speed by one clock.
@@ -99,7 +109,7 @@ var clocks = []struct {
 	name string
 	of   func(answer) (tokens int, took time.Duration)
 }{
-	{"from the first token", func(a answer) (int, time.Duration) { return a.tokens - 1, a.decode }},
+	{"from the first token", func(a answer) (int, time.Duration) { return a.tokens - len(a.texts), a.decode }},
 	{"from the request", func(a answer) (int, time.Duration) { return a.tokens, a.whole }},
 }
 
@@ -142,15 +152,15 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// rates returns the tokens per second of each round, over several prompts tokens over time. way names the way for a prompt.
-func rates(all []promptRounds, clock int, way func(id string) string) (out []float64) {
+// rates returns the tokens per second of each round, over several prompts tokens over time. way names the way for a prompt and a round.
+func rates(all []promptRounds, clock int, way func(id string, round int) string) (out []float64) {
 	for k := range len(all[0].rounds) {
 		tokens, took := 0, time.Duration(0)
 		for _, p := range all {
 			if k >= len(p.rounds) {
 				return out
 			}
-			n, d := clocks[clock].of(p.rounds[k][way(p.id)])
+			n, d := clocks[clock].of(p.rounds[k][way(p.id, k)])
 			tokens, took = tokens+n, took+d
 		}
 		out = append(out, figures.Share(float64(tokens), took.Seconds()))
@@ -158,5 +168,5 @@ func rates(all []promptRounds, clock int, way func(id string) string) (out []flo
 	return out
 }
 
-// always returns the same way for all prompts.
-func always(way string) func(string) string { return func(string) string { return way } }
+// always returns the same way for all prompts and rounds.
+func always(way string) func(string, int) string { return func(string, int) string { return way } }

@@ -2,7 +2,6 @@ package pair
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,9 +9,9 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 )
 
-// Choose fills in the prompts of a file: those of the ids or domains in only, none for all, and those of the domains in after. Errors:
-// Invalid, in the words of the command line.
-func (c *Config) Choose(path string, only, after []string) error {
+// Choose fills in the prompts of a file: those of the ids or domains in only, none for all. Errors: Invalid, in the words of the command
+// line.
+func (c *Config) Choose(path string, only []string) error {
 	sets, err := prompts.Read(path)
 	if err != nil {
 		return err
@@ -27,24 +26,13 @@ func (c *Config) Choose(path string, only, after []string) error {
 	if len(c.Prompts) == 0 {
 		return tandem.Errorf("", tandem.Invalid, "--only %s: %s has no such prompts", strings.Join(only, ","), path)
 	}
-	for _, name := range after {
-		i := slices.IndexFunc(sets, func(s prompts.Set) bool { return s.Name == name })
-		if i < 0 {
-			return tandem.Errorf("", tandem.Invalid, "--after %s: %s has no prompts of this domain", name, path)
-		}
-		if c.After == nil {
-			c.After = map[string][]prompts.Prompt{}
-		}
-		c.After[name] = sets[i].Prompts
-	}
 	return nil
 }
 
 // Fixed says which ways the planner is compared with unless others are named.
 type Fixed struct {
 	URL    string // of the tandem server; "": the one that Config.Start starts
-	Draft  string // name of the draft of the chains; "": none
-	Chains []int  // tokens of a chain
+	Draft  string // name of the draft of the chains and the tree; "": none
 	Lookup string // name of the drafter lookup, as one way more; "": not
 }
 
@@ -53,20 +41,25 @@ func (f Fixed) speculation(name string, fields map[string]any) Way {
 	return Way{Name: name, URL: f.URL, Body: map[string]any{"speculation": fields}}
 }
 
-// And returns plain decoding, the planner, the fixed ways or those that are named in their place, as NAME={…}, and the peers, as
-// NAME=URL {…}. subject is the way that is judged. Errors: Invalid, in the words of the command line.
+// shapes are the fixed ways of a draft: guesses, levels, and guesses a level.
+var shapes = []struct {
+	name                  string
+	nodes, depth, breadth int
+}{{"chain of 2", 2, 2, 1}, {"chain of 4", 4, 4, 1}, {"tree of 8", 8, 4, 4}}
+
+// And returns plain decoding, the planner, and the other fixed ways, which are lookup alone, as far as it pays, and shapes, or in their
+// place those that are named, as NAME={…}; and the peers, as NAME=URL {…}. subject is the way that is judged. Errors: Invalid, in the
+// words of the command line.
 func (f Fixed) And(ways, peers []string, subject string) ([]Way, error) {
 	out := []Way{f.speculation("plain", map[string]any{"enabled": false}),
 		f.speculation("planner", map[string]any{"strategy": string(tandem.StrategyPlanner)})}
-	if len(ways) == 0 {
-		if f.Lookup != "" {
-			out = append(out, f.speculation("lookup", map[string]any{"strategy": "planner", "drafters": []string{f.Lookup}}))
-		}
-		for _, n := range f.Chains {
-			if f.Draft != "" {
-				out = append(out, f.speculation(fmt.Sprintf("chain %d", n), map[string]any{"strategy": "fixed",
-					"drafters": []string{f.Draft}, "max_nodes": n + 1, "max_depth": n, "max_branches": 1}))
-			}
+	if len(ways) == 0 && f.Lookup != "" {
+		out = append(out, f.speculation("lookup", map[string]any{"strategy": "planner", "drafters": []string{f.Lookup}}))
+	}
+	for _, s := range shapes {
+		if len(ways) == 0 && f.Draft != "" {
+			out = append(out, f.speculation(s.name, map[string]any{"strategy": "fixed", "drafters": []string{f.Draft},
+				"max_nodes": s.nodes + 1, "max_depth": s.depth, "max_branches": s.breadth}))
 		}
 	}
 	for _, text := range ways {
