@@ -116,7 +116,8 @@ func TestBenchPair(t *testing.T) {
 	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
 		t.Fatalf("%v in %.300s", err, e.stdout)
 	}
-	if strings.Join(r.Ways, ", ") != "plain, planner, lookup, chain of 2, chain of 4, tree of 8, planner, asked again" || len(r.Prompts) != 1 || r.Prompts[0].Prompt != "edit-hints" {
+	const ways = "plain, planner, lookup, chain of 2, chain of 4, tree of 8, planner, asked again"
+	if strings.Join(r.Ways, ", ") != ways || len(r.Prompts) != 1 || r.Prompts[0].Prompt != "edit-hints" {
 		t.Errorf("%+v", r)
 	}
 	for way, clocks := range r.Prompts[0].Cells {

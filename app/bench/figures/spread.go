@@ -25,8 +25,8 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// sure is the confidence of an interval.
-const sure = 0.9
+// Sure is the confidence of an interval.
+const Sure = 0.9
 
 // SpreadOf returns the spread of ratios, all above 0. The interval is Student's for the mean of their logarithms: two speeds of one round
 // share the machine's state, and what is left varies by factors. Of one ratio nothing is known: Low and High are it, Sure is 0.
@@ -44,7 +44,7 @@ func SpreadOf(ratios []float64) Spread {
 		squares += (math.Log(r) - mean) * (math.Log(r) - mean)
 	}
 	half := student(n-1) * math.Sqrt(squares/float64(n-1)/float64(n))
-	return Spread{Median(ratios), math.Exp(mean - half), math.Exp(mean + half), sure, n}
+	return Spread{Median(ratios), math.Exp(mean - half), math.Exp(mean + half), Sure, n}
 }
 
 // Below returns how far the lower end is below the geometric mean, the middle of the interval; infinite if nothing is known.
@@ -56,11 +56,11 @@ func (s Spread) Below() float64 {
 }
 
 // student returns the t that Student's distribution with so many degrees of freedom, 1 or more, exceeds on neither side with a chance of
-// sure, by bisection.
+// Sure, by bisection.
 func student(degrees int) float64 {
 	low, high := 0.0, 8.0 // 6.31 for one degree of freedom
 	for high-low > 1e-9 {
-		if t := (low + high) / 2; inside(t, degrees) < sure {
+		if t := (low + high) / 2; inside(t, degrees) < Sure {
 			low = t
 		} else {
 			high = t

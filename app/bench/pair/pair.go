@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 )
 
@@ -104,11 +105,10 @@ type runner struct {
 	result Result
 }
 
-// mostRounds bounds the number of keys.
-const mostRounds = 1000
-
-// near is how far the lower end of the interval may be below the ratio.
-const near = 0.02
+const (
+	mostRounds = 1000 // bounds the number of keys
+	near       = 0.02 // how far the lower end of the interval may be below the ratio
+)
 
 // Run measures. With an error it returns the rounds that were complete before, nil if none was.
 func Run(ctx context.Context, c Config) (*Result, error) {
@@ -191,8 +191,12 @@ func (r *runner) rounds(do func(k int) error) error {
 		}
 		r.result.Rounds = k + 1
 		below := r.result.below(r.Config)
-		r.result.Ended = fmt.Sprintf("%d rounds, forwards and backwards each; the lower end of the 90 %% interval is %.3f below the ratio, wanted %.3f",
-			k+1, below, near)
+		r.result.Ended = fmt.Sprintf("%d rounds, each there and back; the lower end of the %.0f %% interval is ", k+1, 100*figures.Sure)
+		if k == 0 {
+			r.result.Ended += "unknown"
+		} else {
+			r.result.Ended += fmt.Sprintf("%.3f below the ratio, wanted %.3f", below, near)
+		}
 		r.Progress("%s", r.result.Ended)
 		if below <= near {
 			return nil

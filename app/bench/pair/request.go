@@ -113,7 +113,7 @@ func read(stream io.Reader, began time.Time) (a answer, err error) {
 		return a, err
 	}
 	if a.tokens < 2 || first.IsZero() {
-		return a, tandem.Errorf("", tandem.Unavailable, "the answer has %d tokens, %q: too short to be timed", a.tokens, shown(text.String()))
+		return a, tandem.Errorf("", tandem.Unavailable, "%d tokens, %q: too short to be timed", a.tokens, shown(text.String()))
 	}
 	a.texts, a.decode, a.whole = []string{text.String()}, last.Sub(first), last.Sub(began)
 	if a.decode <= 0 { // a text that the tenant's drafters know
