@@ -52,7 +52,8 @@ const (
 type pairing struct {
 	path, target string
 	prompts      []string // files
-	texts        int      // that all drafts and the target itself guess along; the first draft alone guesses along the others. 0: all
+	texts        int      // that all drafts and the target itself guess along, some of each kind
+	more         bool     // the first draft guesses along the others as well
 	drafts       []draftFile
 }
 
@@ -61,9 +62,9 @@ type draftFile struct{ name, file string }
 // pairings are the recordings of real pairs: what Qwen2.5-Coder-Instruct 0.5B, as received and trimmed, guesses along answers of its 1.5B
 // sister, all Q4_K_M; and what a draft that was trained for four minutes guesses along answers of SmolLM2-135M.
 var pairings = map[string]pairing{
-	"pair": {pairRecording, testkit.Qwen15, []string{pairPrompts, agentPrompts}, 36,
+	"pair": {pairRecording, testkit.Qwen15, []string{pairPrompts, agentPrompts}, 36, true,
 		[]draftFile{{pairDraft, testkit.Qwen05}, {trimmedDraft, "trimmed-0.5b.gguf"}}},
-	"poor": {poorRecording, testkit.SmolLM2, []string{pairPrompts}, 33, []draftFile{{poorDraft, "poor-draft.gguf"}}},
+	"poor": {poorRecording, testkit.SmolLM2, []string{pairPrompts}, 33, false, []draftFile{{poorDraft, "poor-draft.gguf"}}},
 }
 
 var (
@@ -100,9 +101,9 @@ func TestRecordPair(t *testing.T) {
 	}
 	begun, lack := time.Now(), 0
 	enough := func() bool { return time.Since(begun) > *pairTime }
-	first := inTurn(texts)
-	if p.texts > 0 {
-		first = first[:p.texts]
+	first := inTurn(texts)[:p.texts]
+	if !p.more {
+		texts = first
 	}
 	// each runs f with a model and those texts that lack something, as long as there is time
 	each := func(file string, of []*recorded, sessions, nodes, batch int, lacks func(*recorded) bool, f func(*engine.Model, []*recorded)) {
@@ -121,11 +122,7 @@ func TestRecordPair(t *testing.T) {
 			}
 		}
 	}
-	all := texts
-	if p.texts > 0 && len(had) == 0 {
-		all = first
-	}
-	each(target, all, pairBatch, 0, pairBatch, func(r *recorded) bool { return len(r.text) == 0 },
+	each(target, texts, pairBatch, 0, pairBatch, func(r *recorded) bool { return len(r.text) == 0 },
 		func(m *engine.Model, batch []*recorded) { answer(t, m, batch) })
 	texts = slices.DeleteFunc(texts, func(r *recorded) bool { return len(r.text) == 0 })
 	first = slices.DeleteFunc(first, func(r *recorded) bool { return len(r.text) == 0 })
@@ -146,12 +143,14 @@ func TestRecordPair(t *testing.T) {
 				g := guessAlong(t, m, r)
 				g.drafter = d.name
 				r.of = append(r.of, g)
+				t.Logf("%s: %s, %d tokens behind %d, after %v", d.name, r.class, len(r.text), len(r.prompt), time.Since(begun))
 			}
 		})
 	}
 	each(target, first, 1, 2048, 1, func(r *recorded) bool { return r.target() == nil }, func(m *engine.Model, batch []*recorded) {
 		for _, r := range batch {
 			r.of = append(r.of, r.likeliest(t, m))
+			t.Logf("target: %s, %d tokens behind %d, after %v", r.class, len(r.text), len(r.prompt), time.Since(begun))
 		}
 	})
 	writeRecording(t, p.path, texts)

@@ -130,6 +130,11 @@ func (x bench) judge(t testing.TB, texts []*recorded, rules Rules, oracles bool)
 		}
 		if oracles {
 			of[rowFair], of[rowSeeing] = seen[i].known(x.box), seen[i].best(x.box)
+			for _, way := range []string{Plain, "chain 2", "chain 4"} { // which are among its own
+				if of.over(rowSeeing, way) < 0.9999 {
+					t.Errorf("%s, %s: the oracle that sees has %.4f of %s", x.name, r.class, of.over(rowSeeing, way), way)
+				}
+			}
 		}
 		if by[r.class] == nil {
 			by[r.class], classes = figures{}, append(classes, r.class)
