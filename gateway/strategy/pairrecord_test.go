@@ -52,8 +52,8 @@ const (
 type pairing struct {
 	path, target string
 	prompts      []string // files
-	texts        int      // that all drafts and the target itself guess along, some of each kind
-	more         bool     // the first draft guesses along the others as well
+	texts        int      // along which all guess, some of each kind
+	more         bool     // what was recorded of others stays
 	drafts       []draftFile
 }
 
@@ -62,9 +62,9 @@ type draftFile struct{ name, file string }
 // pairings are the recordings of real pairs: what Qwen2.5-Coder-Instruct 0.5B, as received and trimmed, guesses along answers of its 1.5B
 // sister, all Q4_K_M; and what a draft that was trained for four minutes guesses along answers of SmolLM2-135M.
 var pairings = map[string]pairing{
-	"pair": {pairRecording, testkit.Qwen15, []string{pairPrompts, agentPrompts}, 36, true,
+	"pair": {pairRecording, testkit.Qwen15, []string{pairPrompts, agentPrompts}, 24, true,
 		[]draftFile{{pairDraft, testkit.Qwen05}, {trimmedDraft, "trimmed-0.5b.gguf"}}},
-	"poor": {poorRecording, testkit.SmolLM2, []string{pairPrompts}, 33, false, []draftFile{{poorDraft, "poor-draft.gguf"}}},
+	"poor": {poorRecording, testkit.SmolLM2, []string{pairPrompts}, 22, false, []draftFile{{poorDraft, "poor-draft.gguf"}}},
 }
 
 var (
@@ -122,23 +122,19 @@ func TestRecordPair(t *testing.T) {
 			}
 		}
 	}
-	each(target, texts, pairBatch, 0, pairBatch, func(r *recorded) bool { return len(r.text) == 0 },
+	each(target, first, pairBatch, 0, pairBatch, func(r *recorded) bool { return len(r.text) == 0 },
 		func(m *engine.Model, batch []*recorded) { answer(t, m, batch) })
 	texts = slices.DeleteFunc(texts, func(r *recorded) bool { return len(r.text) == 0 })
 	first = slices.DeleteFunc(first, func(r *recorded) bool { return len(r.text) == 0 })
-	for i, d := range p.drafts {
-		of := first
-		if i == 0 {
-			of = texts
-		}
+	for _, d := range p.drafts {
 		file, lacks := testkit.RealModel(t, d.file), func(r *recorded) bool { return r.by(d.name) == nil }
 		if states, err := engine.SideOf(file); err == nil {
-			each(target, of, 1, 0, len(of), lacks, func(_ *engine.Model, all []*recorded) {
+			each(target, first, 1, 0, len(first), lacks, func(_ *engine.Model, all []*recorded) {
 				guessByStates(t, target, file, d.name, states.Taps, all)
 			})
 			continue
 		}
-		each(file, of, 1, 2048, 1, lacks, func(m *engine.Model, batch []*recorded) {
+		each(file, first, 1, 2048, 1, lacks, func(m *engine.Model, batch []*recorded) {
 			for _, r := range batch {
 				g := guessAlong(t, m, r)
 				g.drafter = d.name
