@@ -388,9 +388,10 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// packed are data that tests read: what the shipped models and a real pair guess, which would take minutes to compute in every test, and
+// packed are data that tests read: what the shipped models and real pairs guess, which would take minutes to compute in every test, and
 // what Jinja2, a Python program, makes of templates.
-var packed = []string{"gateway/strategy/testdata/rounds.gz", "gateway/strategy/testdata/pair.gz", "text/chat/testdata/jinja2.jsonl.gz"}
+var packed = []string{"gateway/strategy/testdata/rounds.gz", "gateway/strategy/testdata/pair.gz", "gateway/strategy/testdata/poor.gz",
+	"text/chat/testdata/jinja2.jsonl.gz"}
 
 // TestNoBinaries keeps programs and libraries out of the repository: everything is built from source, but for packed.
 func TestNoBinaries(t *testing.T) {
