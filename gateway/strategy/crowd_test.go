@@ -158,6 +158,11 @@ func (c *crowd) enter() {
 func (c *crowd) begin(v *visitor) {
 	v.begun, v.round = c.now, v.draft()
 	rest := func() {
+		for i := range v.round.outcome.Drafts { // what waits for others is the way, to the strategy
+			if d := &v.round.outcome.Drafts[i]; d.Got.Passes > 0 {
+				d.Away = max(time.Duration((c.now-v.begun)*float64(time.Second))-d.Got.Busy, 0)
+			}
+		}
 		own := v.round.busy - v.round.models // of lookup and the like
 		v.state, v.until = resting, c.now+(v.round.rest+max(own, 0)).Seconds()
 	}

@@ -177,7 +177,7 @@ func (x *session) commit(d drafted, rows, batch int, wall, pass time.Duration) (
 	o.Verdict = tandem.Verdict{Base: base, Tokens: x.r.text[x.at : x.at+held+1], Nodes: nodes, Rows: rows, Batch: batch,
 		Busy: pass}
 	o.Judged, o.Tokens, o.AtEnd = nodes > 1, held+1, x.at+held+1 == len(x.r.text)
-	o.Rest, o.Wall = d.rest, wall
+	o.Rest, o.Wall = max(wall-d.busy-pass, 0), wall
 	begun := x.at
 	x.at += held + 1
 	for _, n := range o.Decision.Follow {
