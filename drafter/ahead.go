@@ -10,22 +10,22 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	aheadRows   = 16    // of a pass: few, so that a job does not wait for long
-	aheadShare  = 8     // one session's part of them: the results decide what is worth running next
-	aheadChance = 0.005 // less likely outcomes are not prepared for
+	aheadRows  = 1 << 4 // of a pass: few, so that a job does not wait for long
+	aheadShare = 1 << 3 // one session's part of them: the results decide what is worth running next
 )
 
-// ahead is what a session does between an answer and the next proposal: it prepares for the outcomes of
+// lookahead is what a session does between an answer and the next proposal: it prepares for the outcomes of
 // verifying the tree that was sent, as LLMCad's speculative generation does for the likeliest one alone.
 //
 // An outcome is a next root, with a probability by the draft model (spec.Explored.Likely). Once it has been
 // run the candidates after it are known, which saves the next tree its first pass; then the tree that the same
 // proposal would have there is grown, pass by pass. Rows are run in the order of their worth: the
 // probability of their outcome, divided by the number of rows that it takes to save one pass.
-type ahead struct {
+type lookahead struct {
 	proposal tandem.Proposal // the last one answered
 	trees    map[int32]*growth
 	left     int // nodes that may still be run
@@ -34,7 +34,7 @@ type ahead struct {
 }
 
 // take notes a pass.
-func (a *ahead) take(nodes int, spent time.Duration) {
+func (a *lookahead) take(nodes int, spent time.Duration) {
 	a.left, a.ran, a.busy = a.left-nodes, a.ran+nodes, a.busy+spent
 }
 
@@ -57,7 +57,7 @@ func (d *Drafter) comeBack(s *session) time.Duration {
 		}
 	}
 	busy := s.ahead.busy
-	s.ahead = ahead{}
+	s.ahead = lookahead{}
 	return busy
 }
 
@@ -85,10 +85,10 @@ func (d *Drafter) prepare(s *session, part *engine.Part, n int) (gain float64) {
 	}
 	var list []work
 	// the last position of a session is no root of a tree
-	for _, r := range s.explored.Likely(n, s.capacity-len(s.tokens)-1, aheadChance) {
+	for _, r := range s.explored.Likely(n, s.capacity-len(s.tokens)-1, worth.LeastChance) {
 		list = append(list, work{worth: math.Exp(float64(r.LogProb)), row: r})
 	}
-	nodes, logProbs := s.explored.Outcomes(aheadChance)
+	nodes, logProbs := s.explored.Outcomes(worth.LeastChance)
 	for i, node := range nodes {
 		if g, run := d.tree(s, node); run > 0 {
 			list = append(list, work{worth: math.Exp(float64(logProbs[i])) / float64(run), tree: g})

@@ -31,7 +31,7 @@ const DefaultAhead = 96
 var DefaultWindow = engine.Window{First: kernels.PageRows, Last: 256, Step: kernels.Block}
 
 // maxWidth is the most candidates that a pass of the engine returns for a row.
-const maxWidth = 64
+const maxWidth = 1 << 6
 
 // Config says what a drafter works with.
 type Config struct {
@@ -75,7 +75,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Ahead = DefaultAhead
 	}
 	if c.Chunk == 0 {
-		c.Chunk = 128
+		c.Chunk = 1 << 7
 	}
 	if c.Window == (engine.Window{}) {
 		c.Window = DefaultWindow
@@ -128,14 +128,14 @@ func (c Config) withDefaults() (Config, error) {
 //     again; nodes that were run become positions, and their descendants stay tree rows, without being run
 //     again.
 type Drafter struct {
-	cfg     Config
-	sched   *schedule.Schedule
-	sampler sample.Sampler   // the schedule's goroutine's
-	states  sync.Map         // *stateGrower by session, of those that read the target's
-	held    int              // features of a prompt that are kept at most until all have come
-	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
-	trust   [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
-	aside   aside            // asks for features that no call waits for
+	cfg        Config
+	sched      *schedule.Schedule
+	sampler    sample.Sampler   // the schedule's goroutine's
+	states     sync.Map         // *stateGrower by session, of those that read the target's
+	held       int              // features of a prompt that are kept at most until all have come
+	way        tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
+	trust      [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
+	background background       // asks for features that no call waits for
 
 	children *spec.Children // of all sessions; the schedule's goroutine's
 }
@@ -152,7 +152,7 @@ func New(cfg Config) (*Drafter, error) {
 	}
 	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
 	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows, children: spec.NewChildren(nil),
-		aside: newAside()}
+		background: newBackground()}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
 		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})
@@ -239,6 +239,6 @@ func (d *Drafter) CloseOwned(ctx context.Context, owner uint64) error {
 // Shutdown ends all calls with Unavailable, frees all sessions and waits for the drafter's goroutine, no
 // longer than ctx. The model may be closed after it has returned nil.
 func (d *Drafter) Shutdown(ctx context.Context) error {
-	d.aside.stop()
+	d.background.stop()
 	return d.sched.Stop(ctx)
 }

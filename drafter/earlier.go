@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// earlier are the texts of one tenant that have ended. Safe for concurrent use; nil keeps none.
-type earlier struct {
+// pastTexts are the texts of one tenant that have ended. Safe for concurrent use; nil keeps none.
+type pastTexts struct {
 	mu    sync.Mutex
 	texts *spec.Texts
 }
@@ -24,7 +24,7 @@ func (l *Lookup) Remember(tenant string, tokens []tandem.Token) {
 }
 
 // follow returns the place of the end of text, which without its last token stood at p.
-func (e *earlier) follow(p spec.Place, text []tandem.Token) spec.Place {
+func (e *pastTexts) follow(p spec.Place, text []tandem.Token) spec.Place {
 	if e == nil {
 		return p
 	}
@@ -34,7 +34,7 @@ func (e *earlier) follow(p spec.Place, text []tandem.Token) spec.Place {
 }
 
 // matches returns what followed the places where the end of text stood, of which p is one, as far as a tree within b has room.
-func (e *earlier) matches(p spec.Place, text []tandem.Token, b tandem.Bounds) []spec.Match {
+func (e *pastTexts) matches(p spec.Place, text []tandem.Token, b tandem.Bounds) []spec.Match {
 	if e == nil || b.Plain() {
 		return nil
 	}

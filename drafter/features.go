@@ -15,8 +15,8 @@ const (
 	longPause     = 50 * time.Millisecond
 	featureTime   = 25 * time.Millisecond // for the features of a round, if the plan does not say how long a pass takes
 	leastTime     = 10 * time.Millisecond // for those, whatever the plan says
-	featureShares = 4                     // else the time for them is this part of a pass
-	heldRows      = 2048                  // see Drafter.held
+	featureShares = 1 << 2                // else the time for them is this part of a pass
+	heldRows      = 1 << 11               // see Drafter.held
 )
 
 // ask asks for the session's features of positions before until that are not here. Safe for concurrent use.

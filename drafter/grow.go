@@ -80,7 +80,7 @@ func (s *session) width() int {
 }
 
 // leastWidth is how many candidates of a node are held at least.
-const leastWidth = 8
+const leastWidth = 1 << 3
 
 // growth is a tree that grows from the explored nodes.
 type growth struct {

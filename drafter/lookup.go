@@ -39,7 +39,7 @@ func (c LookupConfig) withDefaults() (LookupConfig, error) {
 		c.Name = LookupName
 	}
 	if c.Sessions == 0 {
-		c.Sessions = 1024
+		c.Sessions = 1 << 10
 	}
 	if c.Tokens == 0 {
 		c.Tokens = 1 << 20
@@ -70,7 +70,7 @@ func (c LookupConfig) withDefaults() (LookupConfig, error) {
 type Lookup struct {
 	cfg     LookupConfig
 	sweeper *owner.Owner
-	earlier map[string]*earlier // by tenant; never changes
+	earlier map[string]*pastTexts // by tenant; never changes
 
 	mu       sync.Mutex
 	sessions map[tandem.SessionID]*lookupSession
@@ -86,7 +86,7 @@ type lookupSession struct {
 	used   time.Time
 	text   *spec.Automaton
 	recall spec.Recall
-	old    *earlier   // texts of the tenant; nil: none are kept
+	old    *pastTexts // texts of the tenant; nil: none are kept
 	place  spec.Place // in old
 }
 
@@ -96,9 +96,9 @@ func NewLookup(cfg LookupConfig) (*Lookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lookup{cfg: cfg, sessions: map[tandem.SessionID]*lookupSession{}, earlier: map[string]*earlier{}}
+	l := &Lookup{cfg: cfg, sessions: map[tandem.SessionID]*lookupSession{}, earlier: map[string]*pastTexts{}}
 	for _, tenant := range cfg.Tenants {
-		l.earlier[tenant] = &earlier{texts: spec.NewTexts(cfg.Earlier / len(cfg.Tenants))}
+		l.earlier[tenant] = &pastTexts{texts: spec.NewTexts(cfg.Earlier / len(cfg.Tenants))}
 	}
 	l.sweeper = owner.New(owner.Work{Tick: l.sweep, Every: schedule.SweepEvery(cfg.Idle),
 		Fault: func(error) { cfg.Counters.Add("faults", 1) }})

@@ -20,7 +20,7 @@ type ownWords struct {
 
 // mostTail is how many bytes of text are tokenised again at most. A longer text without a place to begin anew is cut somewhere, as if it
 // ended there.
-const mostTail = 8 << 10
+const mostTail = 1 << 13
 
 func newOwnWords(of, own *token.Vocab) *ownWords {
 	return &ownWords{of: of, own: own, settled: slices.Clone(own.Begin()), first: true}

@@ -98,7 +98,7 @@ func (s *prefix) follow(p tandem.Proposal) (keep int) {
 }
 
 // maxVerify is the most entries of a Plan's costs that are accepted.
-const maxVerify = 4096
+const maxVerify = 1 << 12
 
 // checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.
 func checkProposal(p tandem.Proposal) error {

@@ -30,8 +30,8 @@ type promptGrower struct {
 }
 
 const (
-	promptRows  = 8 // nodes that a pass explores at most,
-	promptSpots = 1 // and how many of them could get all prompt rows, if the others got none
+	promptRows  = 1 << 3 // nodes that a pass explores at most,
+	promptSpots = 1      // and how many of them could get all prompt rows, if the others got none
 )
 
 // promptsOf returns the self-draft of a model that was opened with prompt tokens.

@@ -29,7 +29,7 @@ type session struct {
 	recall    spec.Recall
 	children  *spec.Children   // what its passes are expected to bring
 	hindsight tandem.Hindsight // of what it was opened with
-	ahead     ahead
+	ahead     lookahead
 	job       *job // the latest; in progress while the session is queued
 	grower    grower
 	skipped   int // tokens at the beginning that have no row

@@ -12,9 +12,9 @@ import (
 
 // This file is what a draft that reads the target's states does while the target verifies.
 //
-// It goes on below the tree that was sent as a draft of tokens does (ahead), with its own outputs in place of the target's states. If the
-// verdict leads to a tree that is complete, this is the next tree: it is sent at once, before the target's states have come. A tree that
-// is not complete is given up, since the target's states guess better and a pass is needed anyway.
+// It goes on below the tree that was sent as a draft of tokens does (lookahead), with its own outputs in place of the target's states. If
+// the verdict leads to a tree that is complete, this is the next tree: it is sent at once, before the target's states have come. An
+// incomplete tree is given up, since the target's states guess better and a pass is needed anyway.
 //
 // The rows of a tree that was sent so are second-best, and so would be all that is drafted below them. So when the target's states have
 // come, all of it is computed anew, still while the target verifies: first the committed tokens (renew), then what goes on ahead. In
@@ -90,7 +90,7 @@ func (d *Drafter) begin(ctx context.Context, p tandem.Proposal, j *job, came tim
 		return nil
 	}
 	learned, hit := make(chan func(), 1), false
-	if !d.aside.run(ctx, func(ctx context.Context) { learned <- d.gather(ctx, p) }) {
+	if !d.background.run(ctx, func(ctx context.Context) { learned <- d.gather(ctx, p) }) {
 		return down
 	}
 	err := d.sched.Do(ctx, func() error {
@@ -103,7 +103,7 @@ func (d *Drafter) begin(ctx context.Context, p tandem.Proposal, j *job, came tim
 	case err != nil:
 		return err
 	case hit:
-		d.aside.run(ctx, func(context.Context) {
+		d.background.run(ctx, func(context.Context) {
 			learn := <-learned
 			d.sched.Post(func() { learn(); d.goOn(p.Session) })
 		})
@@ -142,22 +142,22 @@ func (d *Drafter) goOn(id tandem.SessionID) {
 	}
 }
 
-// aside runs what no call waits for, until stop.
-type aside struct {
+// background runs what no call waits for, until stop.
+type background struct {
 	closing context.Context
 	close   context.CancelFunc
 	mu      *sync.Mutex
 	running *sync.WaitGroup
 }
 
-func newAside() aside {
-	a := aside{mu: new(sync.Mutex), running: new(sync.WaitGroup)}
+func newBackground() background {
+	a := background{mu: new(sync.Mutex), running: new(sync.WaitGroup)}
 	a.closing, a.close = context.WithCancel(context.Background())
 	return a
 }
 
 // run runs fn, whose context has ctx's values and ends with stop. It returns false after stop.
-func (a *aside) run(ctx context.Context, fn func(context.Context)) bool {
+func (a *background) run(ctx context.Context, fn func(context.Context)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closing.Err() != nil {
@@ -173,7 +173,7 @@ func (a *aside) run(ctx context.Context, fn func(context.Context)) bool {
 }
 
 // stop ends all that runs and waits for it.
-func (a *aside) stop() {
+func (a *background) stop() {
 	a.mu.Lock()
 	a.close()
 	a.mu.Unlock()

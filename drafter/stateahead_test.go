@@ -40,7 +40,7 @@ func (f *statesRig) ahead(id tandem.SessionID, n, told int) tandem.Proposed {
 func (f *statesRig) rest() {
 	f.t.Helper()
 	testkit.Eventually(f.t, "it goes on ahead no more", func() (idle bool) {
-		f.aside.running.Wait()
+		f.background.running.Wait()
 		f.do(func() { idle = f.sched.Load().Spare == 0 })
 		return idle
 	})

@@ -60,6 +60,9 @@ func newStateGrower(t tokenGrower, held, width, own int) *stateGrower {
 	return f
 }
 
+// infinite are the bits of an f16's exponent.
+const infinite = 0x7c00
+
 // end returns the first position whose features are not decided.
 func (f *stateGrower) end() int { return f.base + len(f.found) }
 
@@ -85,7 +88,7 @@ func (f *stateGrower) add(a tandem.Features, taps []int) (came, missing int, err
 		for _, at := range from {
 			row = append(row, a.Rows[i*a.Width+at:][:part]...)
 		}
-		if slices.ContainsFunc(row, func(h uint16) bool { return h>>10&31 == 31 }) { // NaN or infinite
+		if slices.ContainsFunc(row, func(h uint16) bool { return h&infinite == infinite }) { // or no number
 			row = nil
 			missing++
 		} else {

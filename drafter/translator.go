@@ -13,10 +13,10 @@ import (
 )
 
 // mostTargets is how many vocabularies of targets a Translator keeps. The one that was told first goes.
-const mostTargets = 4
+const mostTargets = 1 << 2
 
 // mostOwn is how many times as many nodes as the target's a tree in the draft's tokens has at most.
-const mostOwn = 6
+const mostOwn = 1 << 3
 
 // Translator lets a Drafter whose tokens mean other texts than the target's draft for it. For sessions whose opening asks for that
 // (Opening.Translate) it keeps the committed text in the draft's own tokens, has the Drafter draft in them, and hands over what the
@@ -145,12 +145,12 @@ func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 // roomFor returns how many tokens of the draft a text may have whose first theirs tokens are own of the draft's, and that ends after limit
 // tokens of the target: a quarter more than those would suggest. A text that needs yet more is opened again.
 func roomFor(own, theirs, limit int) int {
-	ratio := max(1.25*float64(own)/float64(theirs), 1)
-	return own + int(math.Ceil(float64(limit-theirs)*ratio)) + leastRoom
+	ratio := float64(own) / float64(theirs)
+	return own + int(math.Ceil(float64(limit-theirs)*max(ratio+ratio/(1<<2), 1))) + leastRoom
 }
 
 // leastRoom is for what the first tokens of a text do not tell of the others, and for the tree's root.
-const leastRoom = 16
+const leastRoom = 1 << 4
 
 // last returns when the session was used last.
 func (s *translated) last() time.Time {
@@ -254,7 +254,7 @@ func (s *translated) scale(p tandem.Proposal, ratio float64) (tandem.Bounds, tan
 	if b.Plain() {
 		return b, plan
 	}
-	ratio = min(max(ratio, 0.5), mostOwn)
+	ratio = min(max(ratio, 1./2), mostOwn)
 	more := func(n int) int { return int(math.Ceil(float64(n) * max(ratio, 1))) }
 	b.Nodes, b.Depth = more(b.Nodes)+1, more(b.Depth)+1 // the end of a path is cut
 	if len(plan.Verify) > 0 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Automaton is a suffix automaton over a growing sequence of tokens: a state for every set of substrings
@@ -43,9 +44,9 @@ type edge struct {
 
 const (
 	// few is how many edges a state has before they are looked up by hash.
-	few = 8
+	few = 1 << 3
 	// countLinks is how many suffixes, longest first, count the token that follows them: all would not be O(1).
-	countLinks = 6
+	countLinks = 1 << 3
 )
 
 // NewAutomaton returns the automaton of the empty text.
@@ -202,7 +203,7 @@ func (a *Automaton) Continue(p tandem.Bounds, earlier ...Match) tandem.Tree {
 // first returns the guesses for the next token, at most width.
 func (a *Automaton) first(width int, earlier []Match) (open []guess) {
 	left, shorter := 1.0, false
-	for s := a.states[a.last].link; (s > 0 || len(earlier) > 0) && left > 1e-2; {
+	for s := a.states[a.last].link; (s > 0 || len(earlier) > 0) && left > worth.LeastChance; {
 		var m int32
 		var level []guess
 		kind := 0

@@ -9,10 +9,11 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// decay is the logarithm of SpecExec's factor of 0.95 per step of depth (Svirschevski et al., 2024).
-const decay = float32(-0.051293295)
+// decay is the logarithm of SpecExec's factor per step of depth.
+var decay = float32(math.Log(worth.SpecExecDecay))
 
 // Row is a node to run through the draft model.
 type Row struct {
@@ -256,15 +257,14 @@ func draftOf(root tandem.Token, kept []node) Draft {
 	return d
 }
 
-// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is more often the
-// draft's first choice than the draft's distribution says. With it, trees of equal size go deeper:
-// 3.1 tokens a round on prose against 2.4 with 1; 0.25 to 0.5 do about as well.
-const greedyTemper = 0.4
+// DraftTemper returns the temperature of drafts (Temper) for a target that samples at that temperature. At 0 its next token is more often
+// the draft's first choice than the draft's distribution says.
+func DraftTemper(target float64) float64 {
+	return worth.GreedyTemper + (1-worth.GreedyTemper)*min(target, 1)
+}
 
-// DraftTemper returns the temperature of drafts (Temper) for a target that samples at that temperature.
-func DraftTemper(target float64) float64 { return greedyTemper + (1-greedyTemper)*min(target, 1) }
-
-const othersCount = 32
+// othersCount is how many tokens those count as of which only the total probability is known.
+const othersCount = 1 << 5
 
 // Temper returns the candidates with their probabilities at a temperature, 0 < t < 1: p^(1/t), normalised. Of all
 // other tokens only the total probability is known, so they count as othersCount tokens of equal

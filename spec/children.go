@@ -6,21 +6,21 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	maxRank        = 3   // children of a node that are expected of a draft pass
-	childPrior     = 4   // nodes that the expectation of all sessions counts for in one of them, and the first guess in all
-	childMemory    = 64  // nodes that a cell of a session remembers, about
-	childMemoryAll = 256 // the same of all sessions
+	maxRank        = 1 + 2             // children of a node that are expected of a draft pass
+	childMemoryAll = worth.Memory << 2 // nodes that a cell of all sessions remembers, about
 )
 
-// firstChildren is what is expected of a node's best children until something was seen: every second guess is right.
-var firstChildren = [maxRank]float64{0.5, 0.1, 0.05}
+// firstChildren is what is expected of a node's best children until something was seen: every second guess is right, and the others have
+// their shares of the rest.
+var firstChildren = [maxRank]float64{1. / 2, worth.OtherShare / 2, worth.OtherShare / 2 / 2}
 
-// Children learns what a draft pass will bring before it has run: the chances of a node's best children once the node is accepted, by the
-// chance of the node itself after its parent. A draft model that was sure of a token is often sure of the next. Not safe for concurrent
-// use.
+// Children predicts what a draft pass will bring: the chances that a node's best children are accepted if the node is. It learns them by
+// the node's own chance after its parent, because a draft model that was sure of a token is often sure of the next. Not safe for
+// concurrent use.
 type Children struct {
 	all   *Children // what all sessions have seen; nil: this is it
 	any   childCell // of all nodes, roots included
@@ -45,7 +45,7 @@ func (c *Children) Learn(r Row, list []Candidate, accept []float32) {
 	for i, child := range list[:min(len(list), maxRank)] {
 		found[i] = table.of(child.LogProb)
 	}
-	for memory := childMemory; c != nil; c, memory = c.all, childMemoryAll {
+	for memory := worth.Memory; c != nil; c, memory = c.all, childMemoryAll {
 		c.any.add(found, memory)
 		if r.Depth > 0 {
 			c.cells[tandem.AcceptBin(r.Own)].add(found, memory)
@@ -73,14 +73,14 @@ func (c *Children) expect(own float32) [maxRank]float64 {
 // shift moves an expectation to what was seen.
 func (c *childCell) shift(out [maxRank]float64) [maxRank]float64 {
 	for i, v := range c.mean {
-		out[i] += (v - out[i]) * c.seen / (c.seen + childPrior)
+		out[i] += (v - out[i]) * c.seen / (c.seen + worth.Prior)
 	}
 	return out
 }
 
-// Rows returns how many of the n pending rows of a tree the next draft pass should have, likeliest first: as many as raise the best rate
-// of Cut most, given the children that are to be expected of them, and bring at least p.Rate. 0: no pass is worth its time. pass(k) is
-// the time of a pass with the first k of them. Without a plan all are worth it.
+// Rows returns how many of the n pending rows of a tree, likeliest first, the next draft pass should have: the number that raises the best
+// rate of Cut most, with the children that are expected of those rows. A pass must also bring at least p.Rate. 0: no pass is worth its
+// time. pass(k) is the time of a pass with the first k rows. Without a plan all rows are worth it.
 func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func(rows int) time.Duration, n int) (rows int) {
 	if len(p.Verify) == 0 {
 		return n

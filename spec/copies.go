@@ -2,24 +2,24 @@ package spec
 
 import (
 	"math"
-	"slices"
+	"math/bits"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// Copies learns how often a text goes on as it did where its end stood before. What counts is how many tokens agree, whether they stood
-// there once, several times with the same token behind them, or with different ones, and whether the longest place has been wrong already.
-// Two tokens that agree by chance and a passage that has been copied for fifty tokens are thus told apart, and in a text that copies much
-// short matches soon count for more than in prose. Counts are those of one text. Each cell begins with what copies are usually worth. Not
-// safe for concurrent use.
+// Copies learns how likely a text repeats itself: that after a match (tokens at its end that stood in it before) the same token comes
+// again. It counts by three things: the length of the match; whether it stood there once, several times with the same token behind it, or
+// with different ones; and whether a longer match has been wrong. Counts are of one text, and each begins with what matches are usually
+// worth. So in a text that copies much, short matches soon count for more than in prose. Not safe for concurrent use.
 type Copies struct {
-	cells [2][3][len(matchClasses) + 1]copyCell
+	cells [2][followedMixed + 1][copyClasses]copyCell
 }
 
 type copyCell struct{ seen, held float64 }
 
-// matchClasses are the most tokens of a class of matches.
-var matchClasses = [...]int32{1, 2, 3, 4, 6, 9, 14, 22, 34, 59}
+// copyClasses is how many classes of matches there are: 1 token, 2 to 3, 4 to 7 and so on.
+const copyClasses = 1 << 3
 
 // What stood behind the places of a match.
 const (
@@ -28,12 +28,8 @@ const (
 	followedMixed        // several, with different ones
 )
 
-const (
-	copyPrior  = 4    // places that the usual chance counts for
-	copyMemory = 64   // places that a cell remembers, about
-	copyStates = 4    // places, longest first, that one token is compared with
-	copyShort  = 0.25 // usual chance of a shorter match once the longest was wrong
-)
+// copyStates is how many places, longest first, one token is compared with.
+const copyStates = 1 << 2
 
 // copyOf returns the kind of places with so many different tokens behind them, which stood there that often in all.
 func copyOf(tokens, times int) int {
@@ -48,30 +44,29 @@ func copyOf(tokens, times int) int {
 
 // chance returns the probability that the text goes on as behind one of the places of a match. shorter: a longer match was wrong.
 func (c *Copies) chance(shorter bool, kind int, match int32) float64 {
-	usual := copyShort
+	m := 1.0 // once the longest match was wrong, a shorter one counts as one of a single token
 	if !shorter {
-		m := float64(match)
-		if kind == followedMixed {
+		if m = float64(match); kind == followedMixed {
 			m = (m + 2) / 2
 		}
-		odds := m * math.Sqrt(m) / 3 // fits the recorded texts of package gateway/strategy: .25 .49 .73 .88 .96 for 1 2 4 8 16
-		usual = odds / (1 + odds)
 	}
+	odds := m * math.Sqrt(m) / worth.CopyOdds // fits the recorded texts of package gateway/strategy
+	usual := odds / (1 + odds)
 	cell := c.cell(shorter, kind, match)
-	return (cell.held + copyPrior*usual) / (cell.seen + copyPrior)
+	return (cell.held + worth.Prior*usual) / (cell.seen + worth.Prior)
 }
 
 // learn notes whether the text has gone on so.
 func (c *Copies) learn(shorter bool, kind int, match int32, held bool) {
 	cell := c.cell(shorter, kind, match)
-	cell.seen, cell.held = cell.seen*(1-1./copyMemory)+1, cell.held*(1-1./copyMemory)
+	cell.seen, cell.held = cell.seen*(1-1./worth.Memory)+1, cell.held*(1-1./worth.Memory)
 	if held {
 		cell.held++
 	}
 }
 
 func (c *Copies) cell(shorter bool, kind int, match int32) *copyCell {
-	class, _ := slices.BinarySearch(matchClasses[:], match)
+	class := min(bits.Len(uint(match)), copyClasses) - 1
 	level := 0
 	if shorter {
 		level = 1

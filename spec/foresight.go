@@ -8,20 +8,19 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	trustClasses = 5   // of paths, by the sum of the ranks above: 0, 1, 2 to 3, 4 to 7, 8 and more
-	trustBins    = 20  // of the guess's own log-probability, half a nat wide
-	trustPrior   = 8   // guesses that the guess's own probability counts for
-	trustMemory  = 512 // guesses of a cell that are remembered, about
-	trustTotal   = 0.98
+	trustClasses = 1 << 2            // of paths, by the sum of the ranks above: 0, 1, 2 to 3, 4 and more
+	trustBins    = 1 << 4            // of the guess's own log-probability, half a nat wide
+	trustMemory  = worth.Memory << 2 // guesses of a cell that are remembered, about
 )
 
-// Trust learns what a model's prompt tokens (PPD) are worth: the probability that the model itself gives to a guess once it has seen the
-// tokens between, by the guess's level, its own probability, and how likely the path to it was. The tokens below are thus comparable
-// with the model's own candidates. No text is needed to learn: the next pass over the path shows it. The zero value believes the
-// guesses. Not safe for concurrent use.
+// Trust learns what guesses of a model's prompt tokens (PPD) are worth: the probability that the model itself gives to a guess once it has
+// seen the tokens between. It counts by the guess's level, its own probability, and how likely the path to it was. So guesses can be
+// compared with the model's own candidates. The next pass over the path shows what they were worth; no text is needed. The zero value
+// believes the guesses. Not safe for concurrent use.
 type Trust struct {
 	cells [tandem.MostLevels][trustClasses][trustBins]trustCell
 }
@@ -82,11 +81,11 @@ func (t *Trust) candidates(level, above int, guesses []Candidate) []Candidate {
 			continue
 		}
 		c := t.at(level, above, g.LogProb)
-		p := (c.real + trustPrior*chance(g.LogProb)) / (c.seen + trustPrior)
+		p := (c.real + worth.Prior*chance(g.LogProb)) / (c.seen + worth.Prior)
 		out, sum = append(out, Candidate{g.Token, float32(p)}), sum+p
 	}
 	for i := range out {
-		out[i].LogProb = min(logOf(float64(out[i].LogProb)/max(sum/trustTotal, 1)), 0)
+		out[i].LogProb = min(logOf(float64(out[i].LogProb)/max(sum/worth.MostCertain, 1)), 0)
 	}
 	slices.SortStableFunc(out, func(a, b Candidate) int { return cmp.Compare(b.LogProb, a.LogProb) })
 	return out
@@ -97,7 +96,7 @@ func (t *Trust) candidates(level, above int, guesses []Candidate) []Candidate {
 func (t *Trust) Lengths(levels int) []float64 {
 	out, reach := []float64{1}, 1.0
 	for k := range levels {
-		sum := trustCell{trustPrior, trustPrior / 2.}
+		sum := trustCell{worth.Prior, worth.Prior / 2.}
 		for _, c := range t.cells[min(k, tandem.MostLevels-1)][0] {
 			sum.seen, sum.real = sum.seen+c.seen, sum.real+c.real
 		}
@@ -107,8 +106,8 @@ func (t *Trust) Lengths(levels int) []float64 {
 	return out
 }
 
-// Sketch is a tree as it would be if growth ended now: grown from the candidates of explored nodes and, where nodes are not explored, from
-// what prompt tokens behind explored ones above them have foretold. Exploring the open nodes makes a better one.
+// Sketch is the tree as it would be if growth ended now. Below explored nodes it has their candidates. Below others it has what prompt
+// tokens behind the explored nodes above them have foretold. Exploring its open nodes makes a better tree.
 type Sketch struct {
 	Tree tandem.Tree
 	Root bool    // the root must be run before anything can grow; then there is nothing else
@@ -220,12 +219,8 @@ func (s *Sketch) sort() {
 	}
 }
 
-const (
-	// worthwhile is the share by which a pass must raise the expected tokens of a tree where no plan says what time is worth.
-	worthwhile = 0.005
-	// slack is how much less likely than the tree's last node an open node's best child may be expected to be: the expectation is a mean.
-	slack = 0.4
-)
+// slack is how much less likely than the tree's last node an open node's best child may be expected to be: the expectation is a mean.
+const slack = 1. / 2
 
 // Worth returns how many of the first n open nodes a pass, of duration step, should explore to make a better tree; 0 if it is not worth
 // its time. It judges as Children.Rows does: what was foretold below these nodes gives way to children of their own, as c expects them.
@@ -257,7 +252,7 @@ func (s *Sketch) Worth(c *Children, p tandem.Plan, drafted, step time.Duration, 
 			return 0
 		}
 		size = w - 1
-	} else if 1+total(then) <= (1+worthwhile)*(1+total(now)) && (!s.bare || s.Tree.Len() >= s.bounds.Nodes) {
+	} else if 1+total(then) <= (1+worth.LeastChance)*(1+total(now)) && (!s.bare || s.Tree.Len() >= s.bounds.Nodes) {
 		return 0
 	} else if len(then) < nodes {
 		return n

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Mix merges several drafters' trees and learns how likely their guesses are together. It is a logistic model: the chance of a node
@@ -24,18 +25,14 @@ type Mix struct {
 // opinion holds a drafter's coefficients.
 type opinion struct{ slope, bonus, missed float64 }
 
-const (
-	mixRate  = 0.03  // of the coefficients; the slopes' is half of it, that of the bias, which all nodes move, a third
-	mixBias  = -0.5  // at first
-	mixSure  = 0.998 // the surest that a drafter's guess counts as; its complement is the least
-	mixTotal = 0.98  // the most that the chances of a node's children add up to
+// A drafter that has drafted nothing yet, and the bias at first: about as sure as half of what it says.
+var (
+	firstOpinion = opinion{slope: 1. / 2, bonus: 1. / 2, missed: -1. / 2}
+	firstBias    = -1. / 2
 )
 
-// stranger is a drafter that has drafted nothing yet.
-var stranger = opinion{slope: 0.6, bonus: 0.3, missed: -0.7}
-
 // NewMix returns a model that has learned nothing.
-func NewMix() *Mix { return &Mix{bias: mixBias, of: map[string]opinion{}} }
+func NewMix() *Mix { return &Mix{bias: firstBias, of: map[string]opinion{}} }
 
 // Clone returns an independent copy.
 func (m *Mix) Clone() *Mix {
@@ -53,7 +50,7 @@ func (m *Mix) opinion(drafter string) opinion {
 	if o, ok := m.of[drafter]; ok {
 		return o
 	}
-	return stranger
+	return firstOpinion
 }
 
 // DrafterTree is one drafter's tree.
@@ -74,16 +71,16 @@ const (
 	guessed             //
 )
 
-// brood is the children that several drafters guessed for one node.
-type brood struct {
+// siblings is the children that several drafters guessed for one node.
+type siblings struct {
 	tokens  []tandem.Token
 	guesses [][]nodeGuess // of each token, by drafter
 	after   [][]int32     // each token's node in each drafter's tree, -1 if it is not there
 	chance  []float64
 }
 
-// brood returns the children of a node, at[d] in drafter d's tree or -1, with their chances.
-func (m *Mix) brood(all []DrafterTree, kids [][][]int32, at []int32) (b brood) {
+// siblings returns the children of a node, at[d] in drafter d's tree or -1, with their chances.
+func (m *Mix) siblings(all []DrafterTree, kids [][][]int32, at []int32) (b siblings) {
 	for d, s := range all {
 		if at[d] < 0 {
 			continue
@@ -116,9 +113,9 @@ func (m *Mix) brood(all []DrafterTree, kids [][][]int32, at []int32) (b brood) {
 		b.chance[i] = 1 / (1 + math.Exp(-sum))
 		total += b.chance[i]
 	}
-	if total > mixTotal {
+	if total > worth.MostCertain {
 		for i := range b.chance {
-			b.chance[i] *= mixTotal / total
+			b.chance[i] *= worth.MostCertain / total
 		}
 	}
 	return b
@@ -130,7 +127,7 @@ func logit(t tandem.Tree, node int32) float64 {
 	if t.LogProbs != nil {
 		p = chance(t.LogProbs[node] - t.LogProbs[t.Parents[node]])
 	}
-	p = min(max(p, 1-mixSure), mixSure)
+	p = min(max(p, 1-worth.MostCertain), worth.MostCertain)
 	return math.Log(p / (1 - p))
 }
 
@@ -168,7 +165,7 @@ func (m *Mix) Merge(all []DrafterTree, nodes int) (t tandem.Tree) {
 	t.LogProbs = []float32{0}
 	var open []place
 	grow := func(node int32, logProb float64, at []int32) {
-		b := m.brood(all, kids, at)
+		b := m.siblings(all, kids, at)
 		for i, token := range b.tokens {
 			open = append(open, place{token, node, logProb + math.Log(b.chance[i]), b.after[i]})
 		}
@@ -193,14 +190,14 @@ func (m *Mix) Merge(all []DrafterTree, nodes int) (t tandem.Tree) {
 func (m *Mix) Record(all []DrafterTree, committed []tandem.Token) {
 	kids, at := roots(all)
 	for _, next := range committed {
-		b := m.brood(all, kids, at)
+		b := m.siblings(all, kids, at)
 		found := -1
 		for i, token := range b.tokens {
 			hit := 0.0
 			if token == next {
 				hit, found = 1, i
 			}
-			m.step(all, b.guesses[i], mixRate*(hit-b.chance[i]))
+			m.step(all, b.guesses[i], worth.MixRate*(hit-b.chance[i]))
 		}
 		if found < 0 {
 			return
@@ -211,7 +208,7 @@ func (m *Mix) Record(all []DrafterTree, committed []tandem.Token) {
 
 // step moves the coefficients of the guesses of a node.
 func (m *Mix) step(all []DrafterTree, guesses []nodeGuess, by float64) {
-	m.bias += by / 3
+	m.bias += by / 2
 	for d, s := range all {
 		if guesses[d].state == silent {
 			continue

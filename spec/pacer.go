@@ -12,7 +12,7 @@ const DefaultBranch = 0.3
 
 // paceTogether is how many branches a draft pass advances at most. A pass of a draft model costs about
 // the same for one row and for a few.
-const paceTogether = 4
+const paceTogether = 1 << 2
 
 // Pacer is the Grower of LLMCad (section 3.2, confidence-based branch pacer): a tree of a few long
 // branches, the more confident ones longer.

@@ -9,15 +9,14 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// Cut keeps the likeliest nodes of t, as many as maximise expected tokens per time,
+// Cut keeps the nodes of t that maximise the expected tokens per second of the round. With w nodes, root included, 1 ≤ w ≤ len(p.Verify):
 //
-//	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1]),  1 ≤ w ≤ len(p.Verify) nodes, root included.
+//	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1])
 //
-// It returns the smaller tree, a copy, and the kept nodes' indices in t, ascending. draft is the time that drafting
-// has taken: spent, but part of the round. The chance of a node is that of its parent times p.Accept by the AcceptBin of its probability
-// after the parent, or times that probability if there is no Accept. So a node is never likelier than its parent and is kept only with it,
-// and only the n prefixes of one order need comparing: O(n log n). A plan without Verify keeps all but prompt nodes, which are placed
-// behind what is left.
+// It returns the smaller tree, a copy, and the kept nodes' indices in t, ascending. draft is the time that drafting has taken. The chance
+// of a node is its parent's, times p.Accept of the AcceptBin of its probability after the parent; without Accept, times that probability.
+// A node is never likelier than its parent, so the best w nodes are the w likeliest: O(n log n). Prompt nodes are left out. A plan without
+// Verify keeps all other nodes.
 func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, kept []int32) {
 	t = t.Bare()
 	n := t.Len()

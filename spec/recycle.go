@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Successors is the adjacency table of token recycling (Luo et al., 2024): which tokens the target found likeliest, the last time, after a
@@ -31,11 +32,11 @@ const (
 	// MostSuccessorBytes bounds the memory of a table: 32,768 entries of 48 bytes.
 	MostSuccessorBytes = 2 << 20
 
-	fourWays       = 4
+	fourWays       = 1 << 2
 	firstEntries   = 1 << 8
 	mostEntries    = 1 << 15
-	successorBytes = 48
-	mostSteady     = 3
+	successorBytes = 1<<5 | 1<<4
+	mostSteady     = 1<<2 - 1
 )
 
 // contextOf returns the key of a token, or of a pair if before is not negative.
@@ -160,7 +161,7 @@ func (x *Successors) Tree(before, root tandem.Token, chances *RankChances, b tan
 		return t
 	}
 	var open []recycled // ascending by probability
-	floor := float32(math.Log(max(least, leastRecycled)))
+	floor := float32(math.Log(max(least, worth.LeastChance)))
 	grow := func(node int32, before tandem.Token, depth int) {
 		list, kind := x.after(before, t.Tokens[node])
 		for rank, next := range list[:min(len(list), b.Width)] {
@@ -197,12 +198,9 @@ type recycled struct {
 	logProb float32
 }
 
-// leastRecycled is the probability below which no node is worth its place in a table of guesses.
-const leastRecycled = 1e-3
-
-// RankChances learns how often a recycled guess is right once its parent is, by its depth, its rank in the list, and the kind of the list:
-// whether it stood behind the token or behind the pair, and how often in a row its likeliest token has stayed the same. Counts fade. It is
-// of one model: what one text teaches counts for all. Not safe for concurrent use; Clone is for a reader.
+// RankChances learns how often a recycled guess is right if its parent is. It counts by the guess's depth, its rank in the list, and the
+// kind of the list: whether it stood behind a token or a pair, and in how many rounds in a row its likeliest token has stayed the same.
+// Counts fade. There is one of a model: what one text teaches counts for all. Not safe for concurrent use.
 type RankChances struct {
 	cells [rankDepths][rankKinds][tandem.MostSuccessors]rankCell
 }
@@ -210,27 +208,28 @@ type RankChances struct {
 type rankCell struct{ seen, held float32 }
 
 const (
-	rankDepths = 4 // deeper nodes count as of the last
+	rankDepths = 1 << 2 // deeper nodes count as of the last
 	rankKinds  = 2 * (mostSteady + 1)
-	rankPrior  = 8   // nodes that the chance one level above counts for
-	rankMemory = 256 // nodes that a cell remembers, about
+	rankMemory = worth.Memory << 2 // nodes that a cell remembers, about
 )
 
-// Usual chances of the likeliest token, by kind, and shares of the rest that the others have.
-var (
-	usualFirst = [rankKinds]float32{.2, .3, .4, .5, .35, .5, .6, .7}
-	usualOther = [tandem.MostSuccessors]float32{1: .2, .1, .06, .04, .03, .03, .02}
-)
+// usualChance returns the chance of a guess of a list of that kind of which nothing was counted. With s rounds in which the likeliest token
+// has stayed the same it is (1+s)/(5+s) for that token, (2+s)/(5+s) in a list behind a pair, and the others share the rest as 1/5, 1/10, …
+func usualChance(kind, rank int) float32 {
+	pair, steady := kind/(mostSteady+1), kind%(mostSteady+1)
+	p := float32(1+pair+steady) / (1/worth.OtherShare + float32(steady))
+	if rank > 0 {
+		p = (1 - p) * worth.OtherShare / float32(rank)
+	}
+	return p
+}
 
 // chance returns the chance of a guess at a depth, 1 below the root, if its parent is right.
 func (c *RankChances) chance(depth, kind, rank int) float32 {
-	p := usualFirst[kind]
-	if rank > 0 {
-		p = (1 - p) * usualOther[rank]
-	}
+	p := usualChance(kind, rank)
 	for d := range min(depth, rankDepths) {
 		cell := c.cells[d][kind][rank]
-		p = (cell.held + rankPrior*p) / (cell.seen + rankPrior)
+		p = (cell.held + worth.Prior*p) / (cell.seen + worth.Prior)
 	}
 	return p
 }

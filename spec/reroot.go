@@ -126,7 +126,7 @@ func (e *Explored) Has(node int32, token tandem.Token) bool {
 	return at >= 0 && e.nodes[node].run&(1<<at) == 0
 }
 
-// Follow returns the nodes, in order, on the path of tokens, those committed after the root, as far as they were run.
+// Follow returns the nodes on the path of the tokens that were committed after the root, in order, as far as they were run.
 func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	at := int32(0)
 	for _, t := range tokens {
@@ -138,8 +138,8 @@ func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	return path
 }
 
-// Hits calls saw for each of tokens, those committed after the root, with whether it was the first candidate after the tokens
-// before it. It stops at the first token whose predecessor was not run.
+// Hits calls saw for each of the tokens that were committed after the root. hit says whether it was the first candidate after the tokens
+// before it. Hits stops at the first token whose predecessor was not run.
 func (e *Explored) Hits(tokens []tandem.Token, saw func(i int, hit bool)) {
 	at := int32(0)
 	for i := 0; i < len(tokens) && at >= 0; i++ {
@@ -192,8 +192,8 @@ func (e *Explored) hang(n *explored) {
 // candidate of a node here, or below one that is not here. It returns how many of its nodes are candidates of the first known nodes.
 func (e *Explored) Sent(t tandem.Tree, known int) (old int) { return e.mark(t, known, e.find) }
 
-// Resent records the tree that was sent before the nodes were computed anew, some of them at least. What is no candidate any more is
-// left out, and so is what is below it.
+// Resent records again the tree that was sent, after some nodes were computed anew. A node that is no longer a candidate is left out, with
+// all below it.
 func (e *Explored) Resent(t tandem.Tree) { e.mark(t, 0, e.place) }
 
 // mark marks the nodes of t, of which at returns the place among a node's candidates; -1: it is none of them.

@@ -40,20 +40,20 @@ const (
 	// textBreak stands before every text. It is no token, so nothing is found across it.
 	textBreak = tandem.Token(-1)
 	// gram is the length of the shortest match.
-	gram = 4
+	gram = 1 << 2
 	// firstPlaces is the initial size of the ring, which doubles as it fills.
 	firstPlaces = 1 << 10
 	// mostPlaces is how many places of a hash are looked at, latest first.
-	mostPlaces = 32
+	mostPlaces = 1 << 5
 	// mostMatch is the longest match that is searched for; one that is followed becomes longer.
-	mostMatch = 256
+	mostMatch = 1 << 8
 	// nearby is the distance, in tokens, within which a place counts as near to the last one.
-	nearby = 512
+	nearby = 1 << 9
 	// knownRun is the length from which a run of tokens that is kept already is not kept again, and textContext how many tokens of such
 	// runs are kept with the new text beside them, so that both ends are found.
-	knownRun, textContext = 64, 16
+	knownRun, textContext = 1 << 6, 1 << 4
 	// knownStep is the distance at which known runs are looked for; each is found if it is at least knownRun + knownStep long.
-	knownStep = 16
+	knownStep = 1 << 4
 )
 
 // NewTexts returns an empty Texts for at most that many tokens: as many as the largest power of 2 up to most. Each takes up to 12 bytes.
@@ -64,7 +64,7 @@ func NewTexts(most int) *Texts {
 }
 
 // Bytes returns how much memory the tokens take.
-func (x *Texts) Bytes() int { return 4 * (cap(x.ring) + cap(x.prev) + cap(x.heads)) }
+func (x *Texts) Bytes() int { return 1 << 2 * (cap(x.ring) + cap(x.prev) + cap(x.heads)) }
 
 // resize gives the ring that many places, and indexes it anew. Called before the ring is full.
 func (x *Texts) resize(places int) {
@@ -192,8 +192,8 @@ func (x *Texts) keep(text []tandem.Token, from, to int) {
 	}
 }
 
-// Follow returns where the end of text stands, if without its last token it stood at p: at the next place if that holds the token, else
-// wherever the most tokens agree, near p if there is a choice, else at the latest such place.
+// Follow returns where the end of text stood, if the text without its last token stood at p. That is the place after p if it holds the last
+// token. Else it is the place where the most tokens agree; of equal ones one near p, else the latest.
 func (x *Texts) Follow(p Place, text []tandem.Token) Place {
 	if len(text) == 0 {
 		return Place{}
@@ -216,8 +216,8 @@ func (x *Texts) Follow(p Place, text []tandem.Token) Place {
 // held reports whether a place has not been overwritten yet.
 func (x *Texts) held(at uint32) bool { return int64(x.end-at) <= int64(len(x.ring)) && at != x.end }
 
-// Matches returns what followed the places where the end of text stood before, of which p is one: at most width of them, longest
-// first, each with up to depth tokens, all beginning with different ones.
+// Matches returns what followed the places where the end of text stood before; p is one of them. There are at most width matches, longest
+// first, of up to depth tokens each. No two begin with the same token.
 func (x *Texts) Matches(p Place, text []tandem.Token, depth, width int) []Match {
 	var out []Match
 	add := func(at uint32, length int) {

@@ -102,10 +102,13 @@ func (u *union) child(of int32, token tandem.Token) int32 {
 	return at
 }
 
+// Bits of a set of ballots, and of one of trees.
+const ballotBits, supportBits = 1 << 5, 1 << 4
+
 func (u *union) vote(at int32, ballot int, weight, mass float64) {
 	u.weight[at] += weight
 	u.confidence[at] += mass
-	if ballot < 32 {
+	if ballot < ballotBits {
 		u.support[at] |= 1 << ballot
 	}
 }
@@ -188,7 +191,7 @@ func (u *union) heaviest(of int32) int32 {
 // heaviestOf returns the heaviest ballot of a set; of an empty set the first ballot.
 func heaviestOf(ballots []Ballot, set uint32) int {
 	best := -1
-	for d := range min(len(ballots), 32) {
+	for d := range min(len(ballots), ballotBits) {
 		if set>>d&1 != 0 && (best < 0 || ballots[d].Weight > ballots[best].Weight) {
 			best = d
 		}
@@ -201,7 +204,7 @@ func heaviestOf(ballots []Ballot, set uint32) int {
 func Support(t tandem.Tree, trees []tandem.Tree) []uint16 {
 	out := make([]uint16, t.Len())
 	place := make([]int32, t.Len()) // of a node in another tree, -1 if it is not there
-	for i, other := range trees[:min(len(trees), 16)] {
+	for i, other := range trees[:min(len(trees), supportBits)] {
 		for n := range place[:t.Guesses()] {
 			place[n] = 0
 			if n > 0 {

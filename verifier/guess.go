@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Guesser makes the target's own guesses on what follows a row of a pass. An *engine.Model with side files is one. It is used only by
@@ -21,12 +22,10 @@ type Guesser interface {
 }
 
 const (
-	guessTop = 10 // candidates in a level, as many as Medusa's trees have, of
+	guessTop = worth.MedusaTop // candidates in a level, of
 	leanTop  = tandem.MostCandidates
-	// firstShare is the share of a prompt's time that guesses in Opened may add, so that the first token comes no later for them.
-	firstShare = 0.02
 	// firstRows is how many rows of the prompt must have been computed for one prompt row of such guesses.
-	firstRows = 32
+	firstRows = 1 << 5
 )
 
 // asking is a session whose answer waits for guesses.
@@ -264,7 +263,7 @@ func (v *Verifier) learn(asks []engine.GuessAsk, took time.Duration) {
 	for _, a := range asks {
 		each := took / time.Duration(len(asks))
 		if old := v.took[a.SelfDraft]; old > 0 {
-			each = old + (each-old)/8
+			each = old + time.Duration(worth.CostGain*float64(each-old))
 		}
 		v.took[a.SelfDraft] = each
 	}

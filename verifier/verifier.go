@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Config says what a verifier works with.
@@ -62,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.SelfDrafts = c.Guesser.SelfDrafts()
 	}
 	if c.FirstShare == 0 {
-		c.FirstShare = firstShare
+		c.FirstShare = worth.GuessShare
 	}
 	if c.FeatureBytes == 0 {
 		c.FeatureBytes = DefaultFeatureBytes

@@ -57,7 +57,7 @@ func (a *Ask) Check(got tandem.Proposed, vocab int) error {
 			got.Tree.Len(), got.Tree.Tokens[0], got.Nodes, a.Root, a.Base-1)
 	}
 	for i, lp := range got.Tree.LogProbs {
-		if !(lp <= 1e-3) {
+		if !(lp <= 1./(1<<10)) {
 			return tandem.Errorf(op, tandem.Corrupt, "node %d has log-probability %v: want at most 0", i, lp)
 		}
 	}

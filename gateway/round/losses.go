@@ -9,7 +9,7 @@ import (
 
 const (
 	// MostRepairs is how often a session is repaired without a commit in between.
-	MostRepairs = 8
+	MostRepairs = 1 << 3
 	firstPause  = 20 * time.Millisecond // before a session is opened again; doubles
 	longPause   = time.Second
 )

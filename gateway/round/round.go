@@ -8,10 +8,11 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	mostTickets = 3                      // tickets of one round without an answer, after which the verifier is lost
+	mostTickets = 1 + 2                  // tickets of one round without an answer, after which the verifier is lost
 	quickWait   = 2 * time.Millisecond   // before a ticket that the pool refused is put again; doubles
 	slowWait    = 250 * time.Millisecond //
 	drafterWait = 500 * time.Millisecond // for the verdict on a ticket that a drafter put, at least
@@ -128,7 +129,7 @@ const (
 // New returns a round that has not begun. losses are those of its session.
 func New(p Plan, rules *Rules, losses *Losses) Round {
 	return Round{Plan: p, rules: rules, losses: losses, missing: len(p.Asks), retry: quickWait,
-		wait: max(rules.Wait, min(10*p.Pace, rules.VerifierWait/8))}
+		wait: max(rules.Wait, min(worth.Overdue*p.Pace, rules.VerifierWait/(1<<3)))}
 }
 
 // Begin begins the round.
@@ -172,15 +173,15 @@ func (r *Round) gather() Action {
 	return Action{Do: Merge}
 }
 
-// Merged says that no more drafts come; drafting took took. answered reports that the verdict is there already, as it may be if a drafter
-// has put its ticket and then failed.
+// Merged says that no more drafts come. took is how long drafting took. answered: the verdict is there already, as happens if a drafter has
+// put its ticket and then failed.
 func (r *Round) Merged(took time.Duration, answered bool) Action {
 	r.join(took)
 	r.state = Waiting
 	switch {
 	case r.Origin == InPool:
 		r.Tickets = 1
-		return Action{Wait: min(r.wait, max(10*r.Pace, drafterWait))} // one more ticket costs nothing; the drafter's may be missing
+		return Action{Wait: min(r.wait, max(worth.Overdue*r.Pace, drafterWait))} // one more ticket costs nothing; the drafter's may be missing
 	case r.Origin == Nothing:
 		r.first = tandem.Root(r.Root)
 	default:

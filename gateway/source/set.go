@@ -266,8 +266,8 @@ func (s *Set) Guesses(b tandem.Bounds) []string {
 	return s.session.strategy.Guesses(offered)
 }
 
-// TakeGuesses replaces the guesses on what follows the committed tokens. all may have those of the self-drafts in asked; what breaks the
-// contract is counted and ignored. took is the arithmetic of all of them.
+// TakeGuesses replaces the guesses for what follows the committed tokens by a verdict's. all may hold guesses of the self-drafts in asked;
+// any other guess is counted and ignored. took is how long computing them took.
 func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration) {
 	for _, d := range s.own {
 		d.guess = tandem.Guess{}
@@ -297,8 +297,7 @@ func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration
 	s.Counters.Add("guesses.taken", int64(len(good)))
 }
 
-// Committed compares the guesses with the n tokens that a round has committed, and guesses of rounds before with the tokens that are known
-// by now.
+// Committed compares the guesses with the n tokens that a round has committed, and older guesses with the tokens that are known by now.
 func (s *Set) Committed(n int) {
 	tokens := s.session.Text.Tokens
 	if s.recycling != nil {

@@ -2,24 +2,18 @@ package shape
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // classes is how many classes of paths Accuracy tells apart, by the sum of the ranks above: 0, 1, 2 to 3, 4 to 7, 8 and more.
-const classes = 5
+const classes = 1<<2 + 1
 
 func classOf(above int) int {
-	switch {
-	case above < 2:
-		return above
-	case above < 4:
-		return 2
-	case above < 8:
-		return 3
-	}
-	return 4
+	return min(bits.Len(uint(max(above, 0))), classes-1)
 }
 
 // Accuracy says how often a way's candidates are right. It is plain values, for files and for messages.
@@ -126,9 +120,6 @@ func (a *Accuracy) Independent() Rate {
 	}
 }
 
-// mostTotal is the most that the corrected chances of a level's candidates add up to.
-const mostTotal = 0.98
-
 // Corrected returns the rates by g's own probabilities, corrected by a. A nil a, and one without lines, believes g; so it does beyond
 // a's levels.
 func (a *Accuracy) Corrected(g tandem.Guess) Rate {
@@ -142,9 +133,9 @@ func (a *Accuracy) Corrected(g tandem.Guess) Rate {
 				rates[k][j] = min(math.Exp(float64(c.LogProb)), 1)
 			}
 		}
-		if total := sum(rates[k]); total > mostTotal {
+		if total := sum(rates[k]); total > worth.MostCertain {
 			for j := range rates[k] {
-				rates[k][j] *= mostTotal / total
+				rates[k][j] *= worth.MostCertain / total
 			}
 		}
 	}
@@ -161,7 +152,7 @@ func chance(l Line, logProb float32) float64 {
 }
 
 // mostLogit bounds the logits of own probabilities.
-const mostLogit = 12
+const mostLogit = 1 << 4
 
 // logit returns log(p/(1−p)), bounded.
 func logit(logProb float32) float64 {

@@ -4,13 +4,14 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
-	rightPrior = 2             // samples that the prior of Right counts for
-	givenPrior = 8             // samples that the rates of the wider condition count for, where a narrower one is counted
-	linePrior  = 16            // candidates that a line's prior counts for, as the ridge of its fit
-	ownBins    = 4 * mostLogit // of logits, half a unit wide
+	rightPrior = 2               // samples that the prior of Right counts for
+	givenPrior = worth.Prior     // samples that the rates of the wider condition count for, where a narrower one is counted
+	linePrior  = 2 * worth.Prior // candidates that a line's prior counts for, as the ridge of its fit
+	ownBins    = mostLogit << 2  // of logits, half a unit wide
 )
 
 // Counts counts samples and makes tables of them. The first few samples change little: rates begin with a prior that falls with the
@@ -176,7 +177,7 @@ func (c *Counts) Table() *Accuracy {
 	a := &Accuracy{Samples: c.samples, Right: make([][]float64, n), Given: make([][][]float64, n), Own: make([]Line, n)}
 	prior := make([]float64, c.ranks)
 	for j := range prior {
-		prior[j] = 0.5 / float64((j+1)*(j+2)) // half of the chance, and a quarter of it for the likeliest
+		prior[j] = 1 / float64(2*(j+1)*(j+2)) // half of the chance, and a quarter of it for the likeliest
 	}
 	for k := range c.levels {
 		l := &c.levels[k]
@@ -209,7 +210,7 @@ func smooth(hits []float64, seen float64, prior []float64, weight float64) []flo
 // line fits the level's line: logistic regression by Newton's method, with a ridge around the prior.
 func (l *level) line() Line {
 	at := l.prior
-	for range 30 {
+	for range 1 << 5 {
 		ds, db := linePrior*(at.Slope-l.prior.Slope), linePrior*(at.Bias-l.prior.Bias) // gradient
 		hss, hsb, hbb := float64(linePrior), 0.0, float64(linePrior)                   // Hessian
 		for _, b := range l.own {
@@ -224,7 +225,7 @@ func (l *level) line() Line {
 		}
 		det := hss*hbb - hsb*hsb
 		slope, bias := (hbb*ds-hsb*db)/det, (hss*db-hsb*ds)/det
-		at.Slope = max(min(at.Slope-bounded(slope), tandem.MostSlope), 0.05)
+		at.Slope = max(min(at.Slope-bounded(slope), tandem.MostSlope), 1./(1<<4))
 		at.Bias = max(min(at.Bias-bounded(bias), tandem.MostBias), -tandem.MostBias)
 		if math.Abs(slope)+math.Abs(bias) < 1e-9 {
 			break

@@ -1,6 +1,9 @@
 package shape
 
-import "github.com/tandem-llm/tandem"
+import (
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
+)
 
 // Samples returns the sample of each place of a text that the target has decoded, or would decode, for Fit and Replay: guess returns what
 // the way guesses behind text[i], before it has seen text[i+1]. Places from first on have samples, the last token has none.
@@ -12,10 +15,8 @@ func Samples(text []tandem.Token, first int, guess func(i int) tandem.Guess) []S
 	return list
 }
 
-const (
-	fitRounds = 4    // of Fit
-	fitPrior  = 0.02 // share of the visited places that the table of all places counts for
-)
+// fitRounds are the rounds of Fit.
+const fitRounds = 1 << 2
 
 // Fit returns the table of a way on calibration texts, and Greedy's shape of that many nodes by it. Each text has the samples of all its
 // places, in order. The table counts the places where rounds with such a shape begin: a round begins behind a wrong guess, where the text
@@ -64,7 +65,7 @@ func fit[T any](texts [][]Sample, levels, ranks int, tree func(*Accuracy) (T, er
 		for _, text := range texts {
 			visited = append(visited, replay(t, text)...)
 		}
-		next := everywhere.Counts(fitPrior * float64(len(visited)))
+		next := everywhere.Counts(worth.ShapePrior * float64(len(visited)))
 		for _, v := range visited {
 			next.Add(v)
 		}

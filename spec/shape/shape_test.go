@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // all calls f with every shape of at most that many nodes.
@@ -209,7 +210,7 @@ func TestAdaptive(t *testing.T) {
 					total += math.Exp(float64(c.LogProb))
 				}
 				for _, c := range g.Levels[k] {
-					paths(k+1, lp+float64(c.LogProb)-max(math.Log(total/mostTotal), 0))
+					paths(k+1, lp+float64(c.LogProb)-max(math.Log(total/worth.MostCertain), 0))
 				}
 			}
 		}

@@ -112,7 +112,7 @@ func Split(rate Rate, way tandem.SelfDraft, ranks, rows int) (Sparse, error) {
 
 func (m *maker) split(rows int) (best Sparse) {
 	most := rows / (1 + m.way.Members)
-	step := max(most/32, 1)
+	step := max(most/(1<<5), 1)
 	at := 0
 	try := func(candidates int) {
 		if candidates < 1 || candidates > most {
@@ -320,7 +320,7 @@ func (sp *Sparse) settle(rate Rate) {
 func steady(next [][]float64) []float64 {
 	now := make([]float64, len(next))
 	now[0] = 1
-	for range 5000 {
+	for range 1 << 12 {
 		then := make([]float64, len(now))
 		for i, p := range now {
 			then[i] += p / 2
