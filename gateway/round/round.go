@@ -181,7 +181,8 @@ func (r *Round) Merged(took time.Duration, answered bool) Action {
 	switch {
 	case r.Origin == InPool:
 		r.Tickets = 1
-		return Action{Wait: min(r.wait, max(worth.Overdue*r.Pace, drafterWait))} // one more ticket costs nothing; the drafter's may be missing
+		// One more ticket costs nothing; the drafter's may be missing.
+		return Action{Wait: min(r.wait, max(worth.Overdue*r.Pace, drafterWait))}
 	case r.Origin == Nothing:
 		r.first = tandem.Root(r.Root)
 	default:
