@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Recall keeps a drafter's hindsight of one session while the session grows. The zero value is for an empty session. Not safe for
@@ -46,7 +47,7 @@ func (r *Recall) Of(n int) tandem.Hindsight {
 
 // Before returns what h says without the latest n tokens.
 func Before(h tandem.Hindsight, n int) tandem.Hindsight {
-	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, 64)}
+	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, 1<<6)}
 }
 
 // Latest returns what h says of the latest n tokens.
@@ -59,9 +60,9 @@ func Latest(h tandem.Hindsight, n int) tandem.Hindsight {
 
 const (
 	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
-	foretoldFade = 64
+	foretoldFade = worth.Memory
 	// foretoldPrompt is the weight of a round in the prompt, against 1 for one in the output: the target did not write the prompt.
-	foretoldPrompt = 0.1
+	foretoldPrompt = worth.CostGain
 )
 
 // Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It

@@ -23,7 +23,7 @@ type number struct {
 }
 
 // neutral are the values at which a number does nothing, of those that do not do so at 0.
-var neutral = map[string]float64{"Memory": 1e9, "Forget": 1, "Bin": 0.01}
+var neutral = map[string]float64{"Rounds": 1e9, "Forget": 1}
 
 // numbers lists the numbers of the table.
 func numbers() (list []number) {

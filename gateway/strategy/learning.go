@@ -1,6 +1,7 @@
 package strategy
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -36,7 +37,7 @@ func (x *text) run(poor bool) {
 // and the text grows without it. A row of rounds that is longer than usual is expected to go on for as long again.
 func (x *text) stay() float64 {
 	if x.runs == 0 {
-		return worth.Tuned.Memory
+		return worth.Tuned.Rounds
 	}
 	return max(x.runs, x.poor, 1)
 }
@@ -72,11 +73,11 @@ func (p *planner) recall(models []string) {
 	output := max(int(p.text.base-p.text.begin), 0)
 	for _, d := range models {
 		r := p.text.of[d]
-		accepted, rounds := 0.0, 0.0
+		var accepted, rounds float64
 		if h := r.hindsight; h.Tokens > 0 {
 			depth := 2
 			if e := p.yields.Of(d); e.Passes > 0 {
-				depth = max(int(e.Passes+0.5), 1)
+				depth = max(int(math.Round(e.Passes)), 1)
 			}
 			accepted, rounds = spec.Foretold(h, output-int(p.text.base-r.base), depth)
 		}
@@ -90,15 +91,15 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	v := o.Verdict
 	p.text.base = v.Base + tandem.Position(o.Tokens)
-	share := 1 - 1/worth.Tuned.Memory
+	share := 1 - 1/worth.Tuned.Rounds
 	brought := float64(o.Tokens) + p.tickets*p.shared.usual()
 	wall := o.Wall
 	for _, d := range o.Drafts {
 		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
 	}
 	p.tokens, p.during = p.tokens*share+brought, p.during*share+wall.Seconds()
-	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
-	p.tickets += (max(float64(v.Batch-1), p.shared.others(), 0) - p.tickets) / 8
+	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) * worth.CostGain
+	p.tickets += (max(float64(v.Batch-1), p.shared.others(), 0) - p.tickets) * worth.CostGain
 	p.credit.Earn(p.shared.rules.Explore * float64(o.Tokens))
 	passes := p.times(o)
 	p.yields.Fade()
@@ -243,7 +244,7 @@ func (p *planner) learnAhead(o *Outcome, passes float64, wasAhead bool) float64 
 		if !wasAhead {
 			return
 		}
-		a.Left = average(a.Left, min(max(passes/inTurn, 0.01), 1))
+		a.Left = average(a.Left, min(max(passes/inTurn, worth.LeastChance), 1))
 		if a.Idle++; slices.ContainsFunc(o.Drafts, func(d Draft) bool { return d.Got.Ahead > 0 }) {
 			a.Idle = 0
 		}

@@ -41,7 +41,7 @@ func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	done := float64(p.text.base - p.text.begin)
 	price := (float64(p.prompt) + done) * p.reading(drafter)
 	left := float64(p.output) - done
-	saves := 0.0
+	var saves float64
 	for _, w := range ways {
 		saves = max(saves, w.Saves(without, others))
 	}
@@ -60,7 +60,7 @@ func (p *planner) reading(drafter string) float64 {
 }
 
 // readRows are the rows of a pass that reads a prompt.
-const readRows = 64
+const readRows = 1 << 6
 
 // gain is the name under which is known what the guesses of one of the target's own ways bring a round.
 func gain(way string) string { return "gain of " + way }
@@ -92,7 +92,7 @@ func (p *planner) learnGuesses(o *Outcome) {
 			rows := d.Got.Tree.Len()
 			return float64(spec.Held(d.Got.Tree, o.Verdict.Tokens)) - p.rate()*p.shared.extra(rows, rows-1).Seconds()
 		}
-		most := 0.0
+		var most float64
 		for _, other := range all {
 			if other.Drafter != d.Drafter {
 				most = max(most, worthOf(other))

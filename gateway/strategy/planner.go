@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -168,11 +169,11 @@ func (p *planner) Wanted(drafts []Draft) bool {
 }
 
 // beside returns the rows of others in the same pass.
-func (p *planner) beside() int { return int(p.rows + 0.5) }
+func (p *planner) beside() int { return int(math.Round(p.rows)) }
 
 // verify returns the seconds of a pass with so many rows of the session.
 func (p *planner) verify(rows float64) float64 {
-	return p.shared.pass(max(int(rows+0.5), 1) + p.beside()).Seconds()
+	return p.shared.pass(max(int(math.Round(rows)), 1) + p.beside()).Seconds()
 }
 
 // ways returns the ways to spend a round: plain, that of the free drafters if there are any, and those of models.
@@ -221,7 +222,7 @@ func (p *planner) add(ways []worth.Way, drafters []string) []worth.Way {
 }
 
 // neverAhead are the rounds without anything drafted ahead of them that show that nothing ever will be.
-const neverAhead = 8
+const neverAhead = worth.Prior
 
 // isFree reports whether a draft costs next to nothing: that of the target's own ways, which was paid for before, and that of a drafter
 // without a model, or with a small one. One that was free stays so until it costs twice as much: a busy machine does not change the ways.
@@ -297,7 +298,7 @@ func (p *planner) behind(ways []worth.Way) map[string]float64 {
 	out := map[string]float64{}
 	for _, w := range ways {
 		lag := p.text.lag(w.Set)
-		if len(w.Drafters) != 1 || lag < tandem.MaxHindsight/8 {
+		if len(w.Drafters) != 1 || lag < worth.Prior {
 			continue
 		}
 		cost := p.rate() * p.parts.Drafter(w.Set).Time(lag, p.shared.pass).Seconds()

@@ -10,6 +10,9 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
+// DefaultBranch is what a candidate must reach to open a branch (LLMCad).
+const DefaultBranch = 0.3
+
 // Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
 type Rules struct {
 	Weights        learn.WeightRule   // Minions: reward and punishment of drafters
@@ -18,7 +21,6 @@ type Rules struct {
 	Branch         float64            // LLMCad: what a candidate must reach to open a branch, 0.3
 	Explore        float64            // planner: share of the tokens that looks at other ways may cost, 0.015
 	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
-	Tuning         learn.Tuning       // numbers that were tuned by hand
 }
 
 // WithDefaults returns r checked and with every default filled in.
@@ -30,14 +32,11 @@ func (r Rules) WithDefaults() (Rules, error) {
 	if r.Length == (learn.LengthRule{}) {
 		r.Length = learn.DefaultLengthRule
 	}
-	if r.Tuning == (learn.Tuning{}) {
-		r.Tuning = learn.DefaultTuning()
-	}
 	for _, f := range []struct {
 		name string
 		v    *float64
 		def  float64
-	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}, {"explore", &r.Explore, worth.Tuned.Explore}} {
+	}{{"alpha", &r.Alpha, learn.DefaultAlpha}, {"branch threshold", &r.Branch, DefaultBranch}, {"explore", &r.Explore, worth.Tuned.Explore}} {
 		if *f.v == 0 {
 			*f.v = f.def
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // mostNames is how many drafters' names are remembered, those that are gone included.
-const mostNames = 256
+const mostNames = 1 << 8
 
 // Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the
 // same for all and kept only here; a session copies everything else at its start, continues on its copy, and
@@ -24,7 +24,7 @@ type Shared struct {
 }
 
 // mostVerifiers is how many verifiers' costs are remembered.
-const mostVerifiers = 256
+const mostVerifiers = 1 << 8
 
 // common is what every Shared of a gateway is.
 type common struct {
@@ -47,11 +47,10 @@ type common struct {
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
-	t := &r.Tuning
 	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil)},
 		yields:  worth.Yields{},
-		weights: learn.NewWeights(r.Weights, t.Compare),
-		lengths: learn.NewLength(r.Length, t.Length),
+		weights: learn.NewWeights(r.Weights),
+		lengths: learn.NewLength(r.Length),
 		mix:     spec.NewMix(), parts: worth.NewParts(), output: worth.UsualOutput}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
@@ -86,7 +85,7 @@ func (l *Shared) passes() *worth.Costs {
 func (l *Shared) Enter() (leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.usually += (float64(l.running) - l.usually) / 8
+	l.usually += (float64(l.running) - l.usually) * worth.CostGain
 	l.running++
 	return func() {
 		l.mu.Lock()
@@ -204,7 +203,7 @@ func (l *Shared) extra(rows, last int) time.Duration {
 // newWeights returns a session's initial weights: those that earlier sessions handed on if it learns, else the
 // configured ones.
 func (l *Shared) newWeights(learns bool) *learn.Weights {
-	w := learn.NewWeights(l.rules.Weights, l.rules.Tuning.Compare)
+	w := learn.NewWeights(l.rules.Weights)
 	set := l.rules.InitialWeights
 	if learns {
 		l.mu.Lock()
@@ -253,18 +252,18 @@ func (l *Shared) handOn(w *learn.Weights) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.weights.Snapshot()) > mostNames {
-		l.weights = learn.NewWeights(learn.WeightRule{}, l.rules.Tuning.Compare) // names that came and went
+		l.weights = learn.NewWeights(learn.WeightRule{}) // names that came and went
 	}
 	for name, v := range w.Snapshot() {
-		_ = l.weights.Set(name, l.weights.Of(name)+l.rules.Tuning.HandedOn*(v-l.weights.Of(name))) // between two good weights
+		_ = l.weights.Set(name, l.weights.Of(name)+worth.CostGain*(v-l.weights.Of(name))) // between two good weights
 	}
 }
 
-// average is the running mean of a series with weight 1/8 for the newest value; an old value of 0 counts
+// average is the running mean of a series with weight worth.CostGain for the newest value; an old value of 0 counts
 // for nothing.
 func average(old, latest float64) float64 {
 	if old == 0 {
 		return latest
 	}
-	return old + (latest-old)/8
+	return old + (latest-old)*worth.CostGain
 }

@@ -157,7 +157,7 @@ func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights
 	rules, w := shared.rules, shared.newWeights(adaptive && r.Strategy != "" && r.Strategy != tandem.StrategyFixed)
 	switch r.Strategy {
 	case tandem.StrategyLLMCad:
-		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha, rules.Tuning.Alpha),
+		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha),
 			adaptive: adaptive, branch: rules.Branch,
 			ahead: ahead}, w
 	case tandem.StrategyMinions:

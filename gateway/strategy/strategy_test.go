@@ -43,7 +43,7 @@ func TestThresholdKnowsWhatDraftingCosts(t *testing.T) {
 	tree := tandem.Tree{Tokens: []tandem.Token{1, 5, 9}, Parents: []int32{-1, 0, 0}, LogProbs: []float32{0, -1, -4}}
 	for pass, want := range map[time.Duration]float64{100 * time.Microsecond: 0.01, 2 * time.Millisecond: 0.05,
 		12 * time.Millisecond: 0.3} {
-		l := &llmcad{alpha: learn.NewAlpha(0, learn.DefaultTuning().Alpha), adaptive: true}
+		l := &llmcad{alpha: learn.NewAlpha(0), adaptive: true}
 		for range 40 {
 			o := &Outcome{Drafts: []Draft{{Got: tandem.Proposed{Busy: 2 * pass, Passes: 2}}}, Tree: tree, Judged: true, Tokens: 1,
 				Wall:    40 * time.Millisecond,

@@ -10,10 +10,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 func TestWeights(t *testing.T) {
-	w := NewWeights(WeightRule{}, tuned.Compare)
+	w := NewWeights(WeightRule{})
 	for _, v := range []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		if err := w.Set("go", v); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("weight %v: %v, want Invalid", v, err)
@@ -44,7 +45,7 @@ func TestWeights(t *testing.T) {
 		t.Errorf("a new drafter weighs %v", got)
 	}
 
-	w = NewWeights(WeightRule{}, tuned.Compare)
+	w = NewWeights(WeightRule{})
 	for name, v := range map[string]float64{"a": 2, "b": 1, "c": 1e-300, "d": 1e308} {
 		if err := w.Set(name, v); err != nil {
 			t.Error(err)
@@ -59,7 +60,7 @@ func TestWeights(t *testing.T) {
 
 func TestWeightsStayNormal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := NewWeights(WeightRule{}, tuned.Compare)
+		w := NewWeights(WeightRule{})
 		for i := range rapid.IntRange(1, 200).Draw(t, "records") {
 			w.Record(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, fmt.Sprint(i)), rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("ok ", i)),
 				rapid.IntRange(0, 8).Draw(t, fmt.Sprint("of ", i)))
@@ -109,7 +110,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestAlpha(t *testing.T) {
-	a := NewAlpha(0, tuned.Alpha)
+	a := NewAlpha(0)
 	if a.Now() != 0.01 {
 		t.Errorf("starts at %v, the paper at 0.01", a.Now())
 	}
@@ -124,11 +125,11 @@ func TestAlpha(t *testing.T) {
 	for range 9 {
 		a.Record(4, 0, 0.01)
 	}
-	if a.Now() != 0.1 {
-		t.Errorf("nothing right for long: %v, want ten times the start", a.Now())
+	if a.Now() != worth.MostCertain {
+		t.Errorf("nothing right for long: %v, want the most", a.Now())
 	}
-	for cost, want := range map[float64]float64{0.05: 0.05, 0.001: 0.01, 3: 0.99, math.NaN(): 0.1} {
-		a := NewAlpha(0, tuned.Alpha)
+	for cost, want := range map[float64]float64{0.05: 0.05, 0.001: 0.01, 3: worth.MostCertain, math.NaN(): worth.MostCertain} {
+		a := NewAlpha(0)
 		for range 30 {
 			a.Bound(cost)
 			a.Record(4, 0, 0.01)
@@ -138,7 +139,7 @@ func TestAlpha(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		a := NewAlpha(rapid.Float64().Draw(t, "start"), tuned.Alpha)
+		a := NewAlpha(rapid.Float64().Draw(t, "start"))
 		for i := range rapid.IntRange(0, 50).Draw(t, "records") {
 			c := rapid.SampledFrom([]float64{0, -1, 2, 1, 1e-300, 0.3, math.NaN(), math.Inf(1)}).Draw(t, fmt.Sprint(i))
 			a.Bound(c)
@@ -153,7 +154,7 @@ func TestAlpha(t *testing.T) {
 // TestCompareFindsTheExpert lets three drafters know texts of three kinds to different depths, and the text
 // change its kind: within a dozen rounds the one that knows most has most of the weight.
 func TestCompareFindsTheExpert(t *testing.T) {
-	w := NewWeights(WeightRule{}, tuned.Compare)
+	w := NewWeights(WeightRule{})
 	r := rand.New(rand.NewPCG(1, 2))
 	names := []string{"go", "py", "prose"}
 	for _, expert := range []string{"go", "prose", "py", "go"} {
@@ -184,5 +185,3 @@ func TestCompareFindsTheExpert(t *testing.T) {
 		}
 	}
 }
-
-var tuned = DefaultTuning()

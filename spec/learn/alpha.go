@@ -1,24 +1,31 @@
 package learn
 
-import "math"
+import (
+	"math"
 
-// t.Least and t.Most keep α within (0, 1): at 0 drafts would never end, at 1 none would begin. Until Bound is called, α
-// rises to at most t.Range times its start.
+	"github.com/tandem-llm/tandem/spec/worth"
+)
+
+// leastAlpha and worth.MostCertain keep α within (0, 1): at 0 drafts would never end, at 1 none would begin.
+const leastAlpha = 1e-6
+
+// DefaultAlpha is the paper's first threshold.
+const DefaultAlpha = 0.01
+
 // Alpha is LLMCad's self-adaptive threshold (Xu et al., 2023, section 3.3, formula 3): drafting ends when the
 // likeliest branch's cumulative confidence falls below it. Not safe for concurrent use.
 type Alpha struct {
-	t                AlphaTuning
 	now, start, most float64
 }
 
-// NewAlpha returns a threshold that begins at start; 0 means the paper's 0.01. Other values are clamped
+// NewAlpha returns a threshold that begins at start; 0 means DefaultAlpha. Other values are clamped
 // to (0, 1).
-func NewAlpha(start float64, t AlphaTuning) *Alpha {
+func NewAlpha(start float64) *Alpha {
 	if start == 0 || math.IsNaN(start) {
-		start = 0.01
+		start = DefaultAlpha
 	}
-	start = min(max(start, t.Least), t.Most)
-	return &Alpha{t: t, now: start, start: start, most: min(t.Range*start, t.Most)}
+	start = min(max(start, leastAlpha), worth.MostCertain)
+	return &Alpha{now: start, start: start, most: worth.MostCertain}
 }
 
 // Bound sets the most that α rises to: the cost of a draft pass in tokens, its time over that of a committed token, or α's
@@ -27,7 +34,7 @@ func NewAlpha(start float64, t AlphaTuning) *Alpha {
 // 0.94 of the tokens per second of a fixed threshold on the 0.97 b shape. NaN changes nothing.
 func (a *Alpha) Bound(cost float64) {
 	if !math.IsNaN(cost) {
-		a.most = min(max(cost, a.start), a.t.Most)
+		a.most = min(max(cost, a.start), worth.MostCertain)
 		a.now = min(a.now, a.most)
 	}
 }
@@ -51,5 +58,5 @@ func (a *Alpha) Record(all, ok int, confidence float64) {
 		wrong := float64(all-max(ok, 0)) / float64(all)
 		a.now /= math.Pow(confidence, wrong)
 	}
-	a.now = min(max(a.now, a.t.Least), a.most)
+	a.now = min(max(a.now, leastAlpha), a.most)
 }

@@ -77,7 +77,6 @@ type Chain struct {
 // had lately. So it does not matter how many sessions ran with which length. A decision waits for passes with a
 // chain of the length in use: shorter or bounded chains teach chances but decide nothing.
 type Length struct {
-	t        LengthTuning
 	rule     LengthRule
 	now      int
 	fresh    int     // passes since the latest decision that count for the next
@@ -113,12 +112,12 @@ func (p *lengthPass) holds(c Chain) bool {
 }
 
 // NewLength returns the rule's first length. A zero rule means DefaultLengthRule; r must be valid.
-func NewLength(r LengthRule, t LengthTuning) *Length {
+func NewLength(r LengthRule) *Length {
 	if r == (LengthRule{}) {
 		r = DefaultLengthRule
 	}
 	n := r.Most + 1
-	return &Length{rule: r, t: t, now: r.Start, count: make([]float64, n), tried: make([]float64, n), allowed: make([]float64, n)}
+	return &Length{rule: r, now: r.Start, count: make([]float64, n), tried: make([]float64, n), allowed: make([]float64, n)}
 }
 
 // Now returns the length to draft with, 1 to the rule's Most.
@@ -154,7 +153,7 @@ func (l *Length) Record(c Chain, costs *worth.Costs) {
 func (l *Length) learn(c Chain) {
 	for _, sums := range [][]float64{l.count, l.tried, l.allowed} {
 		for i := range sums {
-			sums[i] *= l.t.Fade
+			sums[i] *= 1 - 1.0/(worth.Memory<<2)
 		}
 	}
 	l.count[c.Length]++
@@ -166,11 +165,14 @@ func (l *Length) learn(c Chain) {
 	}
 }
 
+// near is how far compared lengths may be from the one in use, in tokens: over a wider range the cost is not linear.
+const near = 2
+
 // judge ends the current pass and decides if it is time.
 func (l *Length) judge(costs *worth.Costs) {
 	p := l.pass
 	l.pass = lengthPass{sessions: p.sessions[:0]}
-	gain := l.t.Load
+	gain := worth.CostGain
 	if l.chains == 0 {
 		gain = 1
 	}
@@ -178,7 +180,7 @@ func (l *Length) judge(costs *worth.Costs) {
 	l.chains, l.rest = l.chains+gain*(chains-l.chains), l.rest+gain*(float64(max(p.rows-p.nodes, 0))-l.rest)
 	switch {
 	case l.rule.Rule == LengthPaper && p.chains > 0:
-		record := p.busy.Seconds() * float64(p.chains) / max(float64(p.right), 0.5)
+		record := p.busy.Seconds() * float64(p.chains) / max(float64(p.right), 1.0/2)
 		l.sum, l.moment = l.sum+record, l.moment+float64(l.fresh)*record
 	case l.rule.Rule == LengthPaper || !p.inUse:
 		return
@@ -191,11 +193,16 @@ func (l *Length) judge(costs *worth.Costs) {
 // InTransition reports whether the length was decided too recently to be judged yet.
 func (l *Length) InTransition() bool { return l.decided && l.fresh < l.rule.Records }
 
+// milliseconds returns seconds as milliseconds, rounded to µs, and no negative zero.
+func milliseconds(seconds float64) float64 {
+	return math.Round(seconds*float64(time.Second/time.Microsecond))/float64(time.Millisecond/time.Microsecond) + 0
+}
+
 // Explain returns the figures that decided the length in use, in words.
 func (l *Length) Explain() string {
 	out := fmt.Sprintf("%d of %d records", l.fresh, l.rule.Records)
 	if l.decided {
-		out = fmt.Sprintf("slope %+.3g ms a token, ", math.Round(1e6*l.slopeWas)/1e3+0) + out // + 0: no negative zero
+		out = fmt.Sprintf("slope %+.3g ms a token, ", milliseconds(l.slopeWas)) + out
 	}
 	return out
 }
@@ -227,7 +234,10 @@ func (l *Length) decide(costs *worth.Costs) {
 // seconds the cost of a token grows with each pass.
 func (l *Length) overTime() float64 {
 	n := float64(l.fresh)
-	middle, spread := (n-1)/2, n*(n*n-1)/12 // mean of x, and Σ (x - mean)²
+	middle, spread := (n-1)/2, 0.0 // mean of x, and Σ (x - mean)²
+	for x := range l.fresh {
+		spread += (float64(x) - middle) * (float64(x) - middle)
+	}
 	return (l.moment - middle*l.sum) / spread
 }
 
@@ -244,7 +254,7 @@ func (l *Length) overLengths(costs *worth.Costs) float64 {
 		}
 		tau[k] = tau[k-1] + right
 	}
-	lo, hi := max(l.now-l.t.Near, 1), min(l.now+l.t.Near, l.rule.Most)
+	lo, hi := max(l.now-near, 1), min(l.now+near, l.rule.Most)
 	var n, sx, sy, xy, xx float64
 	lengths := 0
 	cost := func(s int) float64 {

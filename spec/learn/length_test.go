@@ -97,7 +97,7 @@ func TestLengthSettles(t *testing.T) {
 					for seed := range uint64(seeds) {
 						r := rand.New(rand.NewPCG(seed, 3))
 						b := newBox(chance, c.noise, r)
-						l := NewLength(LengthRule{Rule: c.rule, Start: start, Most: 12, Punish: 1, Reward: 1, Records: 8}, tuned.Length)
+						l := NewLength(LengthRule{Rule: c.rule, Start: start, Most: 12, Punish: 1, Reward: 1, Records: 8})
 						sum += b.best(sessions) / b.run(l, r, sessions, 400)
 					}
 					share := sum / seeds
@@ -119,7 +119,7 @@ func TestLengthUnderLoad(t *testing.T) {
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		b := newBox(0.6, 0.05, r)
-		l := NewLength(LengthRule{}, tuned.Length)
+		l := NewLength(LengthRule{})
 		for range 10 {
 			b.run(l, r, 8, 10)
 			sum += b.best(1) / b.run(l, r, 1, 60)
@@ -139,7 +139,7 @@ func chainOf(length, right int, busy time.Duration) Chain {
 // nothing about positions that they did not reach.
 func TestLengthGoesByWhatWasVerified(t *testing.T) {
 	costs := newBox(0.6, 0, rand.New(rand.NewPCG(0, 0))).costs
-	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 12, Punish: 1, Reward: 1, Records: 3}, tuned.Length)
+	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 12, Punish: 1, Reward: 1, Records: 3})
 	for range 100 {
 		l.Record(chainOf(2, 2, 40*time.Millisecond), costs)
 	}
@@ -156,7 +156,7 @@ func TestLengthGoesByWhatWasVerified(t *testing.T) {
 
 func TestLengthCountsTheTransition(t *testing.T) {
 	costs := newBox(0.6, 0, rand.New(rand.NewPCG(0, 0))).costs
-	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 5, Punish: 1, Reward: 1, Records: 3}, tuned.Length)
+	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 5, Punish: 1, Reward: 1, Records: 3})
 	rec := func(s, n, right int) {
 		for range n {
 			l.Record(chainOf(s, right, 40*time.Millisecond), costs)
@@ -187,7 +187,7 @@ func TestLengthCountsTheTransition(t *testing.T) {
 // TestPaperLengthRule plays the paper's rule record by record: time over the mean of the drafted tokens found correct in
 // a pass, a line over time, the transition included.
 func TestPaperLengthRule(t *testing.T) {
-	l := NewLength(LengthRule{Rule: LengthPaper, Start: 4, Most: 6, Punish: 2, Reward: 1, Records: 4}, tuned.Length)
+	l := NewLength(LengthRule{Rule: LengthPaper, Start: 4, Most: 6, Punish: 2, Reward: 1, Records: 4})
 	pass := func(busy int, right ...int) {
 		for i, n := range right {
 			l.Record(Chain{Session: tandem.SessionID(i + 1), Batch: len(right), Rows: 5 * len(right), Nodes: 5,
@@ -234,7 +234,7 @@ func TestPaperLengthRule(t *testing.T) {
 // TestPassesOfSeveralSessions: the verdicts of one pass are one record, also if some of its tickets were not Minions', or if
 // chains were bounded by their requests.
 func TestPassesOfSeveralSessions(t *testing.T) {
-	l := NewLength(LengthRule{Rule: LengthPaper, Start: 4, Most: 6, Punish: 1, Reward: 1, Records: 100}, tuned.Length)
+	l := NewLength(LengthRule{Rule: LengthPaper, Start: 4, Most: 6, Punish: 1, Reward: 1, Records: 100})
 	add := func(session, batch, rows, right int, bounded bool) {
 		l.Record(Chain{Session: tandem.SessionID(session), Batch: batch, Rows: rows, Nodes: 5, Busy: 40 * time.Millisecond, Length: 4,
 			Right: right, Bounded: bounded}, nil)
@@ -269,7 +269,7 @@ func TestLengthStaysWithin(t *testing.T) {
 			Most:   rapid.IntRange(2, 12).Draw(t, "most"),
 			Punish: rapid.IntRange(1, 20).Draw(t, "punish"), Reward: rapid.IntRange(1, 20).Draw(t, "reward"),
 			Records: rapid.IntRange(2, 4).Draw(t, "records")}
-		l, costs := NewLength(rule, tuned.Length), worth.NewCosts(nil)
+		l, costs := NewLength(rule), worth.NewCosts(nil)
 		for range rapid.IntRange(1, 60).Draw(t, "chains") {
 			n := rapid.IntRange(-1, 13)
 			l.Record(Chain{Session: tandem.SessionID(rapid.IntRange(0, 3).Draw(t, "session")), Batch: n.Draw(t, "batch"),
@@ -288,7 +288,7 @@ func TestLengthStaysWithin(t *testing.T) {
 
 // TestLengthExplains: the slope of the latest decision, and whether the length is judged already.
 func TestLengthExplains(t *testing.T) {
-	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 8, Punish: 1, Reward: 1, Records: 2}, tuned.Length)
+	l := NewLength(LengthRule{Rule: LengthCurve, Start: 4, Most: 8, Punish: 1, Reward: 1, Records: 2})
 	costs := worth.NewCosts([]tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 11, Time: 110e6}})
 	step := func(want string, transition bool) {
 		t.Helper()

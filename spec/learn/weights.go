@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // WeightRule is Minions' reward and punishment of drafters (Wang et al., 2024, section 3.2: "speculation
@@ -31,8 +32,8 @@ func (r WeightRule) Validate() error {
 	case !(r.PunishBelow >= 0 && r.PunishBelow <= r.RewardAbove && r.RewardAbove <= 1):
 		return tandem.Errorf(op, tandem.Invalid, "punished below %v and rewarded above %v: want 0 to 1, the first at most the second",
 			r.PunishBelow, r.RewardAbove)
-	case !(r.Reward >= 1) || r.Reward > 10:
-		return tandem.Errorf(op, tandem.Invalid, "reward factor is %v: want 1 to 10", r.Reward)
+	case !(r.Reward >= 1) || math.IsInf(r.Reward, 1):
+		return tandem.Errorf(op, tandem.Invalid, "reward factor is %v: want 1 or more", r.Reward)
 	case !(r.Punish > 0 && r.Punish <= 1):
 		return tandem.Errorf(op, tandem.Invalid, "punish factor is %v: want more than 0 and at most 1", r.Punish)
 	case !(r.Least > 0 && r.Least < 1):
@@ -43,19 +44,18 @@ func (r WeightRule) Validate() error {
 
 // Weights holds the weights of named drafters. Not safe for concurrent use.
 type Weights struct {
-	compare float64
 	rule    WeightRule
 	weights map[string]float64 // positive, of any scale: only their ratios count
 	rates   map[string][]float64
 	normal  map[string]float64 // weights normalised; nil when they have changed
 }
 
-// NewWeights returns weights of 1; compare is Tuning.Compare. A zero rule means DefaultWeightRule; r must be valid.
-func NewWeights(r WeightRule, compare float64) *Weights {
+// NewWeights returns weights of 1. A zero rule means DefaultWeightRule; r must be valid.
+func NewWeights(r WeightRule) *Weights {
 	if r == (WeightRule{}) {
 		r = DefaultWeightRule
 	}
-	return &Weights{rule: r, compare: compare, weights: map[string]float64{}, rates: map[string][]float64{}}
+	return &Weights{rule: r, weights: map[string]float64{}, rates: map[string][]float64{}}
 }
 
 // Of returns the weight of a drafter, at least the rule's Least. The mean weight of all drafters ever passed to
@@ -113,7 +113,7 @@ func (w *Weights) Compare(held map[string]int) {
 	}
 	w.weights = w.Snapshot()
 	for name, n := range held {
-		w.weights[name] *= math.Exp(-w.compare * float64(best-max(n, 0)))
+		w.weights[name] *= math.Exp(-worth.HeldLess * float64(best-max(n, 0)))
 	}
 	w.normal = nil
 }

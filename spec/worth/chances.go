@@ -64,7 +64,7 @@ func (c *Calibration) Accept() []float32 {
 	shift, slope := c.line()
 	for i := range c.seen {
 		prior := sigmoid(shift + slope*tandem.AcceptOdds(i))
-		p := pool{c.accepted[i] + Tuned.Bin*prior, c.seen[i] + Tuned.Bin, 1}
+		p := pool{c.accepted[i] + Prior*prior, c.seen[i] + Prior, 1}
 		for len(pools) > 0 {
 			last := pools[len(pools)-1]
 			if last.accepted*p.seen >= p.accepted*last.seen {
@@ -84,13 +84,16 @@ func (c *Calibration) Accept() []float32 {
 	return out
 }
 
+// steps of Newton's method are exact enough.
+const steps = 1 << 3
+
 // line returns the line of the log-odds that fits all bins best: shift + slope × what the drafter says. It stays near (0, 1) until there
-// are nodes enough. Newton's method on the logarithm of the likelihood with a normal prior, of which a few steps are exact enough.
+// are nodes enough. Newton's method on the logarithm of the likelihood with a normal prior.
 func (c *Calibration) line() (shift, slope float64) {
 	slope = 1
-	for range 6 {
-		g0, g1 := -Tuned.Shift*shift, -4*Tuned.Shift*(slope-1)
-		h00, h01, h11 := Tuned.Shift, 0.0, 4*Tuned.Shift
+	for range steps {
+		g0, g1 := -Tuned.Shift*shift, -Tuned.Shift*(slope-1)
+		h00, h01, h11 := Tuned.Shift, 0.0, Tuned.Shift
 		for i, n := range c.seen {
 			if n == 0 {
 				continue
@@ -103,7 +106,7 @@ func (c *Calibration) line() (shift, slope float64) {
 		}
 		det := h00*h11 - h01*h01
 		shift += min(max((g0*h11-g1*h01)/det, -1), 1)
-		slope += min(max((g1*h00-g0*h01)/det, -0.3), 0.3)
+		slope += min(max((g1*h00-g0*h01)/det, -1), 1)
 		slope = max(slope, 0)
 	}
 	return shift, slope

@@ -3,6 +3,7 @@ package worth
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The choice. A round of a way is expected to bring tokens, those of other sessions in the same pass included, in seconds:
@@ -51,10 +52,10 @@ func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) W
 // Saves returns the seconds a token that the way is expected to save beside one of that rate, if it is used only where it does: the mean
 // over what its rounds may bring, at and one standard error around what is expected.
 func (w Way) Saves(rate, others float64) (mean float64) {
-	for _, p := range []struct{ off, weight float64 }{{-1, 1}, {0, 2}, {1, 1}} {
+	for _, off := range []float64{-1, 0, 0, 1} {
 		x := w
-		x.Accepted = max(x.Accepted+p.off*w.Doubt, 0)
-		mean += p.weight / 4 * max(1/rate-1/x.Rate(others), 0)
+		x.Accepted = max(x.Accepted+off*w.Doubt, 0)
+		mean += max(1/rate-1/x.Rate(others), 0) / 2 / 2
 	}
 	return mean
 }
@@ -140,11 +141,14 @@ func (c *Choice) Explain() string {
 	return strings.Join(list, "; ")
 }
 
+// milli are the milliseconds of a second.
+const milli = float64(time.Second / time.Millisecond)
+
 // String prints the way's tokens, and its time by parts in ms: rest + left × (drafting + reading) + slow × pass over so many rows.
 func (w Way) String() string {
 	t := w.Time
-	return fmt.Sprintf("%s: 1+%.3f±%.2f tokens in %.2f+%.2f×(%.2f+%.2f)+%.2f×%.2f ms, %.1f rows", w.Name, w.Accepted, w.Doubt, 1000*t.Rest,
-		t.Left, 1000*t.Draft, 1000*t.Read, t.Slow, 1000*t.Verify, max(w.Rows, 1))
+	return fmt.Sprintf("%s: 1+%.3f±%.2f tokens in %.2f+%.2f×(%.2f+%.2f)+%.2f×%.2f ms, %.1f rows", w.Name, w.Accepted, w.Doubt, milli*t.Rest,
+		t.Left, milli*t.Draft, milli*t.Read, t.Slow, milli*t.Verify, max(w.Rows, 1))
 }
 
 // Explain prints the inputs of the step.

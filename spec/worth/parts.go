@@ -119,6 +119,6 @@ func Measure(mean *time.Duration, latest time.Duration) {
 	case old == 0 || latest < old/2:
 		*mean = max(latest, 1)
 	default:
-		*mean = max(old+(min(latest, 2*old)-old)/4, 1)
+		*mean = max(old+time.Duration(CostGain*float64(min(latest, 2*old)-old)), 1)
 	}
 }

@@ -6,7 +6,7 @@ import "math"
 //
 //	doubt = √(μ(1+μ)/n)
 //
-// is the standard error. Rounds of the session count for Tuned.Memory rounds at most; what other sessions have seen counts for
+// is the standard error. Rounds of the session count for Tuned.Rounds rounds at most; what other sessions have seen counts for
 // Tuned.Inherited rounds,
 // and hindsight, the rounds that a drafter would have had on the text so far, for as many as it tells of.
 
@@ -99,7 +99,7 @@ func (y Yields) Of(set string) Expected {
 // Observe takes a round of a set, or what a round of it would have been like.
 func (y Yields) Observe(set string, x Yield) {
 	b := y.of(set)
-	b.rounds = min(b.rounds+1, Tuned.Memory)
+	b.rounds = min(b.rounds+1, Tuned.Rounds)
 	b.own.add(x, 1/b.rounds)
 	b.seen = true
 	b.since++
@@ -109,7 +109,7 @@ func (y Yields) Observe(set string, x Yield) {
 // Fade lets a round pass: what was seen before it counts less, but for the sets that it shows anew.
 func (y Yields) Fade() {
 	for _, b := range y {
-		b.rounds *= 1 - 1/(2*Tuned.Memory)
+		b.rounds *= 1 - 1/(2*Tuned.Rounds)
 	}
 }
 
@@ -125,10 +125,10 @@ func (y Yields) HandOn(to Yields) {
 	for set, b := range y {
 		x := to.of(set)
 		if b.since == 0 {
-			x.rounds *= 1 - 1/Tuned.Memory // so that what was hardly used for long is looked at again
+			x.rounds *= 1 - 1/Tuned.Rounds // so that what was hardly used for long is looked at again
 			continue
 		}
-		x.rounds = min(x.rounds+b.since, 2*Tuned.Memory)
+		x.rounds = min(x.rounds+b.since, 2*Tuned.Rounds)
 		x.own.add(b.fresh, min(b.since/x.rounds, 1))
 		b.since, b.fresh = 0, Yield{}
 	}
