@@ -23,7 +23,8 @@ var (
 	zen3        = newPairBox(zen3Target, passes(1, 13.4, 2, 14.5, 4, 20, 8, 34, 16, 63.7, 64, 240))
 	zen3Trimmed = newPairBox(zen3Target, passes(1, 9, 2, 9.7, 4, 13.4, 8, 22.8, 16, 42.8, 64, 161))
 	// SmolLM2-135M and a draft of one block, in proportion: weights and output rows beside those of the 1.5B, with two thirds of the limit
-	zen3Small  = newPairBox(passes(1, 4.5, 2, 4.9, 4, 6.2, 8, 9, 16, 15, 32, 28, 64, 55), passes(1, 1.3, 2, 1.5, 4, 1.9, 8, 2.6, 16, 4.2, 64, 13))
+	zen3Small = newPairBox(passes(1, 4.5, 2, 4.9, 4, 6.2, 8, 9, 16, 15, 32, 28, 64, 55),
+		passes(1, 1.3, 2, 1.5, 4, 1.9, 8, 2.6, 16, 4.2, 64, 13))
 	zen3Target = passes(1, 30, 2, 32.8, 4, 45.6, 8, 77.2, 16, 151, 32, 304, 64, 602)
 )
 
