@@ -47,7 +47,7 @@ func (r *Recall) Of(n int) tandem.Hindsight {
 
 // Before returns what h says without the latest n tokens.
 func Before(h tandem.Hindsight, n int) tandem.Hindsight {
-	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, 1<<6)}
+	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, tandem.MaxHindsight)}
 }
 
 // Latest returns what h says of the latest n tokens.
@@ -58,17 +58,10 @@ func Latest(h tandem.Hindsight, n int) tandem.Hindsight {
 	return h
 }
 
-const (
-	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
-	foretoldFade = worth.Memory
-	// foretoldPrompt is the weight of a round in the prompt, against 1 for one in the output: the target did not write the prompt.
-	foretoldPrompt = worth.CostGain
-)
-
 // Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It
-// returns the mean number of accepted tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without
-// tokens. Newer rounds count for more, since texts change. The latest output tokens are the session's output; those before them are
-// the prompt and count for less.
+// returns the mean number of accepted tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without tokens.
+// Newer rounds count for more, since texts change: one of worth.Memory tokens ago counts half of the newest. The latest output tokens are
+// the session's output; those before them are the prompt and count for less (worth.PromptShare).
 func Foretold(h tandem.Hindsight, output, depth int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {
@@ -77,9 +70,9 @@ func Foretold(h tandem.Hindsight, output, depth int) (accepted, rounds float64) 
 				continue
 			}
 		}
-		w := math.Exp2(-float64(i) / foretoldFade)
+		w := math.Exp2(-float64(i) / worth.Memory)
 		if i >= output {
-			w *= foretoldPrompt
+			w *= worth.PromptShare
 		}
 		accepted, rounds = accepted+w*float64(run), rounds+w
 		if run == depth {

@@ -26,19 +26,22 @@ const (
 	Overdue = 10
 
 	// Prior, samples: what is expected of a cell counts for, before anything was counted in it. Source: the replays. Ablation: the replays
-	// pass with 4 as well, which half of the cells had.
+	// passed as well with 4 in children and matches.
 	Prior = 8
 	// Memory, samples: of one text that a cell remembers. Of all texts it is four times as many. Source: the replays. Ablation: the replays
-	// pass with eight times as many for prompt tokens, which those had.
+	// passed as well with eight times as many for prompt tokens.
 	Memory = 64
-	// MostCertain, a chance: the most that any guess, or all guesses for one place, count as. Source: the replays. Ablation: without it one
-	// wrong guess of a drafter that is sure costs more than the learning of a text brings.
+	// PromptShare, a weight: of a round that spec.Foretold replays in the prompt, against 1 in the output, because the target did not write
+	// the prompt. Source: the replays. Ablation: not replayed alone.
+	PromptShare = 0.1
+	// MostCertain, a chance: the most that any guess, or all guesses for one place, count as. Source: the replays. Ablation: the
+	// replays passed as well with .998 for a guess of spec.Mix.
 	MostCertain = 0.98
 	// LeastChance, a chance: less likely nodes are not worth keeping or preparing for, nor as small a gain a pass. Source: the replays.
 	// Ablation: 0 makes trees as wide as their bounds.
 	LeastChance = 0.005
 	// ShapePrior, a share of the visited places: what the table of all places counts for when a shape of self-drafts is fitted. Source: the
-	// calibration texts of "tandem profile". Ablation: without it rare paths are fitted to single places.
+	// calibration texts of "tandem profile". Ablation: 0 fits rare paths to single places.
 	ShapePrior = 0.02
 	// OtherShare, a share: of what its likeliest token leaves that the second of a list has. The third has half as much, and so on. Source:
 	// the recorded texts. Ablation: it is only the beginning of what is counted.
@@ -46,7 +49,8 @@ const (
 	// CopyOdds, a divisor: with it the odds that a text goes on as behind a match of m tokens are m√m ÷ CopyOdds. Source: a fit to the
 	// recorded texts (.25 .49 .73 .88 .96 for 1 2 4 8 16). Ablation: as OtherShare.
 	CopyOdds = 3
-	// MixRate, nats: the step of online gradient descent in spec.Mix. Source: the replays. Ablation: 0 never learns.
+	// MixRate, nats: the step of online gradient descent in spec.Mix. Source: the replays. Ablation: 0 never
+	// learns; no other value was replayed for this table.
 	MixRate = 0.03
 	// GreedyTemper, a temperature: of drafts for a target at temperature 0. Source: 3.1 tokens a round on prose against 2.4 with 1.
 	// Ablation: .25 to .5 do about as well.
