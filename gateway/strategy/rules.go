@@ -36,7 +36,8 @@ func (r Rules) WithDefaults() (Rules, error) {
 		name string
 		v    *float64
 		def  float64
-	}{{"alpha", &r.Alpha, learn.DefaultAlpha}, {"branch threshold", &r.Branch, DefaultBranch}, {"explore", &r.Explore, worth.Tuned.Explore}} {
+	}{{"alpha", &r.Alpha, learn.DefaultAlpha}, {"branch threshold", &r.Branch, DefaultBranch},
+		{"explore", &r.Explore, worth.Tuned.Explore}} {
 		if *f.v == 0 {
 			*f.v = f.def
 		}

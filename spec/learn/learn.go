@@ -1,5 +1,5 @@
-// Package learn is what the strategies of papers learn from rounds: drafters' weights and lengths (Minions), thresholds (LLMCad). Like package
-// spec it has no I/O, goroutine or clock, and none of its types is safe for concurrent use.
+// Package learn is what the strategies of papers learn from rounds: drafters' weights and lengths (Minions), thresholds (LLMCad). Like
+// package spec it has no I/O, goroutine or clock, and none of its types is safe for concurrent use.
 package learn
 
 import (

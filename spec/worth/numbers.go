@@ -4,8 +4,9 @@ import "time"
 
 // The tuned numbers: each with its unit, its source, and what the replays (the tests of gateway/strategy) lose without it.
 const (
-	// CostGain, a share of the difference to what was expected: weight of a new observation in running means, of times above all. Source: runs of
-	// "tandem bench system" with the shipped models. Ablation: it bounds how long a disturbed start is believed: .05 takes twice as long.
+	// CostGain, a share of the difference to what was expected: weight of a new observation in running means, of times above all. Source:
+	// runs of "tandem bench system" with the shipped models. Ablation: it bounds how long a disturbed start is believed: .05 takes twice
+	// as long.
 	CostGain = 0.1
 	// NominalRows, rows: as many take as long to multiply as the weights take to read, on a machine that nobody has measured. Source:
 	// between two cores of Zen 3 (6) and eight with the same memory (some 40). Ablation: only rounds before the first pass see it.
@@ -70,8 +71,8 @@ const (
 
 // Numbers are those of the choice. TestAblation sets each to a value at which it does nothing, to half and to twice its value.
 type Numbers struct {
-	// Explore, a share of the tokens: what looks at other ways earn. Source: the setting explore. Ablation: -.1 % at 0 on texts of 160 tokens,
-	// which the first credit serves; without it a way that becomes good in a long text is never found.
+	// Explore, a share of the tokens: what looks at other ways earn. Source: the setting explore. Ablation: -.1 % at 0 on texts of 160
+	// tokens, which the first credit serves; without it a way that becomes good in a long text is never found.
 	Explore float64
 	// Credit, tokens: what looks may cost at once, and at the start. Source: the replays. Ablation: -10 % at 0, -.6 at 1, -1.5 at 4.
 	Credit float64
@@ -79,13 +80,14 @@ type Numbers struct {
 	Rounds float64
 	// Inherited, rounds: that what other sessions have seen counts for. Source: the replays. Ablation: -3.6 % at 0, -.3 at 1.5, +.2 at 6.
 	Inherited float64
-	// Free, a share of a pass: a draft without a model that costs less is free. Source: the replays. Ablation: -2.7 % at 0, 0 at half or twice.
+	// Free, a share of a pass: a draft without a model that costs less is free. Source: the replays. Ablation: -2.7 % at 0, 0 at half or
+	// twice.
 	Free float64
 	// Shift, nodes: strength with which the line through the bins of chances keeps to what the drafter says. Source: the replays. Ablation:
 	// -1.3 % at 0, -.2 at half, 0 at twice.
 	Shift float64
-	// Forget, a factor: on the counts of chances with each later tree. Source: the replays. Ablation: 0 at 1, -2.5 % at .98; a text that turns
-	// to another kind needs it.
+	// Forget, a factor: on the counts of chances with each later tree. Source: the replays. Ablation: 0 at 1, -2.5 % at .98; a text that
+	// turns to another kind needs it.
 	Forget float64
 }
 
