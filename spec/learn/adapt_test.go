@@ -125,10 +125,10 @@ func TestAlpha(t *testing.T) {
 	for range 9 {
 		a.Record(4, 0, 0.01)
 	}
-	if a.Now() != worth.MostCertain {
-		t.Errorf("nothing right for long: %v, want the most", a.Now())
+	if a.Now() != 0.1 {
+		t.Errorf("nothing right for long: %v, want the root of the start", a.Now())
 	}
-	for cost, want := range map[float64]float64{0.05: 0.05, 0.001: 0.01, 3: worth.MostCertain, math.NaN(): worth.MostCertain} {
+	for cost, want := range map[float64]float64{0.05: 0.05, 0.001: 0.01, 3: worth.MostCertain, math.NaN(): 0.1} {
 		a := NewAlpha(0)
 		for range 30 {
 			a.Bound(cost)

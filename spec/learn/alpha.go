@@ -7,6 +7,7 @@ import (
 )
 
 // leastAlpha and worth.MostCertain keep α within (0, 1): at 0 drafts would never end, at 1 none would begin.
+// Until Bound is called, α rises half of the way to 1, in logarithms.
 const leastAlpha = 1e-6
 
 // DefaultAlpha is the paper's first threshold.
@@ -25,7 +26,7 @@ func NewAlpha(start float64) *Alpha {
 		start = DefaultAlpha
 	}
 	start = min(max(start, leastAlpha), worth.MostCertain)
-	return &Alpha{now: start, start: start, most: worth.MostCertain}
+	return &Alpha{now: start, start: start, most: min(math.Sqrt(start), worth.MostCertain)}
 }
 
 // Bound sets the most that α rises to: the cost of a draft pass in tokens, its time over that of a committed token, or α's

@@ -84,7 +84,8 @@ func (c *Calibration) Accept() []float32 {
 	return out
 }
 
-// steps of Newton's method are exact enough.
+// The slope is expected within half of the shift's standard deviation, so with four times its strength. steps of Newton's method are exact
+// enough.
 const steps = 1 << 3
 
 // line returns the line of the log-odds that fits all bins best: shift + slope × what the drafter says. It stays near (0, 1) until there
@@ -92,8 +93,8 @@ const steps = 1 << 3
 func (c *Calibration) line() (shift, slope float64) {
 	slope = 1
 	for range steps {
-		g0, g1 := -Tuned.Shift*shift, -Tuned.Shift*(slope-1)
-		h00, h01, h11 := Tuned.Shift, 0.0, Tuned.Shift
+		g0, g1 := -Tuned.Shift*shift, -2*2*Tuned.Shift*(slope-1)
+		h00, h01, h11 := Tuned.Shift, 0.0, 2*2*Tuned.Shift
 		for i, n := range c.seen {
 			if n == 0 {
 				continue
