@@ -209,8 +209,7 @@ func (part *Part) commit() {
 		}
 	}
 	part.walked()
-	s.pages.Publish(s.shown(len(s.tokens)))
-	s.slide()
+	s.grown()
 }
 
 // Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail

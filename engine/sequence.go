@@ -188,8 +188,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 		line
 	s.length += len(path)
 	s.rerootStates(path, keep)
-	s.pages.Publish(s.shown(len(s.tokens)))
-	s.slide()
+	s.grown()
 	return nil
 }
 
