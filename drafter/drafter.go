@@ -11,7 +11,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
-	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec"
@@ -28,7 +27,7 @@ const DefaultAhead = 96
 // DefaultWindow is the Window of a drafter unless told otherwise. Of 320 greedy tokens of the 1.5B behind 7,000 tokens of source text and
 // of documentation, Qwen2.5-Coder 0.5B guesses 250 with the whole text; with the first 64 tokens and the last 2,048 244, 1,024 241, 512
 // 236, 256 241; without the first, 512 218, 256 229. So between 256 and 1,024 a larger window brings nothing but a longer reading.
-var DefaultWindow = engine.Window{First: kernels.PageRows, Last: 256, Step: kernels.Block}
+var DefaultWindow = engine.Window{First: engine.PageTokens, Last: 256, Step: 4 * engine.PageTokens}
 
 // maxWidth is the most candidates that a pass of the engine returns for a row.
 const maxWidth = 1 << 6

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/test/testkit"
@@ -257,7 +256,7 @@ func TestProposeRefuses(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	r := newRig(t, Config{Window: engine.Window{Last: 1024, Step: kernels.PageRows}}) // a text takes memory for all of it
+	r := newRig(t, Config{Window: engine.Window{Last: 1024, Step: engine.PageTokens}}) // a text takes memory for all of it
 	good := tandem.Opening{Session: 1, Epoch: 3, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 4}
 	whole := func(id tandem.SessionID) func(*tandem.Opening) { // of a tenant of its own, so that it shares nothing
 		return func(o *tandem.Opening) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels"
 )
 
 // TestWindow: of a long text the first tokens and the last are read, whatever lies between; drafts come, memory stays small while the text
@@ -31,7 +30,7 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%d rows were read: want %d, at most %d", read, window.Reads(len(text)-1), r.Window().Most())
 		}
 	}
-	whole := window.Reads(len(text)-1) / kernels.PageRows * kernels.PageRows
+	whole := window.Reads(len(text)-1) / engine.PageTokens * engine.PageTokens
 	if reused := open(rigs[0], 2, text).Reused; reused != whole {
 		t.Errorf("the same text again found %d tokens: want the whole pages, %d", reused, whole)
 	}

@@ -108,8 +108,8 @@ func (s *Sequence) hidden(at int) int {
 	return max(0, s.window.From(s.inText(at))-s.window.First-s.gap)
 }
 
-// grown lets others find what the sequence holds, and gives up what neither its next rows see nor those after a rollback by a page. If there
-// is no memory to go on alone, the sequence keeps what it shares with others until there is.
+// grown lets others find what the sequence holds, and gives up what neither its next rows see nor those after a rollback by a page. If
+// there is no memory to go on alone, the sequence keeps what it shares with others until there is.
 func (s *Sequence) grown() {
 	s.pages.Publish(s.shown(len(s.tokens)))
 	n := s.hidden(max(s.length-1-kernels.PageRows, 0))

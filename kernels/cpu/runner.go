@@ -239,7 +239,8 @@ func (r *runner) setPass(a *kernels.Pass) error {
 		dst **C.int32_t
 	}{
 		{a.Tokens, &c.tokens}, {a.Pos, &c.pos}, {a.Turns(), &c.turn}, {cells(a.Store), &c.store}, {a.Pages, &c.pages},
-		{a.Table, &c.table}, {a.Prefix, &c.prefix}, {cells(a.Anc), &c.anc}, {a.AncOff, &c.anc_off}, {a.AncLen, &c.anc_len}, {a.Cut, &c.cut}, {a.Wanted, &c.wanted},
+		{a.Table, &c.table}, {a.Prefix, &c.prefix}, {cells(a.Anc), &c.anc},
+		{a.AncOff, &c.anc_off}, {a.AncLen, &c.anc_len}, {a.Cut, &c.cut}, {a.Wanted, &c.wanted},
 	}
 	need := 64 + 4*len(a.Given) + walkBytes(a)
 	for _, l := range lists {
