@@ -193,6 +193,7 @@ func (g *Gateway) Away() map[string]time.Duration { return g.shared.Away() }
 func (g *Gateway) Enlist(e Enlisted) {
 	if e.Name != "" && e.Name != tandem.Recycling && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
 		g.shared.PassCosts(e.Name, e.Costs)
+		g.shared.Window(e.Name, e.Window)
 		g.roster.Enlist(e)
 	}
 }

@@ -78,8 +78,9 @@ func (c *childCell) shift(out [maxRank]float64) [maxRank]float64 {
 	return out
 }
 
-// Rows returns how many of the n pending rows of a tree, likeliest first, the next draft pass should have: the number that raises the best
-// rate of Cut most, with the children that are expected of those rows. 0: no pass is worth its time. pass(k) is the time of a pass with the first k rows. Without a plan all rows are worth it.
+// Rows returns how many of the n pending rows of a tree, likeliest first, the next draft pass should have: the number that raises the
+// best rate of Cut most, with the children that are expected of those rows. 0: no pass is worth its time. pass(k) is the time of a pass
+// with the first k rows. Without a plan all rows are worth it.
 func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func(rows int) time.Duration, n int) (rows int) {
 	if len(p.Verify) == 0 {
 		return n

@@ -27,7 +27,7 @@ type opinion struct{ slope, bonus, missed float64 }
 
 // A drafter that has drafted nothing yet, and the bias at first: about as sure as half of what it says.
 var (
-	firstOpinion = opinion{slope: 1. / 2, bonus: 1. / 2, missed: -1. / 2}
+	firstOpinion = opinion{slope: 1. / 2, bonus: 1. / 2 / 2, missed: -1. / 2}
 	firstBias    = -1. / 2
 )
 

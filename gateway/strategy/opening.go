@@ -13,9 +13,9 @@ import (
 // that is longer, as many again. A drafter that nobody has asked yet may save half of the time. One that may save more than is expected is
 // looked at if the credit pays for it.
 //
-// The whole text counts as unread. A drafter that keeps the text of an earlier session would have to read only what is new, but no gateway
-// knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it is wrong, such as after
-// the drafter's restart; to doubt it costs the drafter's help in a first part of an answer.
+// What the drafter reads of the text counts as unread. A drafter that keeps the text of an earlier session would have to read only what
+// is new, but no gateway knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it
+// is wrong, such as after the drafter's restart; to doubt it costs the drafter's help in a first part of an answer.
 func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	if d := p.parts.Drafter(drafter); p.output <= 0 || d.Pass == 0 || p.isFree(drafter) || p.shared.pass(1) == 0 {
 		return true, true
@@ -39,7 +39,7 @@ func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	}
 	d := p.parts.Drafter(drafter)
 	done := float64(p.text.base - p.text.begin)
-	price := (float64(p.prompt) + done) * p.reading(drafter)
+	price := float64(d.Reads(p.prompt+int(done))) * p.reading(drafter)
 	left := float64(p.output) - done
 	var saves float64
 	for _, w := range ways {

@@ -78,7 +78,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	costs.Others *= p.tickets
 	clear(p.lags)
 	ask := func(d string) {
-		p.lags[d] = p.text.lag(d)
+		p.lags[d] = p.parts.Drafter(d).Reads(p.text.lag(d))
 		own := costs
 		own.Accept = p.accept(d)
 		out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.way.Ahead}})
@@ -253,7 +253,7 @@ func (p *planner) price(w *worth.Way) {
 		d, usual := p.parts.Drafter(name), int(w.Accepted+1)
 		unit, away = max(unit, d.Pass), max(away, d.Away)
 		read = max(read, d.Time(usual, p.shared.pass)-d.Pass)
-		once = max(once, d.Time(p.text.lag(name), p.shared.pass)-d.Time(usual, p.shared.pass))
+		once = max(once, d.Time(d.Reads(p.text.lag(name)), p.shared.pass)-d.Time(usual, p.shared.pass))
 	}
 	w.Time = worth.Time{Rest: (rest + away).Seconds(), Draft: w.Passes * unit.Seconds(), Verify: p.verify(w.Rows), Left: 1, Slow: 1,
 		Read: read.Seconds() + once.Seconds()/p.text.stay()}

@@ -131,6 +131,13 @@ func (l *Shared) Away() map[string]time.Duration {
 	return out
 }
 
+// Window tells how many tokens of a text a drafter reads at most; 0: all.
+func (l *Shared) Window(drafter string, tokens int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parts.Drafter(drafter).Window = tokens
+}
+
 // PassCosts tells what passes of a drafter's model cost, as it measured them, unless its own rounds have shown it. The narrowest is one of
 // a draft, the widest reads a prompt. Impossible costs are ignored; none: unknown.
 func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {

@@ -37,12 +37,13 @@ func (t Time) Least() float64 {
 
 // Drafter is what one drafter costs.
 type Drafter struct {
-	Pass  time.Duration // of its model over one row, or of a draft without a model; 0: unknown
-	Away  time.Duration // the way to it and back, as its calls show: near nothing on the same machine; 0: unknown
-	Model bool          // it was seen to run one, or said what passes of it cost
-	Free  bool          // it costs next to nothing
-	Asked bool          // rounds have shown Pass
-	Tried bool          // a session was opened at it to see what it brings
+	Pass   time.Duration // of its model over one row, or of a draft without a model; 0: unknown
+	Away   time.Duration // the way to it and back, as its calls show: near nothing on the same machine; 0: unknown
+	Model  bool          // it was seen to run one, or said what passes of it cost
+	Free   bool          // it costs next to nothing
+	Asked  bool          // rounds have shown Pass
+	Tried  bool          // a session was opened at it to see what it brings
+	Window int           // tokens of a text that it reads at most; 0: all
 	// Rows is what a pass costs by its rows, as the drafter has measured it; nil: as in the target, in proportion. Pass goes on to be
 	// measured, so a machine that was busy then does not make all prompts dear.
 	Rows *Costs
@@ -58,6 +59,14 @@ func (d *Drafter) Time(rows int, target func(rows int) time.Duration) time.Durat
 		return d.Pass
 	}
 	return time.Duration(float64(d.Pass) * float64(target(rows)) / float64(one))
+}
+
+// Reads returns how many tokens of a text of so many it reads.
+func (d *Drafter) Reads(tokens int) int {
+	if d.Window > 0 {
+		return min(tokens, d.Window)
+	}
+	return tokens
 }
 
 // Ahead is what drafting ahead does to rounds of a set of drafters; 0: unknown.
