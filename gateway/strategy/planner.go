@@ -120,7 +120,7 @@ func (p *planner) named(asks []Ask) string {
 	if len(names) > 1 {
 		name = "vote of " + name
 	}
-	if p.way.Ahead {
+	if p.way.Ahead && len(asks) > len(p.free) {
 		name += ahead
 	}
 	return name
@@ -158,7 +158,7 @@ func (p *planner) Wanted(drafts []Draft) bool {
 	}
 	s.Alone.Rows = float64(len(chances) + 1)
 	s.Alone.Time = worth.Time{Rest: p.parts.Drafted.Seconds(), Left: 1, Slow: 1, Verify: p.verify(s.Alone.Rows)}
-	if p.models.Reason != worth.ReasonBest { // a look
+	if p.models.Ways[p.models.Best].Set != p.way.Set { // a look at what may bring more
 		s.Both.Accepted += s.Both.Doubt
 	}
 	s.Both = s.Both.Beside(s.Alone.Accepted, len(chances)+1, p.verify)
