@@ -239,7 +239,7 @@ func (p *planner) learnAhead(o *Outcome, passes float64, wasAhead bool) float64 
 	p.each(func(x *worth.Parts) {
 		a := x.Ahead(set)
 		if p.way.Ahead && usual > 0 && v.Busy > 0 {
-			a.Slow = average(a.Slow, min(float64(v.Busy)/float64(usual), 2))
+			a.Slow = average(a.Slow, min(max(float64(v.Busy)/float64(usual), 1), 2))
 		}
 		if !wasAhead {
 			return

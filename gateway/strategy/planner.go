@@ -161,7 +161,9 @@ func (p *planner) Wanted(drafts []Draft) bool {
 	if p.models.Ways[p.models.Best].Set != p.way.Set { // a look at what may bring more
 		s.Both.Accepted += s.Both.Doubt
 	}
-	s.Both = s.Both.Beside(s.Alone.Accepted, len(chances)+1, p.verify)
+	if with := s.Both.Beside(s.Alone.Accepted, len(chances)+1, p.verify); with.Rate(s.Others) > s.Both.Rate(s.Others) {
+		s.Both = with // else the free drafts' nodes will be cut
+	}
 	p.second = s
 	wanted := s.Decide(p.rate())
 	p.text.run(wanted)
@@ -171,9 +173,14 @@ func (p *planner) Wanted(drafts []Draft) bool {
 // beside returns the rows of others in the same pass.
 func (p *planner) beside() int { return int(math.Round(p.rows)) }
 
-// verify returns the seconds of a pass with so many rows of the session.
+// verify returns the seconds of a pass with so many rows of the session, in the mean.
 func (p *planner) verify(rows float64) float64 {
-	return p.shared.pass(max(int(math.Round(rows)), 1) + p.beside()).Seconds()
+	whole, part := math.Modf(max(rows, 1))
+	few := p.shared.pass(int(whole) + p.beside()).Seconds()
+	if part == 0 {
+		return few
+	}
+	return few + part*(p.shared.pass(int(whole)+1+p.beside()).Seconds()-few)
 }
 
 // ways returns the ways to spend a round: plain, that of the free drafters if there are any, and those of models.

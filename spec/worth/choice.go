@@ -111,7 +111,8 @@ func Choose(ways []Way, others, credit float64) Choice {
 	rate, hope := ways[c.Best].Rate(others), 0.0
 	c.Taken = c.Best
 	for i, w := range ways {
-		if h := w.Hope(others); i != c.Best && h > max(rate, hope) && w.Loss(rate, others) <= credit {
+		known := w.Set == ways[c.Best].Set && !w.Free // of the same drafts, at times that are known
+		if h := w.Hope(others); i != c.Best && !known && h > max(rate, hope) && w.Loss(rate, others) <= credit {
 			c.Taken, hope, c.Reason = i, h, ReasonProbe
 			if !w.Known {
 				c.Reason = ReasonLearning
