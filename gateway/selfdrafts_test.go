@@ -235,8 +235,8 @@ func TestDrafterAloneBringsGuesses(t *testing.T) {
 			Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
 		_, _, counts := guessed(t, w, w.config(), r, nil)
 		alone, taken := w.counts["ticket that asks medusa"], counts["guesses.taken"]
-		if alone < 2 || taken < int64(alone) {
-			t.Errorf("%d tickets of the drafter asked medusa, %d guesses were taken: want 2 or more, and a guess of each", alone, taken)
+		if alone < 1 || taken < int64(alone) {
+			t.Errorf("%d tickets of the drafter asked medusa, %d guesses were taken: want one or more, and a guess of each", alone, taken)
 		}
 	})
 }
