@@ -99,7 +99,7 @@ func (s *Session) ask(p tandem.Proposal) round.Ask {
 // nothing else was asked for, else 0.
 func (s *Session) hindsight(name string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	if int(base) <= s.Text.Len() {
-		s.strategy.Hear(name, base, h, spent)
+		s.strategy.Hindsight(name, base, h, spent)
 	}
 }
 

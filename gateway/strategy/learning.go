@@ -50,8 +50,8 @@ func (x *text) lag(drafter string) int {
 	return 0
 }
 
-// Hear implements Strategy.
-func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+// Hindsight implements Strategy.
+func (p *planner) Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	x := &p.text
 	if len(x.of) == 0 {
 		x.begin = base

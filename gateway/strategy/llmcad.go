@@ -12,7 +12,7 @@ import (
 // llmcad is LLMCad (Xu et al., 2023): the branch pacer grows trees, drafting ends when no branch is likelier
 // than α, α adapts to the verdicts, and drafting goes on while the target verifies.
 type llmcad struct {
-	deaf
+	unweighing
 	vote            tandem.Vote
 	alpha           *learn.Alpha
 	branch          float64

@@ -13,7 +13,7 @@ import (
 // the length of the chains, one for all sessions, follows a slope of the verification time per token. Drafts of one session
 // overlap the verification of others, as in the paper; no drafter works ahead.
 type minions struct {
-	deaf
+	unweighing
 	shared   *Shared
 	vote     tandem.Vote
 	weights  *learn.Weights

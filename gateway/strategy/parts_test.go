@@ -207,7 +207,7 @@ func TestPriceByParts(t *testing.T) {
 		t.Errorf("ahead: %.2f ms, want %.2f", got, want)
 	}
 	before := way(false)
-	p.Hear("dear", 100, tandem.Hindsight{}, 0)
+	p.Hindsight("dear", 100, tandem.Hindsight{}, 0)
 	p.text.base = 160
 	if now := way(false); now <= before || now > before+2 {
 		t.Errorf("60 tokens behind: %.2f ms after %.2f", now, before)
@@ -346,15 +346,15 @@ func TestHearsPasses(t *testing.T) {
 	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
 	of := p.parts.Drafter("dear")
 	of.Pass = 20 * time.Millisecond
-	p.Hear("dear", 10, tandem.Hindsight{}, 0)
-	if p.Hear("dear", 14, tandem.Hindsight{}, 0); of.Pass != 20*time.Millisecond {
+	p.Hindsight("dear", 10, tandem.Hindsight{}, 0)
+	if p.Hindsight("dear", 14, tandem.Hindsight{}, 0); of.Pass != 20*time.Millisecond {
 		t.Errorf("after an answer without a pass, one takes %v: want 20 ms", of.Pass)
 	}
 	long := of.Time(16, l.pass)
 	if long < 22*time.Millisecond {
 		t.Fatalf("16 rows take %v in this test: want more than one", long)
 	}
-	if p.Hear("dear", 30, tandem.Hindsight{}, long); of.Pass < 19*time.Millisecond || of.Pass > 21*time.Millisecond {
+	if p.Hindsight("dear", 30, tandem.Hindsight{}, long); of.Pass < 19*time.Millisecond || of.Pass > 21*time.Millisecond {
 		t.Errorf("after a pass that read 16 tokens in %v, one of a single row takes %v: want 20 ms", long, of.Pass)
 	}
 }

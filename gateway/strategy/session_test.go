@@ -85,7 +85,7 @@ func (x *session) opened(n string, d *replayed) {
 	x.names = slices.DeleteFunc(slices.Clone(x.among), func(n string) bool { return x.of[n] == nil })
 	x.sum.took += time.Duration(float64(d.pass) / float64(x.b.verified.Time(1)) * float64(x.b.verified.Time(len(x.r.prompt))) / 2)
 	if d.again == nil && (x.strategy.Several() || len(x.of) == 1) {
-		x.strategy.Hear(n, x.base(), d.follow(x.at), 0)
+		x.strategy.Hindsight(n, x.base(), d.follow(x.at), 0)
 	}
 }
 
@@ -135,7 +135,7 @@ func (x *session) draft() (d drafted) {
 		}
 		o.Drafts = append(o.Drafts, Draft{Drafter: a.Drafter, Got: got})
 		if of.again == nil {
-			x.strategy.Hear(a.Drafter, x.base(), got.Hindsight, 0)
+			x.strategy.Hindsight(a.Drafter, x.base(), got.Hindsight, 0)
 		}
 		if got.Tree.Len() > 1 {
 			ballots = append(ballots, spec.Ballot{Tree: got.Tree, Weight: x.weights.Of(a.Drafter)})
@@ -192,12 +192,12 @@ func (x *session) commit(d drafted, rows, batch int, wall, pass time.Duration) (
 			spent = of.read(begun)
 			read += spent
 		}
-		x.strategy.Hear(n, base, of.follow(begun), spent)
+		x.strategy.Hindsight(n, base, of.follow(begun), spent)
 	}
 	x.shared.Verified(o.Verdict, false)
 	again := x.of[recycling]
 	if again != nil && !x.req.Bounds.Plain() {
-		x.strategy.Hear(recycling, x.base(), again.again.look(begun, o.Tokens), 0)
+		x.strategy.Hindsight(recycling, x.base(), again.again.look(begun, o.Tokens), 0)
 	}
 	x.strategy.Learn(&o)
 	if again != nil && !x.req.Bounds.Plain() {

@@ -37,9 +37,9 @@ type Strategy interface {
 	// Explain says, with the figures that decided, why the latest Decide made d, which asks a drafter or was weighed
 	// against asking one. Call it before Learn.
 	Explain(d Decision) string
-	// Hear takes a drafter's hindsight on the session's first base tokens, and the time of the pass that it ran for that alone; 0: none. It
+	// Hindsight takes a drafter's hindsight on the session's first base tokens, and the time of the pass that it ran for that alone; 0: none. It
 	// comes when the drafter was opened, with every draft, and after Decision.Follow.
-	Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
+	Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
 	// Learn takes the outcome of a committed round that Decide has decided.
 	Learn(o *Outcome)
 	// HandOn folds what it has learned into Shared, at the session's end.
@@ -60,14 +60,15 @@ type Decision struct {
 	Follow  []string    // drafters that are not asked, but told what was committed, for their hindsight
 }
 
-// deaf ignores hindsight, opens every drafter, and asks for every guess that it may use with as many prompt rows as fit.
-type deaf struct{}
+// unweighing is a strategy that weighs nothing: it ignores hindsight, opens every drafter, and asks for every guess that it may use with as
+// many prompt rows as fit.
+type unweighing struct{}
 
-func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
-func (deaf) Wanted([]Draft) bool                                           { return true }
-func (deaf) Opens(string, []string) (open, settled bool)                   { return true, true }
-func (deaf) Prompts(_ string, _ int, rows []int, _ []float64) int          { return len(rows) - 1 }
-func (deaf) Guesses(offered []string) []string                             { return offered }
+func (unweighing) Hindsight(string, tandem.Position, tandem.Hindsight, time.Duration) {}
+func (unweighing) Wanted([]Draft) bool                                                { return true }
+func (unweighing) Opens(string, []string) (open, settled bool)                        { return true, true }
+func (unweighing) Prompts(_ string, _ int, rows []int, _ []float64) int               { return len(rows) - 1 }
+func (unweighing) Guesses(offered []string) []string                                  { return offered }
 
 // Ask is a drafter and the proposal for it, without session and tokens.
 type Ask struct {
@@ -175,7 +176,7 @@ func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights
 // fixed drafts trees within the bounds by levels, in turn with the verifier. It learns only the drafters' weights,
 // for merging several drafts.
 type fixed struct {
-	deaf
+	unweighing
 	vote    tandem.Vote
 	weights *learn.Weights // nil: they stay
 }
