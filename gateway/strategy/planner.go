@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -318,13 +319,12 @@ func (p *planner) behind(ways []worth.Way) map[string]float64 {
 
 // follow returns the models, of those that are behind and not asked, that are told what was committed: those for which there is credit.
 func (p *planner) follow(behind map[string]float64) (list []string) {
-	for name, cost := range behind {
-		if !slices.Contains(p.way.Drafters, name) && cost <= float64(p.credit) {
+	for _, name := range slices.Sorted(maps.Keys(behind)) {
+		if cost := behind[name]; !slices.Contains(p.way.Drafters, name) && cost <= float64(p.credit) {
 			p.credit.Pay(cost)
 			list = append(list, name)
 		}
 	}
-	slices.Sort(list)
 	return list
 }
 
