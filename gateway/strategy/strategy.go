@@ -37,8 +37,8 @@ type Strategy interface {
 	// Explain says, with the figures that decided, why the latest Decide made d, which asks a drafter or was weighed
 	// against asking one. Call it before Learn.
 	Explain(d Decision) string
-	// Hindsight takes a drafter's hindsight on the session's first base tokens, and the time of the pass that it ran for that alone; 0: none. It
-	// comes when the drafter was opened, with every draft, and after Decision.Follow.
+	// Hindsight takes a drafter's hindsight on the session's first base tokens, and the time of the pass that it ran for that alone; 0:
+	// none. It comes when the drafter was opened, with every draft, and after Decision.Follow.
 	Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
 	// Learn takes the outcome of a committed round that Decide has decided.
 	Learn(o *Outcome)
