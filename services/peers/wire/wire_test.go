@@ -143,7 +143,7 @@ func TestValuesSurvive(t *testing.T) {
 
 	d := tandem.Description{Name: "d", Version: "1", Model: "m", File: "f", Vocab: 4096, Fingerprint: "abc", Context: 2048,
 		KVCapacity: 1 << 40, Threads: 2, Device: "cpu", ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
-		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}}, Window: 831,
+		Costs: []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}}, Window: 831,
 		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l",
 		SelfDrafts: []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 5, Time: time.Millisecond,
 			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},
