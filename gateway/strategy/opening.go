@@ -45,13 +45,10 @@ func (p *planner) Opens(drafter string, among []string) (open, settled bool) {
 	for _, w := range ways {
 		saves = max(saves, w.Saves(without, others))
 	}
-	if !d.Asked && !d.Tried { // nobody knows what it brings: it may double the speed
-		saves = max(saves, 1/without/2)
-	}
-	if open = price <= saves*(1+others)*min(left, max(p.expects-done, done)); open {
-		p.each(func(x *worth.Parts) { x.Drafter(drafter).Tried = true })
-	}
-	return open, open || price > left*(1+others)/without // all that may come takes less
+	much := (1 + others) * min(left, max(p.expects-done, done))
+	// What nobody knows may double the speed: one session finds out. What takes longer than all that may come never pays.
+	open = price <= saves*much || price <= much/without/2 && p.shared.first(drafter)
+	return open, open || price > left*(1+others)/without
 }
 
 // reading returns the seconds in which a drafter reads a token of a prompt.

@@ -131,6 +131,18 @@ func (l *Shared) Away() map[string]time.Duration {
 	return out
 }
 
+// first reports whether a session is the first that is to see what a drafter brings. That is true once.
+func (l *Shared) first(drafter string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.parts.Drafter(drafter)
+	if d.Asked || d.Tried {
+		return false
+	}
+	d.Tried = true
+	return true
+}
+
 // Window tells how many tokens of a text a drafter reads at most; 0: all.
 func (l *Shared) Window(drafter string, tokens int) {
 	l.mu.Lock()
