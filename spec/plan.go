@@ -67,8 +67,8 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 	return n + 1, rate
 }
 
-// Best returns the chances of the nodes of a tree, root excluded, that Cut keeps, likeliest first.
-func Best(t tandem.Tree, p tandem.Plan) []float64 {
+// Kept returns the chances of the nodes of a tree, root excluded, that Cut keeps, likeliest first.
+func Kept(t tandem.Tree, p tandem.Plan) []float64 {
 	if t.Len() < 2 {
 		return nil
 	}

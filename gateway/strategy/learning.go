@@ -270,6 +270,9 @@ func (p *planner) HandOn() {
 	l := p.shared
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.yields) > mostNames {
+		clear(l.yields) // names that came and went
+	}
 	p.yields.HandOn(l.yields)
 	if len(p.text.of) > 0 {
 		l.output = average(l.output, float64(p.text.base-p.text.begin))

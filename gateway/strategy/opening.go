@@ -10,8 +10,8 @@ import (
 
 // Opens implements Strategy. A drafter must first read what is committed. A session does without it until what that takes is less than what
 // it may save compared with the ways without it, in the tokens that are expected to come: as many as earlier answers had, or, of an answer
-// that is longer, as many again. A drafter that nobody has asked yet may save half of the time. One that may save more than is expected is
-// looked at if the credit pays for it.
+// that is longer, as many again. What it may save is a mean over what its rounds may bring (worth.Way.Saves). A
+// drafter that nobody has asked yet may save half of the time: one session finds that out.
 //
 // What the drafter reads of the text counts as unread. A drafter that keeps the text of an earlier session would have to read only what
 // is new, but no gateway knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it

@@ -152,7 +152,7 @@ func (p *planner) Wanted(drafts []Draft) bool {
 			}
 		}
 	}
-	chances := spec.Best(t, plan)
+	chances := spec.Kept(t, plan)
 	s := &worth.Second{Chances: chances, Others: p.models.Others, Both: p.way, Alone: worth.Way{Name: freeSet}}
 	for _, c := range chances {
 		s.Alone.Accepted += c
