@@ -30,6 +30,7 @@ type cli struct {
 		Guesses guessesCmd `cmd:"" help:"How good the guesses of heads, prompt tokens and drafts are: tokens a round by the size of trees, accuracies, calibration."`
 		Split   splitCmd   `cmd:"" help:"Passes divided between two groups of cores: even, by the times of each alone, and adjusted, beside the ideal."`
 	} `cmd:"" help:"Measure parts of tandem."`
+	Arrows   arrowsCmd   `cmd:"" help:"Count which files of a room use each other, and how many of these arrows run back up."`
 	Campaign campaignCmd `cmd:"" help:"Disturb tandems on several boxes, and check that every answer is right."`
 	NATS     natsCmd     `cmd:"" name:"nats" help:"One server of a NATS cluster, for campaigns."`
 	Box      boxCmd      `cmd:"" hidden:""`
