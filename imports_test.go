@@ -68,7 +68,9 @@ var rooms = map[string][]string{
 
 	"schedule": {".", "spec/worth", "engine"},
 
-	"drafter":  {".", "spec", "engine", "schedule", "text"},
+	"drafter": {".", "spec", "engine", "schedule", "text"},
+	"drafter/draftertest": {".", "drafter", "engine", "kernels/testdevice", "modelfile", "test/testkit", "test/testkit/family",
+		"go.uber.org/goleak"},
 	"verifier": {".", "spec", "engine", "schedule", "processes/cache/prefixes"}, // long prefixes are kept in files, as bytes
 	"gateway":  {".", "spec", "text", "gateway/round", "gateway/source"},
 	// a round is a value, and knows neither what drafts nor what carries it out
@@ -217,7 +219,8 @@ var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevi
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
-var testsOf = map[string][]string{"drafter": domain, "verifier": slices.Concat(domain, []string{"processes/measure"}),
+var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"drafter/draftertest"}),
+	"verifier":     slices.Concat(domain, []string{"processes/measure"}),
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},

@@ -85,7 +85,7 @@ func (d *Drafter) prepare(s *session, part *engine.Part, n int) (gain float64) {
 	}
 	var list []work
 	// the last position of a session is no root of a tree
-	for _, r := range s.explored.Likely(n, s.capacity-len(s.tokens)-1, worth.LeastChance) {
+	for _, r := range s.explored.Likely(n, s.capacity-len(s.Tokens)-1, worth.LeastChance) {
 		list = append(list, work{worth: math.Exp(float64(r.LogProb)), row: r})
 	}
 	nodes, logProbs := s.explored.Outcomes(worth.LeastChance)
@@ -115,7 +115,7 @@ func (d *Drafter) prepare(s *session, part *engine.Part, n int) (gain float64) {
 func (d *Drafter) tree(s *session, node int32) (g *growth, run int) {
 	p := s.ahead.proposal
 	if g = s.ahead.trees[node]; g == nil {
-		p.Bounds.Depth = min(p.Bounds.Depth, s.capacity-len(s.tokens)-s.explored.Depth(node))
+		p.Bounds.Depth = min(p.Bounds.Depth, s.capacity-len(s.Tokens)-s.explored.Depth(node))
 		g = &growth{root: node, tree: spec.NewGrower(0, p), temper: p.Temper}
 		s.ahead.trees[node] = g
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -40,7 +41,7 @@ func truth(b testing.TB, text []tandem.Token, n int) []tandem.Token {
 // verifier that sleeps for the time of a pass; rounds/s with and without drafting ahead.
 func BenchmarkAhead(b *testing.B) {
 	r := newRig(b, Config{})
-	all := truth(b, r.text, limit)
+	all := truth(b, r.text, draftertest.Limit)
 	plan := tandem.Plan{Round: time.Millisecond}
 	for w := range 32 { // what a target of 0.97 b at Q8_0 takes on two cores: flat to 8 rows
 		plan.Verify = append(plan.Verify, 40*time.Millisecond+time.Duration(max(w-7, 0))*3*time.Millisecond)
@@ -52,8 +53,8 @@ func BenchmarkAhead(b *testing.B) {
 			tandem.Growth
 			tandem.Plan
 		}{
-			{"levels", bounds, tandem.GrowLevels, tandem.Plan{}},
-			{"pacer", bounds, tandem.GrowPacer, tandem.Plan{}},
+			{"levels", draftertest.Bounds, tandem.GrowLevels, tandem.Plan{}},
+			{"pacer", draftertest.Bounds, tandem.GrowPacer, tandem.Plan{}},
 			{"chain", tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, tandem.GrowLevels, tandem.Plan{}},
 			{"plan", tandem.Bounds{Nodes: 32, Depth: 12, Width: 10}, tandem.GrowBest, plan},
 		} {
@@ -80,7 +81,7 @@ func (r *rig) decode(b *testing.B, all []tandem.Token, verify time.Duration, p t
 			r.open(1, r.text)
 			b.StartTimer()
 		}
-		q := proposal(1, all[:at], told)
+		q := draftertest.Proposal(1, all[:at], told)
 		q.Bounds, q.Growth, q.Plan, q.Ahead, q.Return = p.Bounds, p.Growth, p.Plan, p.Ahead, p.Return
 		asked := time.Now()
 		done, err := r.Propose(context.Background(), q)

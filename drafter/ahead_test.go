@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
@@ -26,13 +27,13 @@ type oracle struct {
 }
 
 func newOracle(t testing.TB) *oracle {
-	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: limit + 256, MaxWanted: 256,
-		KVPages: engine.PagesFor(1, limit, 256)})
+	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: draftertest.Limit + 256, MaxWanted: 256,
+		KVPages: engine.PagesFor(1, draftertest.Limit, 256)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	seq, err := m.NewSequence(limit, 256)
+	seq, err := m.NewSequence(draftertest.Limit, 256)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func (o *oracle) forward(part engine.Part) (lists [][]spec.Candidate) {
 // tree returns what p must be answered with below text if it has no plan.
 func (o *oracle) tree(text []tandem.Token, p tandem.Proposal, treeRows int) tandem.Tree {
 	seq, roots := o.sequence(text, 1)
-	p.Bounds.Nodes, p.Bounds.Depth = min(p.Bounds.Nodes, 64), min(p.Bounds.Depth, limit-len(text))
+	p.Bounds.Nodes, p.Bounds.Depth = min(p.Bounds.Nodes, 64), min(p.Bounds.Depth, draftertest.Limit-len(text))
 	g := spec.NewGrower(text[len(text)-1], p)
 	for {
 		rows := g.Pending(treeRows - seq.Nodes())
@@ -143,7 +144,7 @@ type walk struct {
 }
 
 func (w *walk) proposal() tandem.Proposal {
-	p := proposal(w.id, w.text, w.told)
+	p := draftertest.Proposal(w.id, w.text, w.told)
 	r := w.random
 	p.Bounds = tandem.Bounds{Nodes: 2 + r.IntN(24), Depth: 1 + r.IntN(8), Width: 1 + r.IntN(12)}
 	if r.IntN(12) == 0 {
@@ -169,7 +170,7 @@ func (w *walk) round() {
 	}
 	w.told = len(w.text)
 	if !p.Return {
-		k := w.pool.take(w.rig.t)
+		k := w.pool.Take(w.rig.t)
 		if !reflect.DeepEqual(k.Tree, done.Tree) {
 			w.rig.t.Fatalf("ticket %v for %v", k, done.Tree)
 		}
@@ -201,9 +202,9 @@ func (w *walk) invariants() {
 	err := w.sched.Do(context.Background(), func() error {
 		s := w.session(w.id)
 		e, n := s.explored.Len(), s.seq.Len()
-		if e == 0 && (n >= len(s.tokens) || s.seq.Nodes() != 0) || e > 0 && (n != len(s.tokens) || s.seq.Nodes() != e-1) ||
+		if e == 0 && (n >= len(s.Tokens) || s.seq.Nodes() != 0) || e > 0 && (n != len(s.Tokens) || s.seq.Nodes() != e-1) ||
 			s.seq.Nodes() > w.cfg.TreeRows {
-			w.rig.t.Errorf("%d tokens, %d positions, %d rows, %d explored", len(s.tokens), n, s.seq.Nodes(), e)
+			w.rig.t.Errorf("%d tokens, %d positions, %d rows, %d explored", len(s.Tokens), n, s.seq.Nodes(), e)
 		}
 		return nil
 	})
@@ -256,7 +257,7 @@ func TestRandomCommits(t *testing.T) {
 					text: slices.Clone(r.text), told: len(r.text)}
 				r.open(w.id, w.text)
 				for range rounds {
-					if len(w.text) > limit-10 {
+					if len(w.text) > draftertest.Limit-10 {
 						w.text, w.told = slices.Clone(r.text), len(r.text)
 						r.open(w.id, w.text)
 					}
@@ -287,13 +288,13 @@ func TestAheadOfManySessions(t *testing.T) {
 		all.Go(func() {
 			random, id, text := rand.New(rand.NewPCG(uint64(i), 1)), tandem.SessionID(i+1), r.text[:len(r.text)-i]
 			for range 6 {
-				if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit,
+				if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: draftertest.Limit,
 					MaxNodes: 64}); err != nil {
 					t.Error(err)
 				}
 				told, text := len(text), slices.Clone(text)
 				for range 5 {
-					p := proposal(id, text, told)
+					p := draftertest.Proposal(id, text, told)
 					p.Ahead, p.Return, p.Growth = true, true, tandem.Growth(i%3)
 					ctx, cancel := context.WithTimeout(context.Background(),
 						[]time.Duration{time.Minute, time.Millisecond}[random.IntN(5)/4])
@@ -330,7 +331,7 @@ func TestAheadOfManySessions(t *testing.T) {
 func TestAHitNeedsNoPass(t *testing.T) {
 	r := newRig(t, Config{TreeRows: 256, Ahead: 200})
 	r.open(1, r.text)
-	p := proposal(1, r.text, len(r.text))
+	p := draftertest.Proposal(1, r.text, len(r.text))
 	p.Bounds, p.Ahead, p.Return = tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, true, true
 	first, err := r.Propose(context.Background(), p)
 	if err != nil || first.Ahead != 0 || first.Reused != 0 || first.Passes != 3 {
@@ -346,7 +347,7 @@ func TestAHitNeedsNoPass(t *testing.T) {
 	text := append(slices.Clone(r.text), first.Tree.Tokens[1])
 	_, next := o.sequence(text, 1)
 	text = append(text, next[0][1].Token) // not in the chain that was sent
-	p = proposal(1, text, len(r.text))
+	p = draftertest.Proposal(1, text, len(r.text))
 	p.Bounds, p.Return = tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, true
 	hit, err := r.Propose(context.Background(), p)
 	if err != nil || hit.Passes != 0 || hit.Reused != hit.Nodes-1 || hit.Ahead == 0 || hit.Nodes != 4 {
@@ -364,7 +365,7 @@ func TestAHitNeedsNoPass(t *testing.T) {
 func TestPlanBoundsTheTree(t *testing.T) {
 	r := newRig(t, Config{})
 	r.open(1, r.text)
-	p := proposal(1, r.text, len(r.text))
+	p := draftertest.Proposal(1, r.text, len(r.text))
 	p.Return = true
 	steep := make([]time.Duration, 64)
 	for i := range steep {
@@ -376,7 +377,7 @@ func TestPlanBoundsTheTree(t *testing.T) {
 	}
 	flat := slices.Repeat([]time.Duration{time.Hour}, 64)
 	p.Plan.Verify = flat
-	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != bounds.Nodes || done.Reused < 1 {
+	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != draftertest.Bounds.Nodes || done.Reused < 1 {
 		t.Errorf("nodes cost nothing: %+v, %v", done, err)
 	}
 	p.Plan.Verify = flat[:5]
@@ -407,11 +408,11 @@ func TestProposeRefusesShapes(t *testing.T) {
 		"accept NaN":     func(p *tandem.Proposal) { p.Plan.Accept = slices.Repeat([]float32{float32(nan)}, tandem.AcceptBins()) },
 		"accept above 1": func(p *tandem.Proposal) { p.Plan.Accept = slices.Repeat([]float32{2}, tandem.AcceptBins()) },
 	} {
-		p := proposal(1, r.text, len(r.text))
+		p := draftertest.Proposal(1, r.text, len(r.text))
 		change(&p)
 		if _, err := r.Propose(context.Background(), p); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
-	r.draft(proposal(1, r.text, len(r.text)))
+	r.draft(draftertest.Proposal(1, r.text, len(r.text)))
 }

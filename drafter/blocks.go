@@ -32,7 +32,7 @@ func (b *blockGrower) begin() { b.sketched = nil }
 // grow implements grower.
 func (b *blockGrower) grow(time.Time) (tandem.Tree, bool) {
 	p := b.job.proposal
-	b.sketched = spec.NewSketch(&b.explored, b.tokens[p.Base-1], p, b.d.trusted(b.session))
+	b.sketched = spec.NewSketch(&b.explored, b.Tokens[p.Base-1], p, b.d.trusted(b.session))
 	return b.sketched.Tree, !b.sketched.Root
 }
 
@@ -41,7 +41,7 @@ func (b *blockGrower) nodes(part *engine.Part, n int) {
 	if n < b.block.Rows {
 		return
 	}
-	part.Nodes = append(part.Nodes, b.known(b.tokens[len(b.tokens)-1:])...)
+	part.Nodes = append(part.Nodes, b.known(b.Tokens[len(b.Tokens)-1:])...)
 	for i := range b.block.Rows {
 		part.Parents = append(part.Parents, int32(i-1))
 		if i > 0 {
@@ -70,7 +70,7 @@ func (b *blockGrower) take(r result) {
 
 // foretell takes what a block guesses. first is the wanted row of its first guess.
 func (b *blockGrower) foretell(p schedule.Part, out *engine.Output, first int) {
-	width, next := b.width(), tandem.Position(len(b.tokens))
+	width, next := b.width(), tandem.Position(len(b.Tokens))
 	held := width
 	if b.block.Best > 0 {
 		held = b.block.Best
@@ -93,7 +93,7 @@ func (b *blockGrower) foretell(p schedule.Part, out *engine.Output, first int) {
 }
 
 // last returns the token that a block begins with.
-func (b *blockGrower) last() tandem.Token { return b.known(b.tokens[len(b.tokens)-1:])[0] }
+func (b *blockGrower) last() tandem.Token { return b.known(b.Tokens[len(b.Tokens)-1:])[0] }
 
 // steps returns what each level guesses behind each candidate of the level above, by the draft's selector; nil: it has none, or its tables
 // could not be read, which costs guesses only. A step's chance is that of the candidate, times e to the power of what the selector adds to
@@ -128,8 +128,8 @@ func (b *blockGrower) retain([]int32) {}
 
 // adopt implements grower. Rows of the text stay as far as it does and their states had come; guesses only if nothing has.
 func (b *blockGrower) adopt(p tandem.Proposal) error {
-	held := len(b.tokens)
-	keep := b.follow(p)
+	held := len(b.Tokens)
+	keep := b.Follow(p)
 	b.recall.Keep(keep)
 	if keep == held && b.explored.Len() > 0 {
 		b.learnLevels(held)
@@ -148,13 +148,13 @@ func (b *blockGrower) adopt(p tandem.Proposal) error {
 func (b *blockGrower) learnLevels(held int) {
 	levels := append([][]spec.Candidate{b.explored.Candidates(0)}, b.explored.Foretold(0)...)
 	above := 0
-	for i, token := range b.tokens[held:] {
+	for i, token := range b.Tokens[held:] {
 		if i == len(levels) {
 			return
 		}
 		list := levels[i]
 		if i > 0 {
-			list = b.explored.Foretells(0, i-1, b.tokens[held+i-1])
+			list = b.explored.Foretells(0, i-1, b.Tokens[held+i-1])
 		}
 		at := slices.IndexFunc(list, func(c spec.Candidate) bool { return c.Token == token })
 		b.recall.Saw(held+i, at == 0)

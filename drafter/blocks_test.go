@@ -55,7 +55,7 @@ func (f *statesRig) block(text []tandem.Token, best int, use func(out *engine.Ou
 }
 
 // TestBlockTrees: a tree is made of what one pass guesses: a chain of the best tokens, or of the best of each level below those of the one
-// before. A tree's pass has the whole block, whatever its bounds.
+// before. A tree's pass has the whole block, whatever its draftertest.Bounds.
 func TestBlockTrees(t *testing.T) {
 	f := newStatesRig(t, "dflash", Config{Chunk: 5})
 	text := randomText(rand.New(rand.NewPCG(1, 2)), 30)

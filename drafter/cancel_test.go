@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 )
 
 // impatient is a context whose deadline passes when it has been asked for its error so many times: the schedule asks before each pass.
@@ -38,14 +39,14 @@ func (c *impatient) Err() error {
 
 func TestCancelEndsTheWork(t *testing.T) {
 	r := newRig(t, Config{Chunk: 1})
-	long := slices.Repeat(r.text, 20)[:limit-1]
-	_, err := r.Open(afterPasses(20), tandem.Opening{Session: 1, Tokens: long, Limit: limit, MaxNodes: 4})
+	long := slices.Repeat(r.text, 20)[:draftertest.Limit-1]
+	_, err := r.Open(afterPasses(20), tandem.Opening{Session: 1, Tokens: long, Limit: draftertest.Limit, MaxNodes: 4})
 	if !errors.Is(err, tandem.Deadline) {
 		t.Fatalf("Open: %v, want Deadline", err)
 	}
 	r.open(2, r.text)
 	grown := append(slices.Clone(r.text), long[:100]...)
-	if _, err := r.Propose(afterPasses(20), proposal(2, grown, len(r.text))); !errors.Is(err, tandem.Deadline) {
+	if _, err := r.Propose(afterPasses(20), draftertest.Proposal(2, grown, len(r.text))); !errors.Is(err, tandem.Deadline) {
 		t.Fatalf("Propose: %v, want Deadline", err)
 	}
 	err = r.sched.Do(context.Background(), func() error {
@@ -57,7 +58,7 @@ func TestCancelEndsTheWork(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	r.draft(proposal(2, grown, len(r.text)))
+	r.draft(draftertest.Proposal(2, grown, len(r.text)))
 	if n := r.counters.Snapshot(); n["drafts.deadline"] != 1 || n["drafts"] != 1 {
 		t.Errorf("counters %v", n)
 	}

@@ -4,11 +4,11 @@ package drafter
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/grow"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
@@ -217,12 +217,7 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 	if p.Return {
 		return done, nil
 	}
-	return done, send(ctx, d.cfg.Pool, d.cfg.Events, d.cfg.Counters, p.Ticket(d.cfg.Name, clone(j.tree)))
-}
-
-// clone returns a copy of t: the pool owns one, the caller of Propose another.
-func clone(t tandem.Tree) tandem.Tree {
-	return tandem.Tree{Tokens: slices.Clone(t.Tokens), Parents: slices.Clone(t.Parents), LogProbs: slices.Clone(t.LogProbs)}
+	return done, grow.Send(ctx, d.cfg.Pool, d.cfg.Events, d.cfg.Counters, p.Ticket(d.cfg.Name, grow.Clone(j.tree)))
 }
 
 // Close implements tandem.Drafter.

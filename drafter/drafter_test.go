@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
@@ -22,15 +23,12 @@ import (
 
 const (
 	modelFile = "../models/gopher-draft-all-f16.gguf"
-	limit     = 160
 )
-
-var bounds = tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 
 type rig struct {
 	*Drafter
 	t        testing.TB
-	pool     *queue
+	pool     *draftertest.Pool
 	counters *tandem.Counters
 	text     []tandem.Token // a prompt
 }
@@ -49,7 +47,7 @@ func newRig(t testing.TB, c Config) *rig {
 func openDraft(t testing.TB, path string, sides ...string) *engine.Model {
 	t.Helper()
 	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
-		KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
+		KVPages: engine.PagesFor(6, draftertest.Limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +66,7 @@ func newTwin(t testing.TB, c Config) *rig {
 	if m == nil {
 		m = openDraft(t, modelFile)
 	}
-	r := &rig{t: t, pool: newQueue(8), counters: &tandem.Counters{},
+	r := &rig{t: t, pool: draftertest.NewPool(8), counters: &tandem.Counters{},
 		text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
 	c.Model, c.Counters, c.Name = m, r.counters, "test"
 	if c.Pool == nil {
@@ -89,15 +87,15 @@ func newTwin(t testing.TB, c Config) *rig {
 
 func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
 	r.t.Helper()
-	if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+	if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: draftertest.Limit,
+		MaxNodes: 64}); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// proposal asks for a tree below text, when told tokens of it are known.
 func proposal(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposal {
 	return tandem.Proposal{Session: id, Epoch: 1, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...),
-		From: tandem.Position(told), Suffix: text[told:], Bounds: bounds, SelfDrafts: []string{tandem.Medusa}}
+		From: tandem.Position(told), Suffix: text[told:], Bounds: draftertest.Bounds, SelfDrafts: []string{tandem.Medusa}}
 }
 
 // draft proposes and returns the ticket that came into the pool.
@@ -107,7 +105,7 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	k := r.pool.take(r.t)
+	k := r.pool.Take(r.t)
 	_, depth := k.Tree.Depths()
 	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" ||
 		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
@@ -167,7 +165,7 @@ func TestTreesDependOnTheTextAlone(t *testing.T) {
 
 func treesDependOnTheTextAlone(t *testing.T, r *rig, change func(*tandem.Proposal)) {
 	draft := func(id tandem.SessionID, text []tandem.Token, told int) tandem.Ticket {
-		p := proposal(id, text, told)
+		p := draftertest.Proposal(id, text, told)
 		if change != nil {
 			change(&p)
 		}
@@ -205,7 +203,7 @@ func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
 	if n, _ := r.state(1); n != len(r.text)-1 {
 		t.Errorf("%d positions after Open with %d tokens", n, len(r.text))
 	}
-	k := r.draft(proposal(1, r.text, len(r.text)))
+	k := r.draft(draftertest.Proposal(1, r.text, len(r.text)))
 	n, rows := r.state(1)
 	if n != len(r.text) || rows == 0 || rows > 60 {
 		t.Errorf("%d positions and %d rows with a tree", n, rows)
@@ -214,7 +212,7 @@ func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
 	var kept int
 	if err := r.sched.Do(context.Background(), func() error {
 		s := r.session(1)
-		err := s.grower.adopt(proposal(1, text, len(r.text)))
+		err := s.grower.adopt(draftertest.Proposal(1, text, len(r.text)))
 		kept = s.seq.Len()
 		return err
 	}); err != nil {
@@ -229,7 +227,7 @@ func TestProposeRefuses(t *testing.T) {
 	r := newRig(t, Config{})
 	r.open(1, r.text)
 	longer := append(slices.Clone(r.text), 5, 6)
-	r.draft(proposal(1, longer, len(r.text)))
+	r.draft(draftertest.Proposal(1, longer, len(r.text)))
 	for name, c := range map[string]struct {
 		change func(*tandem.Proposal)
 		kind   tandem.Kind
@@ -239,15 +237,15 @@ func TestProposeRefuses(t *testing.T) {
 		"new epoch":        {func(p *tandem.Proposal) { p.Epoch = 2 }, tandem.Stale},
 		"hash":             {func(p *tandem.Proposal) { p.Hash++ }, tandem.Stale},
 		"a gap":            {func(p *tandem.Proposal) { p.Base, p.From, p.Suffix = 100, 99, []tandem.Token{1} }, tandem.Stale},
-		"merely behind":    {func(p *tandem.Proposal) { *p = proposal(1, r.text, len(r.text)-1) }, tandem.Stale},
+		"merely behind":    {func(p *tandem.Proposal) { *p = draftertest.Proposal(1, r.text, len(r.text)-1) }, tandem.Stale},
 		"base":             {func(p *tandem.Proposal) { p.Base++ }, tandem.Invalid},
 		"nothing":          {func(p *tandem.Proposal) { *p = tandem.Proposal{Session: 1, Epoch: 1} }, tandem.Invalid},
 		"negative":         {func(p *tandem.Proposal) { p.From, p.Base = -1, 1; p.Suffix = p.Suffix[:2] }, tandem.Invalid},
 		"vocabulary":       {func(p *tandem.Proposal) { p.Suffix = []tandem.Token{4096, -1} }, tandem.Invalid},
-		"above the limit":  {func(p *tandem.Proposal) { *p = proposal(1, slices.Repeat(longer, 20), 0) }, tandem.Invalid},
+		"above the limit":  {func(p *tandem.Proposal) { *p = draftertest.Proposal(1, slices.Repeat(longer, 20), 0) }, tandem.Invalid},
 		"right, once more": {func(p *tandem.Proposal) {}, tandem.OK},
 	} {
-		p := proposal(1, longer, len(r.text))
+		p := draftertest.Proposal(1, longer, len(r.text))
 		c.change(&p)
 		if _, err := r.Propose(context.Background(), p); tandem.KindOf(err) != c.kind {
 			t.Errorf("%s: %v, want %v", name, err, c.kind)
@@ -297,7 +295,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := r.Close(ctx, 1); err != nil {
 		t.Errorf("closing an unknown session: %v", err)
 	}
-	if _, err := r.Propose(ctx, proposal(1, good.Tokens, 2)); !errors.Is(err, tandem.UnknownSession) {
+	if _, err := r.Propose(ctx, draftertest.Proposal(1, good.Tokens, 2)); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after CloseOwned: %v", err)
 	}
 }
@@ -305,17 +303,17 @@ func TestOpenRefuses(t *testing.T) {
 // TestTreesFitTheLimits asks for trees at the end of a session's room.
 func TestTreesFitTheLimits(t *testing.T) {
 	r := newRig(t, Config{TreeRows: 4})
-	text := slices.Repeat(r.text, 20)[:limit-4]
+	text := slices.Repeat(r.text, 20)[:draftertest.Limit-4]
 	r.open(1, text)
-	for n := limit - 4; n <= limit; n++ {
+	for n := draftertest.Limit - 4; n <= draftertest.Limit; n++ {
 		text = append(text, 9)[:n]
-		k := r.draft(proposal(1, text, min(n, len(text)-n+limit-4)))
-		if _, depth := k.Tree.Depths(); depth > limit-n {
-			t.Errorf("depth %d with %d tokens of %d", depth, n, limit)
+		k := r.draft(draftertest.Proposal(1, text, min(n, len(text)-n+draftertest.Limit-4)))
+		if _, depth := k.Tree.Depths(); depth > draftertest.Limit-n {
+			t.Errorf("depth %d with %d tokens of %d", depth, n, draftertest.Limit)
 		}
 	}
 	r.open(2, r.text)
-	p := proposal(2, r.text, len(r.text))
+	p := draftertest.Proposal(2, r.text, len(r.text))
 	p.Bounds = tandem.Bounds{}
 	if k := r.draft(p); k.Tree.Len() != 1 {
 		t.Errorf("plain bounds gave %v", k.Tree)
@@ -335,27 +333,27 @@ func TestSessionsShareThePass(t *testing.T) {
 	for i := range texts {
 		texts[i] = r.text[:len(r.text)-i]
 		r.open(9, texts[i])
-		want[i] = r.draft(proposal(9, texts[i], len(texts[i]))).Tree
+		want[i] = r.draft(draftertest.Proposal(9, texts[i], len(texts[i]))).Tree
 	}
 	var all sync.WaitGroup
 	for i, text := range texts {
 		all.Go(func() {
 			id := tandem.SessionID(20 + i)
-			if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit,
+			if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: draftertest.Limit,
 				MaxNodes: 64}); err != nil {
 				t.Error(err)
 			}
-			if _, err := r.Propose(context.Background(), proposal(id, text, len(text))); err != nil {
+			if _, err := r.Propose(context.Background(), draftertest.Proposal(id, text, len(text))); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if n := len(r.pool.tickets); n != len(texts) {
+	if n := len(r.pool.Tickets); n != len(texts) {
 		t.Fatalf("%d tickets", n)
 	}
 	for range texts {
-		k := r.pool.take(t)
+		k := r.pool.Take(t)
 		if i := k.Session - 20; !reflect.DeepEqual(k.Tree, want[i]) {
 			t.Errorf("session %d:\n got %v\nwant %v", i, k.Tree, want[i])
 		}
@@ -372,7 +370,7 @@ func TestFullPoolPauses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := r.Propose(ctx, proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Deadline) {
+	if _, err := r.Propose(ctx, draftertest.Proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Deadline) {
 		t.Errorf("pool stays full: %v, want Deadline", err)
 	}
 	paused := func(now, all int64) {
@@ -385,19 +383,19 @@ func TestFullPoolPauses(t *testing.T) {
 	before := r.counters.Snapshot()["pool.pauses"] // 1, unless drafting alone took the 30 ms
 	ended := make(chan error)
 	go func() {
-		_, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text)))
+		_, err := r.Propose(context.Background(), draftertest.Proposal(1, r.text, len(r.text)))
 		ended <- err
 	}()
 	paused(1, before+1)
 	for range 8 {
-		r.pool.take(t)
+		r.pool.Take(t)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("pool has room again: %v", err)
 	}
 	paused(0, before+1)
-	r.pool.gone.Store(true)
-	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Unavailable) {
+	r.pool.Gone.Store(true)
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("pool is closed: %v, want Unavailable", err)
 	}
 }
@@ -407,7 +405,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 	r := newRig(t, Config{})
 	r.open(1, r.text)
 	r.open(2, r.text)
-	r.draft(proposal(1, r.text, len(r.text)))
+	r.draft(draftertest.Proposal(1, r.text, len(r.text)))
 	r.sched.Post(func() { // claims to have run nodes that the cache does not hold
 		s := r.session(1)
 		s.explored.Start([]spec.Candidate{{Token: 5}}, maxWidth)
@@ -416,27 +414,27 @@ func TestPanicsEndOneSession(t *testing.T) {
 	})
 	r.sched.Post(func() { panic("posted") })
 	longer := append(slices.Clone(r.text), 5, 6)
-	_, err := r.Propose(context.Background(), proposal(1, longer, len(r.text)))
+	_, err := r.Propose(context.Background(), draftertest.Proposal(1, longer, len(r.text)))
 	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "commit path") {
 		t.Errorf("got %v, want Internal with the reason", err)
 	}
-	if _, err := r.Propose(context.Background(), proposal(1, longer, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, longer, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("the damaged session: %v, want UnknownSession", err)
 	}
-	r.draft(proposal(2, r.text, len(r.text)))
+	r.draft(draftertest.Proposal(2, r.text, len(r.text)))
 	r.open(1, longer)
-	r.draft(proposal(1, longer, len(longer)))
+	r.draft(draftertest.Proposal(1, longer, len(longer)))
 	damaged := newJob(context.Background())
 	r.sched.Post(func() {
 		s := r.session(1)
-		s.tokens, s.job = nil, damaged
+		s.Tokens, s.job = nil, damaged
 		r.sched.Queue(s, damaged.Call, time.Now(), 1)
 	})
 	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) {
 		t.Errorf("a pass that cannot be planned: %v, want Internal", err)
 	}
-	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)))
-	p := proposal(1, append(slices.Clone(longer), 9), len(longer))
+	r.draft(draftertest.Proposal(2, append(slices.Clone(r.text), 8), len(r.text)))
+	p := draftertest.Proposal(1, append(slices.Clone(longer), 9), len(longer))
 	p.Epoch, p.Ahead = 1, true
 	r.open(1, longer)
 	r.draft(p)
@@ -451,7 +449,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 	if _, err := r.Propose(context.Background(), p); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after a fault ahead: %v, want UnknownSession", err)
 	}
-	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)+1))
+	r.draft(draftertest.Proposal(2, append(slices.Clone(r.text), 8), len(r.text)+1))
 	if n := r.counters.Snapshot()["faults"]; n != 4 {
 		t.Errorf("%d faults", n)
 	}
@@ -461,7 +459,7 @@ func TestIdleSessionsAreDropped(t *testing.T) {
 	r := newRig(t, Config{Idle: 20 * time.Millisecond})
 	r.open(1, r.text)
 	testkit.Eventually(t, "the session is dropped", func() bool { return r.counters.Snapshot()["sessions.idle"] > 0 })
-	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after the drop: %v", err)
 	}
 }
@@ -470,7 +468,8 @@ func TestShutdownEndsCalls(t *testing.T) {
 	r := newRig(t, Config{Chunk: 1})
 	ended := make(chan error)
 	go func() {
-		_, err := r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit,
+		_, err := r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:draftertest.Limit],
+			Limit:    draftertest.Limit,
 			MaxNodes: 4})
 		ended <- err
 	}()
@@ -483,7 +482,7 @@ func TestShutdownEndsCalls(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open during shutdown: %v, want Unavailable", err)
 	}
-	if _, err := r.Propose(context.Background(), proposal(1, r.text, 1)); !errors.Is(err, tandem.Unavailable) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, r.text, 1)); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Propose after shutdown: %v, want Unavailable", err)
 	}
 }

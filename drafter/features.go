@@ -22,7 +22,8 @@ const (
 // ask asks for the session's features of positions before until that are not here. Safe for concurrent use.
 func (f *stateGrower) ask(ctx context.Context, until int) (tandem.Features, error) {
 	d := f.d
-	q := tandem.FeatureQuery{Session: f.id, Epoch: f.epoch, From: tandem.Position(f.next.Load()), Until: tandem.Position(until)}
+	q := tandem.FeatureQuery{Session: f.Prefix.Session, Epoch: f.Prefix.Epoch, From: tandem.Position(f.next.Load()),
+		Until: tandem.Position(until)}
 	if addr := f.addr.Load(); addr != nil {
 		q.Addr = *addr
 	}
@@ -68,7 +69,7 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (learn func()) 
 	}
 	f, until := x.(*stateGrower), int(p.Base)-1
 	f.addr.Store(&p.Place.Addr)
-	if f.none.Load() || f.epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
+	if f.none.Load() || f.Prefix.Epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
 		return learn
 	}
 	limit := featureTime
@@ -155,7 +156,7 @@ func (f *stateGrower) fillPiece(ctx context.Context, n int, a tandem.Features, e
 	s, d, call := f.session, f.d, schedule.NewCall(ctx)
 	failed := d.sched.Do(ctx, func() error {
 		if !d.sched.Holds(s) {
-			return tandem.Errorf("open", tandem.UnknownSession, "session %v is not held any more", s.id)
+			return tandem.Errorf("open", tandem.UnknownSession, "session %v is not held any more", s.Prefix.Session)
 		}
 		if err == nil {
 			err = f.learn(a)

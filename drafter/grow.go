@@ -63,7 +63,7 @@ func (s *session) newGrower(found int) grower {
 		}
 		return states
 	}
-	s.goal = len(s.tokens) - 1
+	s.goal = len(s.Tokens) - 1
 	if s.d.way.Levels > 0 {
 		return &promptGrower{tokenGrower: t}
 	}

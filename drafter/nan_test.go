@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -49,12 +50,12 @@ func brokenModel(t *testing.T) string {
 // trees are the root alone, and its hindsight says that it knew nothing.
 func TestNoGuesses(t *testing.T) {
 	m, err := engine.Open(brokenModel(t), engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
-		KVPages: engine.PagesFor(3, limit, DefaultTreeRows)})
+		KVPages: engine.PagesFor(3, draftertest.Limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	pool := newQueue(8)
+	pool := draftertest.NewPool(8)
 	d, err := New(Config{Model: m, Pool: pool, Counters: new(tandem.Counters), Name: "nan"})
 	if err != nil {
 		t.Fatal(err)
@@ -63,15 +64,16 @@ func TestNoGuesses(t *testing.T) {
 	text := m.Vocab().Encode("func (r *Reader) Read(p []byte)", true)
 	for i, s := range []tandem.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1, Seed: 3}, {TopP: 1, Bias: []tandem.Bias{{Token: 9, Add: 1}}}} {
 		id := tandem.SessionID(i + 1)
-		opened, err := d.Open(t.Context(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Prompt: 1, Limit: limit, MaxNodes: 64,
-			Tenant: t.Name() + string(rune('a'+i)), Sampling: s})
+		opened, err := d.Open(t.Context(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Prompt: 1, Limit: draftertest.Limit,
+			MaxNodes: 64,
+			Tenant:   t.Name() + string(rune('a'+i)), Sampling: s})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if h := opened.Hindsight; h.Tokens == 0 || h.Hits != 0 {
 			t.Errorf("%+v: hindsight %+v: want tokens, and no hits", s, h)
 		}
-		p := proposal(id, text, len(text))
+		p := draftertest.Proposal(id, text, len(text))
 		p.Return = true
 		done, err := d.Propose(t.Context(), p)
 		if err != nil || done.Nodes != 1 {

@@ -214,8 +214,8 @@ func pathText(v *token.Vocab, t tandem.Tree, node int) (text string) {
 	return text
 }
 
-// TestTranslatedTrees: whatever tree is drafted, what is handed over is a valid tree of drafted texts, within its bounds, likely nodes
-// first.
+// TestTranslatedTrees: whatever tree is drafted, what is handed over is a valid tree of drafted texts, within its draftertest.Bounds,
+// likely nodes first.
 func TestTranslatedTrees(t *testing.T) {
 	for name, pair := range vocabPairs(t) {
 		rng := rand.New(rand.NewPCG(2, 2))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
@@ -53,7 +54,7 @@ func TestMaskTokensDraftOneChain(t *testing.T) {
 	without := newTwin(t, Config{})
 	for r, want := range map[*rig]int{with: 13, without: 2} {
 		r.open(1, r.text)
-		p := proposal(1, r.text, len(r.text))
+		p := draftertest.Proposal(1, r.text, len(r.text))
 		p.Bounds, p.Return = tandem.Bounds{Nodes: 13, Depth: 12, Width: 1}, true
 		p.Plan = tandem.Plan{Verify: make([]time.Duration, 13), Round: time.Nanosecond, Others: 10_000} // who wait for it
 		for i := range p.Plan.Verify {

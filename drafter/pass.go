@@ -15,14 +15,14 @@ func (s *session) Missing() int {
 	if s.Opening() || s.filling() {
 		return max(s.seq.Lacks(s.goal-s.skipped), 0)
 	}
-	return s.seq.Lacks(len(s.tokens) - s.skipped)
+	return s.seq.Lacks(len(s.Tokens) - s.skipped)
 }
 
 // Want implements schedule.Session: the next rows of the growing tree, or a piece of the tokens that it lacks.
 func (s *session) Want(space schedule.Space) schedule.Part {
 	p := schedule.Part{Part: engine.Part{Seq: s.seq}, TopK: 1}
 	if n := s.Missing(); n > 0 {
-		s.extend(&p.Part, s.tokens[s.held():][:s.seq.Follow(min(n, space.Rows))], space.Wanted)
+		s.extend(&p.Part, s.Tokens[s.held():][:s.seq.Follow(min(n, space.Rows))], space.Wanted)
 		if s.Opening() || s.filling() || len(p.Extend) < n {
 			s.grower.complete(&p.Part, space.Rows, false)
 			return p
@@ -41,11 +41,11 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 // extend gives the part the next tokens that its session lacks. The tokens that hindsight is for get logits, which show what would
 // have been guessed after them, as far as the pass has room for rows with logits: hindsight is not worth waiting for.
 func (s *session) extend(part *engine.Part, tokens []tandem.Token, wanted int) {
-	before := len(s.tokens) - 1 - tandem.MaxHindsight - s.held()
+	before := len(s.Tokens) - 1 - tandem.MaxHindsight - s.held()
 	if s.d.cfg.Model.Block().Rows > 0 { // its rows of the text say nothing
 	} else if before > 0 {
 		tokens = tokens[:min(len(tokens), before)]
-	} else if len(tokens) <= wanted && s.recall.Of(len(s.tokens)).Tokens == 0 {
+	} else if len(tokens) <= wanted && s.recall.Of(len(s.Tokens)).Tokens == 0 {
 		part.Want = engine.WantAll
 	}
 	part.Extend = s.known(tokens)
@@ -68,14 +68,14 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	tail := first
 	if n := len(part.Extend); part.Want == engine.WantAll {
 		tail += n - 1
-		for i, next := 0, s.held()-n+1; i < n && next+i < len(s.tokens); i++ {
+		for i, next := 0, s.held()-n+1; i < n && next+i < len(s.Tokens); i++ {
 			var list []spec.Candidate
 			if next+i < s.prompt { // the target did not draw it
 				list = candidates(s.best(out, first+i, 1), 1)
 			} else {
 				list = s.guesses(out, first+i, 1, tandem.Position(next+i))
 			}
-			s.recall.Saw(next+i, len(list) > 0 && list[0].Token == s.tokens[next+i])
+			s.recall.Saw(next+i, len(list) > 0 && list[0].Token == s.Tokens[next+i])
 		}
 	}
 	tree := !ahead && !s.Opening() && !s.filling() && s.Missing() == 0
@@ -89,7 +89,7 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 }
 
 // Opened implements schedule.Session.
-func (s *session) Opened() { s.goal, s.hindsight = 0, s.recall.Of(len(s.tokens)) }
+func (s *session) Opened() { s.goal, s.hindsight = 0, s.recall.Of(len(s.Tokens)) }
 
 // candidates turns the best tokens of a row into guesses.
 func candidates(top engine.Top, width int) []spec.Candidate {

@@ -58,7 +58,7 @@ func (s *promptGrower) begin() { s.sketched, s.explore = nil, 0 }
 func (s *promptGrower) grow(begun time.Time) (tandem.Tree, bool) {
 	d, j := s.d, s.job
 	draw := func() {
-		s.sketched = spec.NewSketch(&s.explored, s.tokens[j.proposal.Base-1], j.proposal, d.trusted(s.session))
+		s.sketched = spec.NewSketch(&s.explored, s.Tokens[j.proposal.Base-1], j.proposal, d.trusted(s.session))
 	}
 	draw()
 	if s.sketched.Root {
@@ -157,7 +157,7 @@ func (s *promptGrower) complete(part *engine.Part, rows int, tree bool) {
 func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first int) {
 	part, width := &p.Part, s.width()
 	if len(part.Extend) > 0 {
-		s.explored.Start(s.guesses(out, tail, width, tandem.Position(len(s.tokens))), width)
+		s.explored.Start(s.guesses(out, tail, width, tandem.Position(len(s.Tokens))), width)
 		s.learnChildren(-1, 0, 0)
 	}
 	old := s.explored.Len() - 1 // tree rows before the pass
@@ -174,7 +174,7 @@ func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first
 			parent = nodes[int(parent)-old]
 		}
 		if parent >= 0 && s.explored.Has(parent, token) {
-			at := tandem.Position(len(s.tokens) + s.explored.Depth(parent) + 1)
+			at := tandem.Position(len(s.Tokens) + s.explored.Depth(parent) + 1)
 			node = s.explored.Add(parent, token, s.guesses(out, first+i, width, at), 0)
 			s.d.trusted(s.session).Learn(&s.explored, node)
 			s.learnChildren(parent, node, token)
@@ -228,11 +228,11 @@ func (s *promptGrower) takeGuesses(p schedule.Part, out *engine.Output, nodes []
 		node := nodes[q.row]
 		var levels [][]spec.Candidate
 		for k, level := range guesses[i].Levels[:q.levels] {
-			at := tandem.Position(len(s.tokens) + s.explored.Depth(node) + 1 + k)
+			at := tandem.Position(len(s.Tokens) + s.explored.Depth(node) + 1 + k)
 			level = sample.Lean(level, s.sampling, at)
 			var list []spec.Candidate
 			for _, c := range level {
-				if int(c.Token) < s.vocab && len(list) < width {
+				if int(c.Token) < s.Vocab && len(list) < width {
 					list = append(list, spec.Candidate{Token: c.Token, LogProb: c.LogProb})
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/spec"
 )
 
@@ -34,11 +35,11 @@ func domainTexts(b *testing.B, encode func(string) []tandem.Token, count int) (t
 			b.Fatal(err)
 		}
 		tokens := encode(p.Prompt)
-		if len(tokens) > limit/2 || seen[p.Domain] == count {
+		if len(tokens) > draftertest.Limit/2 || seen[p.Domain] == count {
 			continue
 		}
 		seen[p.Domain]++
-		texts, from = append(texts, truth(b, tokens, limit)), append(from, len(tokens))
+		texts, from = append(texts, truth(b, tokens, draftertest.Limit)), append(from, len(tokens))
 	}
 	return texts, from
 }
@@ -57,7 +58,7 @@ func BenchmarkPrompts(b *testing.B) {
 		name string
 		tandem.Proposal
 	}{
-		{"levels 16/7/10", tandem.Proposal{Bounds: bounds}},
+		{"levels 16/7/10", tandem.Proposal{Bounds: draftertest.Bounds}},
 		{"levels 32/7/8", tandem.Proposal{Bounds: tandem.Bounds{Nodes: 32, Depth: 7, Width: 8}}},
 		{"best 16/8/8", tandem.Proposal{Bounds: tandem.Bounds{Nodes: 16, Depth: 8, Width: 8}, Growth: tandem.GrowBest}},
 		{"chain 8", tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}},
@@ -109,7 +110,7 @@ func (r *rig) replay(t testing.TB, all []tandem.Token, n int, like tandem.Propos
 	r.open(id, all[:n])
 	rows := r.counters.Snapshot()["passes.rows"]
 	for at, told := n, n; at < len(all)-like.Bounds.Depth; {
-		p := proposal(id, all[:at], told)
+		p := draftertest.Proposal(id, all[:at], told)
 		p.Bounds, p.Growth, p.Branch, p.Stop, p.Plan, p.Return = like.Bounds, like.Growth, like.Branch, like.Stop, like.Plan, true
 		done, err := r.Propose(context.Background(), p)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/spec"
 )
 
@@ -29,8 +30,8 @@ func (r *rig) lists(id tandem.SessionID) map[string][]spec.Candidate {
 	err := r.sched.Do(context.Background(), func() error {
 		s := r.session(id)
 		e := &s.explored
-		if e.Len() > 0 && (s.seq.Len() != len(s.tokens) || s.seq.Nodes() != e.Len()-1) {
-			r.t.Errorf("%d tokens and %d nodes explored: the cache has %d and %d", len(s.tokens), e.Len()-1, s.seq.Len(), s.seq.Nodes())
+		if e.Len() > 0 && (s.seq.Len() != len(s.Tokens) || s.seq.Nodes() != e.Len()-1) {
+			r.t.Errorf("%d tokens and %d nodes explored: the cache has %d and %d", len(s.Tokens), e.Len()-1, s.seq.Len(), s.seq.Nodes())
 		}
 		var walk func(node int32, path []tandem.Token)
 		walk = func(node int32, path []tandem.Token) {
@@ -83,14 +84,14 @@ func TestPromptsExploreTheSame(t *testing.T) {
 			without := newTwin(t, few)
 			draw, text, told := rand.New(rand.NewPCG(1, 2)), slices.Clone(with.text), len(with.text)
 			for _, r := range []*rig{with, without} {
-				o := tandem.Opening{Session: 1, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64, Sampling: c.Sampling}
+				o := tandem.Opening{Session: 1, Epoch: 1, Tokens: text, Limit: draftertest.Limit, MaxNodes: 64, Sampling: c.Sampling}
 				if _, err := r.Open(context.Background(), o); err != nil {
 					t.Fatal(err)
 				}
 			}
 			shared := 0
-			for len(text) < limit-20 {
-				p := proposal(1, text, told)
+			for len(text) < draftertest.Limit-20 {
+				p := draftertest.Proposal(1, text, told)
 				if c.change != nil {
 					c.change(&p)
 				}
@@ -118,7 +119,7 @@ func TestPromptsExploreTheSame(t *testing.T) {
 				default:
 					text = append(append(text, path[:draw.IntN(len(path)+1)]...), tandem.Token(draw.IntN(4000)))
 				}
-				text = text[:min(len(text), limit-10)]
+				text = text[:min(len(text), draftertest.Limit-10)]
 			}
 			if shared < 20 {
 				t.Errorf("only %d nodes compared", shared)
@@ -133,9 +134,9 @@ func TestPromptsSavePasses(t *testing.T) {
 	without := newTwin(t, Config{})
 	var got, want replayed
 	for _, prompt := range []string{"func (r *Reader) Read(p []byte) (n int, err error) {\n", "// Copyright 2009 The Go Authors."} {
-		text := truth(t, with.cfg.Model.Vocab().Encode(prompt, true), limit)
-		got.add(with.replay(t, text, 20, tandem.Proposal{Bounds: bounds}))
-		want.add(without.replay(t, text, 20, tandem.Proposal{Bounds: bounds}))
+		text := truth(t, with.cfg.Model.Vocab().Encode(prompt, true), draftertest.Limit)
+		got.add(with.replay(t, text, 20, tandem.Proposal{Bounds: draftertest.Bounds}))
+		want.add(without.replay(t, text, 20, tandem.Proposal{Bounds: draftertest.Bounds}))
 	}
 	if got.per(got.nodes) != want.per(want.nodes) || 3*got.per(got.passes) > 2*want.per(want.passes) ||
 		got.per(got.tokens) < 0.9*want.per(want.tokens) {
@@ -158,7 +159,7 @@ func TestPromptsTogether(t *testing.T) {
 		wait.Go(func() {
 			id, text := tandem.SessionID(i+1), all[:len(with.text)+5*i*i]
 			with.open(id, text)
-			p := proposal(id, text, len(text))
+			p := draftertest.Proposal(id, text, len(text))
 			p.Return = true
 			for range 3 {
 				if _, err := with.Propose(context.Background(), p); err != nil {
@@ -171,12 +172,12 @@ func TestPromptsTogether(t *testing.T) {
 	for i := range 5 {
 		id := tandem.SessionID(i + 1)
 		var text []tandem.Token
-		err := with.sched.Do(context.Background(), func() error { text = slices.Clone(with.session(id).tokens); return nil })
+		err := with.sched.Do(context.Background(), func() error { text = slices.Clone(with.session(id).Tokens); return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 		without.open(id, text)
-		without.draft(proposal(id, text, len(text)))
+		without.draft(draftertest.Proposal(id, text, len(text)))
 		want, shared := without.lists(id), 0
 		for path, list := range with.lists(id) {
 			if w := want[path]; w != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/grow"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
@@ -17,7 +18,7 @@ import (
 // session is one request's state in the draft model; see Drafter for its invariants.
 type session struct {
 	schedule.Entry
-	prefix
+	grow.Prefix
 	d         *Drafter
 	capacity  int // positions in the cache
 	seq       *engine.Sequence
@@ -68,7 +69,7 @@ func (d *Drafter) session(id tandem.SessionID) *session {
 // open makes the session of o.
 func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	cfg := d.cfg.Model.Config()
-	if err := checkOpening(o, cfg.Vocab); err != nil {
+	if err := grow.CheckOpening(o, cfg.Vocab); err != nil {
 		return nil, err
 	}
 	if n := len(o.Tokens); n > cfg.Context {
@@ -77,7 +78,7 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	if err := d.sched.Replace(o); err != nil {
 		return nil, err
 	}
-	s := &session{prefix: newPrefix(o, cfg.Vocab), d: d, capacity: min(int(o.Limit), cfg.Context),
+	s := &session{Prefix: grow.NewPrefix(o, cfg.Vocab), d: d, capacity: min(int(o.Limit), cfg.Context),
 		own: cfg.Vocab, standIn: d.cfg.Model.Vocab().StandIn(), prompt: cmp.Or(o.Prompt, len(o.Tokens)), sampling: o.Sampling,
 		children: spec.NewChildren(d.children)}
 	if s.sampling.Typical() {
@@ -124,15 +125,15 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 	if s == nil {
 		return tandem.Errorf(op, tandem.UnknownSession, "session %v is not held", p.Session)
 	}
-	if err := s.check(p); err != nil {
+	if err := s.Check(p); err != nil {
 		return err
 	}
 	if int(p.Base) > s.capacity {
 		return tandem.Errorf(op, tandem.Unsupported, "%d tokens: the draft model holds %d", p.Base, s.capacity)
 	}
-	d.sched.End(s, tandem.Errorf(op, tandem.Stale, "session %v: another proposal came", s.id))
+	d.sched.End(s, tandem.Errorf(op, tandem.Stale, "session %v: another proposal came", s.Prefix.Session))
 	begun := time.Now()
-	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
+	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.MaxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
 		Width: min(p.Bounds.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
 	if int(p.Base) <= s.skipped {
 		p.Bounds = tandem.Bounds{} // there is no row to draft from
@@ -142,7 +143,7 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 		d.sched.Drop(s, err) // it would have to copy pages that others share
 		return err
 	} else if err != nil {
-		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.id, err)
+		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.Prefix.Session, err)
 		d.sched.Fail(s, err)
 		return err
 	}
@@ -166,7 +167,7 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		j.busy += time.Since(begun)
 		return
 	}
-	j.tree, j.hindsight = tree, s.recall.Of(len(s.tokens))
+	j.tree, j.hindsight = tree, s.recall.Of(len(s.Tokens))
 	j.busy += time.Since(begun)
 	if plan := j.proposal.Plan; len(plan.Verify) > 0 {
 		j.tree, _ = spec.Cut(j.tree, plan, j.busy)

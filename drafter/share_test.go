@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 )
 
 // begin returns n tokens that are the same for the same number.
@@ -24,7 +25,8 @@ func begin(number uint64, n int) []tandem.Token {
 
 func (r *rig) openOf(tenant string, id tandem.SessionID, text []tandem.Token) tandem.Opened {
 	r.t.Helper()
-	opened, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text, Limit: limit,
+	opened, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text,
+		Limit:    draftertest.Limit,
 		MaxNodes: 64})
 	if err != nil {
 		r.t.Fatal(err)
@@ -47,7 +49,7 @@ func TestSharedPrefixes(t *testing.T) {
 			if n > 0 {
 				text = append(slices.Clone(text), tandem.Token(100*n))
 			}
-			p := proposal(id, text, told)
+			p := draftertest.Proposal(id, text, told)
 			if got, want := r.draft(p), alone.draft(p); !reflect.DeepEqual(got.Tree, want.Tree) {
 				t.Errorf("session %v, tree %d: %v, sharing nothing %v", id, n, got.Tree, want.Tree)
 			}
@@ -97,7 +99,7 @@ func TestRolledBackUnderOthers(t *testing.T) {
 	alone.openOf("", 1, text)
 	other := append(slices.Clone(text[:30]), begin(7, 111)...)
 	shared := r.cfg.Model.FreePages()
-	p := proposal(1, other, 30)
+	p := draftertest.Proposal(1, other, 30)
 	alone.draft(p)
 	r.draft(p)
 	if now := r.cfg.Model.FreePages(); now != shared-3 {
@@ -109,20 +111,21 @@ func TestRolledBackUnderOthers(t *testing.T) {
 			now = other
 		}
 		alone.openOf("", id+1, now)
-		p := proposal(id+1, append(slices.Clone(now), 50), len(now))
+		p := draftertest.Proposal(id+1, append(slices.Clone(now), 50), len(now))
 		if got, want := r.draft(p), alone.draft(p); !reflect.DeepEqual(got.Tree, want.Tree) {
 			t.Errorf("session %v: %v, sharing nothing %v", id+1, got.Tree, want.Tree)
 		}
 	}
 	var err error
 	for id := tandem.SessionID(7); err == nil; id++ { // until nothing is left
-		_, err = r.Open(context.Background(), tandem.Opening{Session: id, Tokens: begin(uint64(id), 5), Limit: limit, MaxNodes: 64})
+		_, err = r.Open(context.Background(), tandem.Opening{Session: id, Tokens: begin(uint64(id), 5), Limit: draftertest.Limit,
+			MaxNodes: 64})
 	}
-	_, err = r.Propose(context.Background(), proposal(2, append(slices.Clone(text[:30]), begin(8, 112)...), 30))
+	_, err = r.Propose(context.Background(), draftertest.Proposal(2, append(slices.Clone(text[:30]), begin(8, 112)...), 30))
 	if free := r.cfg.Model.FreePages(); !errors.Is(err, tandem.Exhausted) || free != 2 {
 		t.Errorf("with no page free: %v, then %d free: want Exhausted and those of the session that is dropped", err, free)
 	}
-	same := proposal(3, append(slices.Clone(text), 50, 60), len(text)+1)
+	same := draftertest.Proposal(3, append(slices.Clone(text), 50, 60), len(text)+1)
 	if got, want := r.draft(same), alone.draft(same); !reflect.DeepEqual(got.Tree, want.Tree) {
 		t.Errorf("after another's rollback: %v, sharing nothing %v", got.Tree, want.Tree)
 	}

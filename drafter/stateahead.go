@@ -34,9 +34,9 @@ func (f *stateGrower) goes(p tandem.Proposal) bool {
 // is complete.
 func (f *stateGrower) prepared(p tandem.Proposal) (path []int32, ready bool) {
 	s := f.session
-	held, from := len(s.tokens), int(p.From)
+	held, from := len(s.Tokens), int(p.From)
 	if s.ahead.trees == nil || s.explored.Len() == 0 || int(p.Base) <= held || p.Bounds.Width > s.explored.Width() ||
-		!slices.Equal(s.tokens[from:], p.Suffix[:held-from]) {
+		!slices.Equal(s.Tokens[from:], p.Suffix[:held-from]) {
 		return nil, false
 	}
 	path = s.explored.Follow(p.Suffix[held-from:])
@@ -65,14 +65,14 @@ func (f *stateGrower) renew(part *engine.Part, rows int) (wait bool) {
 		if f.sure == s.seq.Len() || f.none.Load() {
 			return false
 		}
-		if f.end() < len(s.tokens)-1 || s.seq.Truncate(f.sure) != nil {
+		if f.end() < len(s.Tokens)-1 || s.seq.Truncate(f.sure) != nil {
 			return true
 		}
 		f.rollBack(s.seq.Len(), false)
 		s.explored.Clear()
 		s.ahead.trees, s.ahead.left = map[int32]*growth{}, min(f.d.cfg.Ahead, f.d.cfg.TreeRows)
 	}
-	part.Extend = s.known(s.tokens[s.held():][:min(s.Missing(), rows)])
+	part.Extend = s.known(s.Tokens[s.held():][:min(s.Missing(), rows)])
 	f.complete(part, rows, false)
 	return true
 }
@@ -123,7 +123,7 @@ func (d *Drafter) begin(ctx context.Context, p tandem.Proposal, j *job, came tim
 // hits reports whether the proposal's tree was drafted ahead.
 func (d *Drafter) hits(p tandem.Proposal) bool {
 	s := d.session(p.Session)
-	if s == nil || s.Busy() || s.check(p) != nil {
+	if s == nil || s.Busy() || s.Check(p) != nil {
 		return false
 	}
 	f, is := s.grower.(*stateGrower)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
@@ -27,7 +28,7 @@ func (f *statesRig) do(fn func()) {
 // ahead proposes the tree below the first n tokens of a session's text, of which told are known, and lets the session draft ahead.
 func (f *statesRig) ahead(id tandem.SessionID, n, told int) tandem.Proposed {
 	f.t.Helper()
-	p := proposal(id, f.oracle.texts[id][:n], told)
+	p := draftertest.Proposal(id, f.oracle.texts[id][:n], told)
 	p.Bounds, p.Ahead, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true, true
 	done, err := f.Propose(context.Background(), p)
 	if err != nil {
@@ -152,7 +153,7 @@ func TestStatesAheadRandom(t *testing.T) {
 					f.oracle.set(late)
 					if random.IntN(5) == 0 {
 						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(500))*time.Microsecond)
-						p := proposal(id, text[:n], told)
+						p := draftertest.Proposal(id, text[:n], told)
 						p.Bounds, p.Ahead, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true, true
 						if _, err := f.Propose(ctx, p); err == nil {
 							told = n
@@ -166,7 +167,7 @@ func TestStatesAheadRandom(t *testing.T) {
 					if final := f.final(id, n); final && done.Passes > 0 {
 						f.oracle.set(false)
 						f.begin(id+1, "", text, n)
-						p := proposal(id+1, text[:n], n)
+						p := draftertest.Proposal(id+1, text[:n], n)
 						p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true
 						want, err := f.Propose(t.Context(), p)
 						if err != nil || !reflect.DeepEqual(done.Tree, want.Tree) {
@@ -232,7 +233,7 @@ func TestStatesAheadIsOff(t *testing.T) {
 			if n := f.counters.Snapshot(); n["ahead.nodes"] > 0 != c.want {
 				t.Errorf("%d nodes ahead", n["ahead.nodes"])
 			}
-			p := proposal(1, text[:20], told)
+			p := draftertest.Proposal(1, text[:20], told)
 			p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 3, Width: 2}, true
 			_, err := f.Propose(t.Context(), p)
 			before := f.counters.Snapshot()["ahead.nodes"]

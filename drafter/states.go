@@ -56,7 +56,7 @@ func newStateGrower(t tokenGrower, held, width, own int) *stateGrower {
 		zeros: make([]float32, width), shares: true}
 	f.next.Store(int64(held))
 	t.seq.Publish(held)
-	t.d.states.Store(t.id, f)
+	t.d.states.Store(t.Prefix.Session, f)
 	return f
 }
 
@@ -234,13 +234,13 @@ func (f *stateGrower) remember(at int, path []int32) {
 
 // adopt implements grower. The accepted tokens are run anew, with their features, and so is all that was explored.
 func (f *stateGrower) adopt(p tandem.Proposal) error {
-	s, held := f.session, len(f.tokens)
+	s, held := f.session, len(f.Tokens)
 	path, prepared := f.prepared(p)
-	keep := s.follow(p)
+	keep := s.Follow(p)
 	s.recall.Keep(keep)
 	known := keep == held && s.explored.Len() > 0
 	if known {
-		s.explored.Hits(s.tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
+		s.explored.Hits(s.Tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
 	}
 	if prepared {
 		return f.goOn(held, path)
@@ -251,7 +251,7 @@ func (f *stateGrower) adopt(p tandem.Proposal) error {
 		return s.seq.Reroot(nil, rowsOf(kept))
 	}
 	if known {
-		f.remember(held-1, s.explored.Follow(s.tokens[held:]))
+		f.remember(held-1, s.explored.Follow(s.Tokens[held:]))
 	}
 	s.explored.Clear()
 	n := max(min(s.seq.Len(), keep-1, int(p.Base)-2, f.sure), 0)
@@ -261,4 +261,4 @@ func (f *stateGrower) adopt(p tandem.Proposal) error {
 }
 
 // closed implements grower.
-func (f *stateGrower) closed() { f.d.states.CompareAndDelete(f.id, f) }
+func (f *stateGrower) closed() { f.d.states.CompareAndDelete(f.Prefix.Session, f) }

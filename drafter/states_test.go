@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -144,7 +145,7 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 		engine.Options{})}
 	f.oracle = &prophet{t: t, taps: taps, texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
 		target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
-	f.rig = &rig{t: t, pool: newQueue(8), counters: &tandem.Counters{}}
+	f.rig = &rig{t: t, pool: draftertest.NewPool(8), counters: &tandem.Counters{}}
 	c.Model, c.Counters, c.Name, c.Pool, c.Taps, c.Features = f.model, f.counters, "test", f.pool, spec.Taps, f.oracle
 	if f.Drafter, err = New(c); err != nil {
 		t.Fatal(err)
@@ -171,7 +172,7 @@ func (f *statesRig) begin(id tandem.SessionID, tenant string, text []tandem.Toke
 // tree returns the tree below the first n tokens of a session's text, of which told are known.
 func (f *statesRig) tree(id tandem.SessionID, n, told, width int) tandem.Tree {
 	f.t.Helper()
-	p := proposal(id, f.oracle.texts[id][:n], told)
+	p := draftertest.Proposal(id, f.oracle.texts[id][:n], told)
 	p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 4, Width: width}, true
 	done, err := f.Propose(context.Background(), p)
 	if err != nil {

@@ -22,18 +22,18 @@ func (t *tokenGrower) open(context.Context, tandem.Opening) error { return nil }
 // adopt implements grower. If the new tokens lead to an explored node, that becomes the root, and what was explored below it stays.
 func (t *tokenGrower) adopt(p tandem.Proposal) error {
 	s := t.session
-	held := len(s.tokens)
-	keep := s.follow(p)
+	held := len(s.Tokens)
+	keep := s.Follow(p)
 	s.recall.Keep(keep)
 	if keep == held && s.explored.Len() > 0 {
-		s.explored.Hits(s.tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
+		s.explored.Hits(s.Tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
 	}
 	fresh := int(p.Base) - 1 // the position of the root: it must be run for its logits unless they are known
 	if s.explored.Len() == 0 || keep < held {
 		s.explored.Clear()
 		return s.seq.Truncate(min(s.seq.End(), keep, fresh))
 	}
-	path := s.explored.Follow(s.tokens[held:])
+	path := s.explored.Follow(s.Tokens[held:])
 	if len(path) == int(p.Base)-held && p.Bounds.Width <= s.explored.Width() {
 		root := int32(0)
 		if len(path) > 0 {
@@ -51,7 +51,7 @@ func (t *tokenGrower) adopt(p tandem.Proposal) error {
 // begin implements grower.
 func (t *tokenGrower) begin() {
 	p := t.job.proposal
-	t.growth = growth{tree: spec.NewGrower(t.tokens[p.Base-1], p), temper: p.Temper}
+	t.growth = growth{tree: spec.NewGrower(t.Tokens[p.Base-1], p), temper: p.Temper}
 }
 
 // grow implements grower. It answers the rows of the tree from the explored nodes until some must be run.
@@ -92,12 +92,12 @@ func (t *tokenGrower) take(r result) {
 		width := s.width()
 		for i, token := range part.Nodes {
 			parent := part.Parents[i] + 1
-			at := tandem.Position(len(s.tokens) + s.explored.Depth(parent) + 1)
+			at := tandem.Position(len(s.Tokens) + s.explored.Depth(parent) + 1)
 			s.explored.Add(parent, token, s.guesses(r.out, r.first+i, width, at), r.cost)
 		}
 	case r.tree:
 		width := s.width()
-		s.explored.Start(s.guesses(r.out, r.tail, width, tandem.Position(len(s.tokens))), width)
+		s.explored.Start(s.guesses(r.out, r.tail, width, tandem.Position(len(s.Tokens))), width)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/grow"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -41,14 +42,14 @@ type namedVocab struct {
 
 // translated is a session in both vocabularies.
 type translated struct {
-	mu     sync.Mutex
-	prefix // in the target's tokens
-	of     *token.Vocab
-	owner  uint64
-	words  *ownWords
-	room   int            // tokens of the draft that the Drafter holds at most
-	told   []tandem.Token // of the draft, as the Drafter was told
-	used   time.Time
+	mu          sync.Mutex
+	grow.Prefix // in the target's tokens
+	of          *token.Vocab
+	owner       uint64
+	words       *ownWords
+	room        int            // tokens of the draft that the Drafter holds at most
+	told        []tandem.Token // of the draft, as the Drafter was told
+	used        time.Time
 }
 
 // NewTranslator returns a Translator for d, which the caller still shuts down.
@@ -106,10 +107,10 @@ func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 	if o.Vocab != 0 && o.Vocab != of.Size() {
 		return tandem.Opened{}, tandem.Errorf("open", tandem.Invalid, "a target of %d tokens, in a vocabulary of %d", o.Vocab, of.Size())
 	}
-	if err := checkOpening(o, of.Size()); err != nil {
+	if err := grow.CheckOpening(o, of.Size()); err != nil {
 		return tandem.Opened{}, err
 	}
-	s := &translated{prefix: newPrefix(o, of.Size()), of: of, owner: o.Owner, words: newOwnWords(of, t.own), used: time.Now()}
+	s := &translated{Prefix: grow.NewPrefix(o, of.Size()), of: of, owner: o.Owner, words: newOwnWords(of, t.own), used: time.Now()}
 	s.words.add(o.Tokens...)
 	s.told, _ = s.words.tokens()
 	most := t.d.cfg.Model.Config().Context
@@ -129,7 +130,7 @@ func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 		return opened, err
 	}
 	opened.Reused = min(opened.Reused, len(o.Tokens))
-	opened.Hindsight = hindsight(opened.Hindsight, t.own, s.told, of, s.tokens)
+	opened.Hindsight = hindsight(opened.Hindsight, t.own, s.told, of, s.Tokens)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, other := range t.sessions {
@@ -206,7 +207,7 @@ func (t *Translator) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	if p.Return {
 		return out, nil
 	}
-	return out, send(ctx, t.d.cfg.Pool, t.d.cfg.Events, c, p.Ticket(t.d.cfg.Name, clone(out.Tree)))
+	return out, grow.Send(ctx, t.d.cfg.Pool, t.d.cfg.Events, c, p.Ticket(t.d.cfg.Name, grow.Clone(out.Tree)))
 }
 
 // translate makes the proposal's tokens the session's, and returns the proposal in the draft's tokens. words, which is read only, and
@@ -215,21 +216,21 @@ func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used = time.Now()
-	if err := s.check(p); err != nil {
+	if err := s.Check(p); err != nil {
 		return inner, nil, nil, err
 	}
-	held := len(s.tokens)
-	if keep := s.follow(p); keep < held { // committed tokens are not taken back but by a lost message
+	held := len(s.Tokens)
+	if keep := s.Follow(p); keep < held { // committed tokens are not taken back but by a lost message
 		s.words = newOwnWords(s.of, s.words.own)
-		s.words.add(s.tokens...)
+		s.words.add(s.Tokens...)
 	} else {
-		s.words.add(s.tokens[held:]...)
+		s.words.add(s.Tokens[held:]...)
 	}
 	all, _ := s.words.tokens()
 	if len(all) > s.room {
 		return inner, nil, nil, tandem.Errorf("propose", tandem.UnknownSession,
 			"session %v has %d tokens of the draft, %d were foreseen: want it "+
-				"opened again", s.id, len(all), s.room)
+				"opened again", s.Prefix.Session, len(all), s.room)
 	}
 	from := 0
 	for from < min(len(all), len(s.told)) && all[from] == s.told[from] {
@@ -238,19 +239,19 @@ func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words 
 	inner = p
 	inner.Base, inner.From, inner.Suffix = tandem.Position(len(all)), tandem.Position(from), all[from:]
 	inner.Hash, inner.Return, inner.SelfDrafts = tandem.EmptyPrefix.Add(all...), true, nil
-	inner.Bounds, inner.Plan = s.scale(p, float64(len(all))/float64(len(s.tokens)))
+	inner.Bounds, inner.Plan = s.scale(p, float64(len(all))/float64(len(s.Tokens)))
 	s.told = all
 	copied := *s.words
 	copied.tail = slices.Clone(s.words.tail)
-	n := len(s.tokens)
-	return inner, &copied, s.tokens[:n:n], nil
+	n := len(s.Tokens)
+	return inner, &copied, s.Tokens[:n:n], nil
 }
 
 // scale turns what is said in the target's tokens of a tree and its cost into the draft's, of which one of the target's takes ratio. A
 // row of the target's pass, and a token that it brings, is that many of the draft's.
 func (s *translated) scale(p tandem.Proposal, ratio float64) (tandem.Bounds, tandem.Plan) {
 	b, plan := p.Bounds, p.Plan
-	b.Depth = max(0, min(b.Depth, int(s.limit-p.Base)))
+	b.Depth = max(0, min(b.Depth, int(s.Limit-p.Base)))
 	if b.Plain() {
 		return b, plan
 	}
@@ -258,7 +259,7 @@ func (s *translated) scale(p tandem.Proposal, ratio float64) (tandem.Bounds, tan
 	more := func(n int) int { return int(math.Ceil(float64(n) * max(ratio, 1))) }
 	b.Nodes, b.Depth = more(b.Nodes)+1, more(b.Depth)+1 // the end of a path is cut
 	if len(plan.Verify) > 0 {
-		rows := make([]time.Duration, min(more(len(plan.Verify)), maxVerify))
+		rows := make([]time.Duration, min(more(len(plan.Verify)), grow.MaxVerify))
 		for i := range rows {
 			rows[i] = plan.Verify[min(int(math.Round(float64(i)/ratio)), len(plan.Verify)-1)]
 		}

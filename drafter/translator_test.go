@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -42,7 +43,7 @@ func TestTranslator(t *testing.T) {
 	}
 	propose := func(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposed {
 		t.Helper()
-		p := proposal(id, text, told)
+		p := draftertest.Proposal(id, text, told)
 		p.Return = true // without a plan, and not ahead: both let a tree depend on how long passes take
 		got, err := x.Propose(ctx, p)
 		if err != nil {
@@ -87,12 +88,12 @@ func TestTranslator(t *testing.T) {
 	if again := propose(2, back, len(back)); !slices.Equal(again.Tree.Tokens, got.Tree.Tokens) {
 		t.Errorf("a text that was taken back: %v, to whom it is new %v", got.Tree, again.Tree)
 	}
-	p := proposal(1, back, len(back))
+	p := draftertest.Proposal(1, back, len(back))
 	done, err := x.Propose(ctx, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k := r.pool.take(t); k.Base != p.Base || k.Hash != p.Hash || !slices.Equal(k.Tree.Tokens, done.Tree.Tokens) ||
+	if k := r.pool.Take(t); k.Base != p.Base || k.Hash != p.Hash || !slices.Equal(k.Tree.Tokens, done.Tree.Tokens) ||
 		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
 		t.Errorf("ticket %+v for %+v", k, done)
 	}
@@ -125,7 +126,7 @@ func TestTranslatorRefuses(t *testing.T) {
 			t.Errorf("%s: %v: want %v that says %q", name, err, c.kind, c.says)
 		}
 	}
-	if _, err := x.Propose(ctx, proposal(1, text, len(text))); tandem.KindOf(err) != tandem.UnknownSession {
+	if _, err := x.Propose(ctx, draftertest.Proposal(1, text, len(text))); tandem.KindOf(err) != tandem.UnknownSession {
 		t.Errorf("a session that is not there: %v", err)
 	}
 	open := func(id tandem.SessionID, owner uint64) {
@@ -145,7 +146,7 @@ func TestTranslatorRefuses(t *testing.T) {
 	for range 45 { // each of these is more of the draft's than the first tokens say
 		long = append(long, of.EncodeNext("\x01\x02")...)
 	}
-	if _, err := x.Propose(ctx, proposal(1, long, 2)); err != nil {
+	if _, err := x.Propose(ctx, draftertest.Proposal(1, long, 2)); err != nil {
 		t.Errorf("a text of as many tokens as foreseen: %v", err)
 	}
 	wide := byteVocab(t, "\u0101 \u0102", "\u0101\u0102 \u0101\u0102", "\u0101\u0102\u0101\u0102 \u0101\u0102\u0101\u0102")
@@ -158,12 +159,12 @@ func TestTranslatorRefuses(t *testing.T) {
 	if _, err := x.Open(ctx, o); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.Propose(ctx, proposal(1, dense, 2)); tandem.KindOf(err) != tandem.UnknownSession ||
+	if _, err := x.Propose(ctx, draftertest.Proposal(1, dense, 2)); tandem.KindOf(err) != tandem.UnknownSession ||
 		!strings.Contains(err.Error(), "foreseen") {
 		t.Errorf("a text of more tokens than foreseen: %v", err)
 	}
 	open(1, 7)
-	stale := proposal(1, text, len(text))
+	stale := draftertest.Proposal(1, text, len(text))
 	stale.Hash++
 	if _, err := x.Propose(ctx, stale); tandem.KindOf(err) != tandem.Stale {
 		t.Errorf("another text: %v", err)
@@ -177,10 +178,10 @@ func TestTranslatorRefuses(t *testing.T) {
 	}
 	// a session in the draft's own tokens is the drafter's, also where one was translated before
 	open(3, 9)
-	if _, err := x.Open(ctx, tandem.Opening{Session: 3, Epoch: 2, Tokens: r.text, Limit: limit, MaxNodes: 64}); err != nil {
+	if _, err := x.Open(ctx, tandem.Opening{Session: 3, Epoch: 2, Tokens: r.text, Limit: draftertest.Limit, MaxNodes: 64}); err != nil {
 		t.Fatal(err)
 	}
-	p := proposal(3, r.text, len(r.text))
+	p := draftertest.Proposal(3, r.text, len(r.text))
 	p.Epoch, p.Return = 2, true
 	if got, err := x.Propose(ctx, p); err != nil || got.Tree.Tokens[0] != r.text[len(r.text)-1] {
 		t.Errorf("a session of the drafter: %+v, %v", got, err)

@@ -17,7 +17,7 @@ import (
 // known returns tokens with stand-ins for those that the draft model lacks; tokens itself if it has them all.
 func (s *session) known(tokens []tandem.Token) []tandem.Token {
 	lacks := func(t tandem.Token) bool { return int(t) >= s.own }
-	if s.vocab <= s.own || !slices.ContainsFunc(tokens, lacks) {
+	if s.Vocab <= s.own || !slices.ContainsFunc(tokens, lacks) {
 		return tokens
 	}
 	out := slices.Clone(tokens)
@@ -43,7 +43,7 @@ func (s *session) guesses(out *engine.Output, row, width int, pos tandem.Positio
 // is exact for the tokens with the best y; of the others the model's own probability counts.
 func (s *session) coupled(out *engine.Output, row, width int, pos tandem.Position) []spec.Candidate {
 	logits := out.Logits(row)
-	logits = s.d.sampler.Shape(logits[:min(s.vocab, len(logits))], tandem.Sampling{Bias: s.sampling.Bias}, nil)
+	logits = s.d.sampler.Shape(logits[:min(s.Vocab, len(logits))], tandem.Sampling{Bias: s.sampling.Bias}, nil)
 	ids, scores := s.d.sampler.Coupled(logits, s.sampling, pos, max(width, leastWidth))
 	top := s.best(out, row, 1)
 	others, sum := float64(top.Sum), 0.0 // in units of e^top.Max
@@ -62,8 +62,8 @@ func (s *session) coupled(out *engine.Output, row, width int, pos tandem.Positio
 // best returns at least the best width tokens of a wanted row among those that the target has.
 func (s *session) best(out *engine.Output, row, width int) engine.Top {
 	top := out.Top(row)
-	if s.vocab >= s.own || !slices.ContainsFunc(top.IDs[:min(width, len(top.IDs))], func(id int32) bool { return int(id) >= s.vocab }) {
+	if s.Vocab >= s.own || !slices.ContainsFunc(top.IDs[:min(width, len(top.IDs))], func(id int32) bool { return int(id) >= s.Vocab }) {
 		return top
 	}
-	return out.TopBelow(row, width, s.vocab)
+	return out.TopBelow(row, width, s.Vocab)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 )
 
@@ -19,24 +20,24 @@ func TestTargetOfFewerTokens(t *testing.T) {
 	const vocab = 600
 	text := slices.DeleteFunc(slices.Clone(r.text), func(id tandem.Token) bool { return id >= vocab })
 	open := func(id tandem.SessionID, vocab int, text []tandem.Token) error {
-		_, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64,
+		_, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: draftertest.Limit, MaxNodes: 64,
 			Vocab: vocab})
 		return err
 	}
 	if err := errors.Join(open(1, vocab, text), open(2, 0, text)); err != nil {
 		t.Fatal(err)
 	}
-	few, all := r.draft(proposal(1, text, len(text))).Tree, r.draft(proposal(2, text, len(text))).Tree
+	few, all := r.draft(draftertest.Proposal(1, text, len(text))).Tree, r.draft(draftertest.Proposal(2, text, len(text))).Tree
 	beyond := func(id tandem.Token) bool { return id >= vocab }
-	if few.Len() != bounds.Nodes || slices.ContainsFunc(few.Tokens, beyond) {
-		t.Errorf("%d nodes with tokens %v: want %d below %d", few.Len(), few.Tokens, bounds.Nodes, vocab)
+	if few.Len() != draftertest.Bounds.Nodes || slices.ContainsFunc(few.Tokens, beyond) {
+		t.Errorf("%d nodes with tokens %v: want %d below %d", few.Len(), few.Tokens, draftertest.Bounds.Nodes, vocab)
 	}
 	if !slices.ContainsFunc(all.Tokens, beyond) {
 		t.Errorf("the whole vocabulary drafts %v: the test hardly tests what it is for", all.Tokens)
 	}
 	// what the draft model would have said first is no token of the target, so its best of those counts
 	next := append(slices.Clone(text), few.Tokens[1])
-	p := proposal(1, next, len(text))
+	p := draftertest.Proposal(1, next, len(text))
 	p.Return = true
 	if done, err := r.Propose(context.Background(), p); err != nil || done.Hindsight.Tokens == 0 || done.Hindsight.Hits&1 == 0 {
 		t.Errorf("hindsight %+v, %v: want the first drafted token known", done.Hindsight, err)
@@ -49,7 +50,7 @@ func TestTargetOfFewerTokens(t *testing.T) {
 			t.Errorf("vocabulary %d, tokens %v: %v: want invalid", o.vocab, o.text, err)
 		}
 	}
-	if _, err := r.Propose(context.Background(), proposal(1, append(next, vocab), len(next))); !errors.Is(err, tandem.Invalid) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, append(next, vocab), len(next))); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("a committed token beyond the vocabulary: %v: want invalid", err)
 	}
 }
@@ -64,7 +65,8 @@ func TestTargetOfMoreTokens(t *testing.T) {
 		return append(append(slices.Clone(r.text[:5]), id), r.text[5:]...)
 	}
 	for id, text := range [][]tandem.Token{with(lacked), with(stand)} {
-		if _, err := r.Open(context.Background(), tandem.Opening{Session: tandem.SessionID(id + 1), Epoch: 1, Tokens: text, Limit: limit,
+		if _, err := r.Open(context.Background(), tandem.Opening{Session: tandem.SessionID(id + 1), Epoch: 1, Tokens: text,
+			Limit:    draftertest.Limit,
 			MaxNodes: 64, Vocab: vocab}); err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +75,7 @@ func TestTargetOfMoreTokens(t *testing.T) {
 		t.Helper()
 		var trees [2]tandem.Tree
 		for i, tokens := range [][]tandem.Token{text, like} {
-			p := proposal(tandem.SessionID(i+1), tokens, told)
+			p := draftertest.Proposal(tandem.SessionID(i+1), tokens, told)
 			p.Return = true
 			done, err := r.Propose(context.Background(), p)
 			if err != nil {
@@ -112,13 +114,13 @@ func TestTrimmedDraft(t *testing.T) {
 	missed := 0
 	for id, o := range []tandem.Opening{{}, {Vocab: 600}, {Sampling: tandem.Sampling{Temperature: 0.8, TopP: 1, Seed: 7}}} {
 		text := slices.DeleteFunc(slices.Clone(whole.text), func(id tandem.Token) bool { return o.Vocab > 0 && int(id) >= o.Vocab })
-		o.Session, o.Epoch, o.Tokens, o.Limit, o.MaxNodes = tandem.SessionID(id+1), 1, text, limit, 64
+		o.Session, o.Epoch, o.Tokens, o.Limit, o.MaxNodes = tandem.SessionID(id+1), 1, text, draftertest.Limit, 64
 		var lists [2][]tandem.Token // of the root's children
 		for i, r := range []*rig{whole, few} {
 			if _, err := r.Open(context.Background(), o); err != nil {
 				t.Fatal(err)
 			}
-			tree := r.draft(proposal(o.Session, text, len(text))).Tree
+			tree := r.draft(draftertest.Proposal(o.Session, text, len(text))).Tree
 			for n, parent := range tree.Parents {
 				if n > 0 && parent == 0 {
 					lists[i] = append(lists[i], tree.Tokens[n])

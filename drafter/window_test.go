@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/engine"
 )
 
@@ -43,8 +44,8 @@ func TestWindow(t *testing.T) {
 	}
 	told, rows := len(text), 0
 	for round := range 12 {
-		trees := []tandem.Ticket{rigs[0].draft(proposal(1, text, told)), rigs[1].draft(proposal(1, text, told))}
-		if again := rigs[0].draft(proposal(2, text, told)); !reflect.DeepEqual(trees[0].Tree, trees[1].Tree) ||
+		trees := []tandem.Ticket{rigs[0].draft(draftertest.Proposal(1, text, told)), rigs[1].draft(draftertest.Proposal(1, text, told))}
+		if again := rigs[0].draft(draftertest.Proposal(2, text, told)); !reflect.DeepEqual(trees[0].Tree, trees[1].Tree) ||
 			!reflect.DeepEqual(trees[0].Tree, again.Tree) {
 			t.Fatalf("round %d, %d tokens:\n%v, in narrow passes\n%v, behind found pages\n%v", round, len(text), trees[0].Tree,
 				trees[1].Tree, again.Tree)

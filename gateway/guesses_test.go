@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -124,7 +124,7 @@ func writePrompts(t *testing.T, m *engine.Model, levels, members int) string {
 func TestLoneDrafterBringsGuesses(t *testing.T) {
 	_, drafters, v := assembleWith(t, func(c *verifier.Config) {
 		c.Guesser, c.FirstShare = &oracle{c.Model, map[uint64][]tandem.Token{}}, 1e9
-	}, "go", drafter.LookupName)
+	}, "go", lookup.Name)
 	const owner = 7
 	verdicts, began := make(chan tandem.Verdict, 1), make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
@@ -176,7 +176,7 @@ func TestGuessesInOneProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Guesser, c.FirstShare, c.Costs = o, 1e9, []tandem.Cost{{Rows: 1, Time: 1}}
-	}, "go", drafter.LookupName)
+	}, "go", lookup.Name)
 	described, err := v.Describe(t.Context())
 	if err != nil || len(described.SelfDrafts) != 2 {
 		t.Fatalf("described %+v, %v: want two self-drafts", described.SelfDrafts, err)
@@ -263,8 +263,8 @@ func TestGuessesInOneProcess(t *testing.T) {
 		{tandem.StrategyFixed, tandem.VoteNone, []string{"medusa"}, 160},
 		{tandem.StrategyFixed, tandem.VoteNone, []string{"ppd"}, 320},
 		{tandem.StrategyLLMCad, tandem.VoteNone, []string{"medusa"}, 160},
-		{tandem.StrategyMinions, tandem.VoteMajority, []string{"medusa", "ppd", drafter.LookupName}, 260},
-		{tandem.StrategyFixed, tandem.VoteTree, []string{"medusa", "ppd", "go", drafter.LookupName}, 160},
+		{tandem.StrategyMinions, tandem.VoteMajority, []string{"medusa", "ppd", lookup.Name}, 260},
+		{tandem.StrategyFixed, tandem.VoteTree, []string{"medusa", "ppd", "go", lookup.Name}, 160},
 		{tandem.StrategyPlanner, tandem.VoteAuto, []string{"medusa", "ppd"}, 320}, // what pays here depends on what else the machine does
 		{tandem.StrategyPlanner, tandem.VoteAuto, nil, 320},
 	} {

@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 )
 
 // TestRecyclingInOneProcess: with a model's own successors, alone, beside lookup and beside a draft model, greedy and drawn, the text is
 // that of plain decoding, and recycling has a share in it.
 func TestRecyclingInOneProcess(t *testing.T) {
-	g, _, _ := assemble(t, "go", drafter.LookupName, tandem.Recycling)
+	g, _, _ := assemble(t, "go", lookup.Name, tandem.Recycling)
 	prompts := []string{"func (r *Reader) Read(", "def main(", "It was a dark night, and the old man"}
 	for _, temperature := range []float64{0, 0.8} {
 		request := tandem.Request{MaxTokens: 60, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1, Temperature: temperature, Seed: 5}}
@@ -26,7 +26,7 @@ func TestRecyclingInOneProcess(t *testing.T) {
 			}
 		}
 		accepted := 0
-		for _, drafters := range [][]string{{tandem.Recycling}, {drafter.LookupName, tandem.Recycling}, nil} {
+		for _, drafters := range [][]string{{tandem.Recycling}, {lookup.Name, tandem.Recycling}, nil} {
 			for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyMinions, tandem.StrategyPlanner} {
 				var group sync.WaitGroup
 				var mu sync.Mutex

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -134,7 +135,7 @@ func TestRoomsInOneProcess(t *testing.T) {
 // TestStrategiesInOneProcess runs every strategy and vote with three experts and the one without a model:
 // the text is that of plain decoding, the drafters have shares in it, and drafting makes fewer rounds.
 func TestStrategiesInOneProcess(t *testing.T) {
-	g, _, _ := assemble(t, "go", "py", "prose", drafter.LookupName)
+	g, _, _ := assemble(t, "go", "py", "prose", lookup.Name)
 	prompts := []string{"func (r *Reader) Read(", "def main(", "It was a dark night, and the old man"}
 	request := tandem.Request{MaxTokens: 60, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1}}
 	plain := make([]tokensOf, len(prompts))
@@ -189,7 +190,7 @@ func TestStrategiesInOneProcess(t *testing.T) {
 // TestTypicalBesideExactInOneProcess: a lossy request's statistics say so; an exact one's that runs at the same time say nothing, and its
 // text is that of plain decoding.
 func TestTypicalBesideExactInOneProcess(t *testing.T) {
-	g, _, _ := assemble(t, "go", drafter.LookupName)
+	g, _, _ := assemble(t, "go", lookup.Name)
 	exact := tandem.Request{Prompt: "func (r *Reader) Read(", MaxTokens: 60, IgnoreEOS: true,
 		Sampling: tandem.Sampling{Temperature: 1, TopP: 1, Seed: 3}}
 	var plain, got, lossy tokensOf
@@ -219,7 +220,7 @@ func TestTypicalBesideExactInOneProcess(t *testing.T) {
 	}
 }
 
-// assemble wires the three rooms over a pool in memory, with those draft models, and drafter.Lookup and recycling by their
+// assemble wires the three rooms over a pool in memory, with those draft models, and lookup.Drafter and recycling by their
 // names.
 func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifier.Verifier) {
 	t.Helper()
@@ -232,7 +233,7 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 	fileOf := func(name string) string { return "../models/gopher-draft-" + name + "-f16.gguf" }
 	needed := []string{targetFile}
 	for _, name := range drafts {
-		if name != drafter.LookupName && name != tandem.Recycling {
+		if name != lookup.Name && name != tandem.Recycling {
 			needed = append(needed, fileOf(name))
 		}
 	}
@@ -267,8 +268,8 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 		if name == tandem.Recycling {
 			continue
 		}
-		if name == drafter.LookupName {
-			d, err = drafter.NewLookup(drafter.LookupConfig{Vocab: target.Vocab().Size(), Pool: pool, Counters: counters})
+		if name == lookup.Name {
+			d, err = lookup.New(lookup.Config{Vocab: target.Vocab().Size(), Pool: pool, Counters: counters})
 		} else {
 			d, err = drafter.New(drafter.Config{Model: open(fileOf(name)), Name: name, Pool: pool, Counters: counters})
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/bench/prompts"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/spec/shape"
@@ -94,7 +94,7 @@ func (c *Config) Validate() error {
 	slices.Sort(c.Widths)
 	c.Widths = slices.Compact(c.Widths)
 	for i, d := range c.Drafts {
-		if d == drafter.LookupName {
+		if d == lookup.Name {
 			return tandem.Errorf("", tandem.Invalid, "--draft %s: want GGUF files; what lookup brings depends on texts that repeat "+
 				"themselves: see bench system", d)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
@@ -92,7 +92,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		return nil, err
 	}
 	for _, d := range c.Drafts {
-		if d == drafter.LookupName {
+		if d == lookup.Name {
 			continue // it has no passes, and is right where a text repeats itself: the planner learns that from hindsight
 		}
 		if err := p.draft(d); err != nil {

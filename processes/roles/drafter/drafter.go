@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -23,7 +24,7 @@ import (
 )
 
 // Lookup is the name of the drafter without a model, which is in the gateway's process.
-const Lookup = drafter.LookupName
+const Lookup = lookup.Name
 
 // most is the number of drafters in one process.
 const most = 16

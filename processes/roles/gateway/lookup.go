@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/public"
@@ -27,20 +27,20 @@ func (c Config) addOwn(r *roles.Process, vocab int, v gateway.Verifier, to *gate
 		return taken, func() []public.Process { return nil }, nil
 	}
 	counters := new(tandem.Counters) // its own, so that they are not taken for the gateway's
-	config := drafter.LookupConfig{Name: drafter.LookupName, Vocab: vocab, Pool: tickets{v}, Events: r.Events, Counters: counters,
+	config := lookup.Config{Name: lookup.Name, Vocab: vocab, Pool: tickets{v}, Events: r.Events, Counters: counters,
 		Sessions: r.Sessions + roles.SpareSessions}
 	if c.EarlierTexts > 0 {
 		config.Tenants, config.Earlier = c.Keys.Tenants(), c.EarlierTexts
 	}
-	l, err := drafter.NewLookup(config)
+	l, err := lookup.New(config)
 	if err != nil {
 		return nil, nil, err
 	}
 	undo.Add(func() { roles.Shutdown(l.Shutdown) })
-	to.Drafters = append(to.Drafters, gateway.Enlisted{Name: drafter.LookupName, Drafter: l, Last: true})
+	to.Drafters = append(to.Drafters, gateway.Enlisted{Name: lookup.Name, Drafter: l, Last: true})
 	to.Remember = l.Remember
-	return append(taken, drafter.LookupName), func() []public.Process {
-		return []public.Process{{Role: "drafter", Up: true, Description: tandem.Description{Name: drafter.LookupName,
-			Model: drafter.LookupName, Version: r.Version, Counters: counters.Snapshot(), Protocol: tandem.Protocol}}}
+	return append(taken, lookup.Name), func() []public.Process {
+		return []public.Process{{Role: "drafter", Up: true, Description: tandem.Description{Name: lookup.Name,
+			Model: lookup.Name, Version: r.Version, Counters: counters.Snapshot(), Protocol: tandem.Protocol}}}
 	}, nil
 }

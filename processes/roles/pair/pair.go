@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -22,7 +23,7 @@ import (
 // Pair is a target and its drafts, each to be run by a process on this machine.
 type Pair struct {
 	Target string   // GGUF file
-	Drafts []string // GGUF files, or drafter.LookupName
+	Drafts []string // GGUF files, or lookup.Name
 	Heads  []string // side files of the target: medusa, ppd or gemma4-assistant
 	// side files of drafts: see Sides
 	DraftHeads []string
@@ -48,7 +49,7 @@ type Pair struct {
 // Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
 func Taps(drafts []string) (taps []int, err error) {
 	for _, d := range drafts {
-		if d == drafter.LookupName {
+		if d == lookup.Name {
 			continue
 		}
 		side, err := engine.SideOf(d)
@@ -74,7 +75,7 @@ func Sides(drafts, files []string) (map[string][]string, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	models := slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == drafter.LookupName })
+	models := slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == lookup.Name })
 	if len(models) == 0 {
 		return nil, tandem.Errorf("", tandem.Invalid, "--draft-heads %s without a draft model: want its own as --draft", files[0])
 	}
@@ -165,7 +166,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		} else if note != "" {
 			say(fmt.Sprintf("draft model %s has not quite the target's vocabulary, which costs acceptance at most: %s", d, note))
 		}
-		if d == drafter.LookupName {
+		if d == lookup.Name {
 			continue
 		}
 		if err := room.Add(d, drafter.DefaultTreeRows, room.DraftRows(), sides[d]...); err != nil {
@@ -228,7 +229,7 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 // compare refuses a draft model that cannot run. note describes a difference between its vocabulary and the target's, "" for none; if it is
 // foreign, ids mean other texts.
 func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign bool, err error) {
-	if draft == drafter.LookupName {
+	if draft == lookup.Name {
 		return "", false, nil
 	}
 	switch side, err := engine.SideOf(draft); {

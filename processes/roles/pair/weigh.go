@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -136,7 +136,7 @@ func (c choice) words() string {
 // keep leaves out all drafts but those, and their side files.
 func (p *Pair) keep(drafts []string) {
 	sides, err := Sides(p.Drafts, p.DraftHeads) // Check has called it
-	gone := func(d string) bool { return d != drafter.LookupName && !slices.Contains(drafts, d) }
+	gone := func(d string) bool { return d != lookup.Name && !slices.Contains(drafts, d) }
 	if err == nil {
 		for d, files := range sides {
 			if gone(d) {
@@ -147,11 +147,11 @@ func (p *Pair) keep(drafts []string) {
 	had := len(p.Drafts)
 	p.Drafts = slices.DeleteFunc(slices.Clone(p.Drafts), gone)
 	if had > 0 && len(p.Drafts) == 0 {
-		p.Drafts = []string{drafter.LookupName} // stays in any case
+		p.Drafts = []string{lookup.Name} // stays in any case
 	}
 }
 
 // models returns the drafts that are models.
 func models(drafts []string) []string {
-	return slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == drafter.LookupName })
+	return slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == lookup.Name })
 }

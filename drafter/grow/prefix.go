@@ -1,30 +1,28 @@
-package drafter
+package grow
 
 import (
-	"context"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// prefix is what any drafter holds of a session: the committed tokens, as far as the gateway has told
-// them.
-type prefix struct {
-	id       tandem.SessionID
-	epoch    tandem.Epoch
-	limit    tandem.Position
-	maxNodes int
-	vocab    int // tokens of the target
-	tokens   []tandem.Token
-	hash     tandem.PrefixHash // of tokens
+// Prefix is what any drafter holds of a session: its committed tokens, as far as the gateway has told them. It is not safe for concurrent
+// use.
+type Prefix struct {
+	Session  tandem.SessionID
+	Epoch    tandem.Epoch
+	Limit    tandem.Position // tokens that the text has at most
+	MaxNodes int             // nodes that a tree has at most, its root included
+	Vocab    int             // tokens of the target
+	Tokens   []tandem.Token  // the prefix's own: callers neither change nor keep them
+	hash     tandem.PrefixHash
 }
 
-// newPrefix returns the prefix of a checked opening at a drafter whose own vocabulary has own tokens.
-func newPrefix(o tandem.Opening, own int) prefix {
-	return prefix{id: o.Session, epoch: o.Epoch, limit: o.Limit, maxNodes: o.MaxNodes, vocab: targetVocab(o, own),
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...)}
+// NewPrefix returns the prefix of a checked opening at a drafter whose own vocabulary has own tokens.
+func NewPrefix(o tandem.Opening, own int) Prefix {
+	return Prefix{Session: o.Session, Epoch: o.Epoch, Limit: o.Limit, MaxNodes: o.MaxNodes, Vocab: targetVocab(o, own),
+		Tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...)}
 }
 
 // targetVocab returns how many tokens the target has: as many as the drafter, unless the opening says otherwise.
@@ -35,8 +33,8 @@ func targetVocab(o tandem.Opening, own int) int {
 	return o.Vocab
 }
 
-// checkOpening refuses an impossible opening. own is the size of the drafter's own vocabulary.
-func checkOpening(o tandem.Opening, own int) error {
+// CheckOpening refuses an impossible opening, with Invalid. own is how many tokens the drafter's own vocabulary has.
+func CheckOpening(o tandem.Opening, own int) error {
 	const op = "open"
 	switch n := len(o.Tokens); {
 	case o.Session == 0:
@@ -53,52 +51,53 @@ func checkOpening(o tandem.Opening, own int) error {
 	return checkTokens(op, o.Tokens, targetVocab(o, own))
 }
 
-// check refuses a proposal that the session cannot follow; it changes nothing.
-func (s *prefix) check(p tandem.Proposal) error {
+// Check refuses a proposal that the session cannot follow; it changes nothing. Errors: Invalid for a proposal that contradicts itself,
+// Stale for one of another epoch or text.
+func (x *Prefix) Check(p tandem.Proposal) error {
 	const op = "propose"
 	if err := checkProposal(p); err != nil {
 		return err
 	}
-	switch held := len(s.tokens); {
-	case p.Epoch != s.epoch:
-		return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", p.Epoch, s.id, s.epoch)
+	switch held := len(x.Tokens); {
+	case p.Epoch != x.Epoch:
+		return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", p.Epoch, x.Session, x.Epoch)
 	case p.Base < 1 || p.From < 0 || int(p.Base)-int(p.From) != len(p.Suffix):
 		return tandem.Errorf(op, tandem.Invalid, "base %d from %d with %d tokens: want base = from + tokens, at least 1", p.Base, p.From,
 			len(p.Suffix))
-	case p.Base > s.limit:
-		return tandem.Errorf(op, tandem.Invalid, "base %d exceeds the session's limit of %d", p.Base, s.limit)
+	case p.Base > x.Limit:
+		return tandem.Errorf(op, tandem.Invalid, "base %d exceeds the session's limit of %d", p.Base, x.Limit)
 	case int(p.From) > held:
 		return tandem.Errorf(op, tandem.Stale, "tokens from %d: %d are held", p.From, held)
 	}
-	if err := checkTokens(op, p.Suffix, s.vocab); err != nil {
+	if err := checkTokens(op, p.Suffix, x.Vocab); err != nil {
 		return err
 	}
-	hash := s.hash
-	if int(p.From) < len(s.tokens) {
-		hash = tandem.EmptyPrefix.Add(s.tokens[:p.From]...)
+	hash := x.hash
+	if int(p.From) < len(x.Tokens) {
+		hash = tandem.EmptyPrefix.Add(x.Tokens[:p.From]...)
 	}
 	if hash = hash.Add(p.Suffix...); hash != p.Hash {
 		return tandem.Errorf(op, tandem.Stale, "hash of %d tokens is %016x here, %016x there", p.Base, uint64(hash), uint64(p.Hash))
 	}
-	if ahead := s.tokens[p.From:]; len(ahead) > len(p.Suffix) && slices.Equal(ahead[:len(p.Suffix)], p.Suffix) {
-		return tandem.Errorf(op, tandem.Stale, "base %d: the session went on to %d", p.Base, len(s.tokens))
+	if ahead := x.Tokens[p.From:]; len(ahead) > len(p.Suffix) && slices.Equal(ahead[:len(p.Suffix)], p.Suffix) {
+		return tandem.Errorf(op, tandem.Stale, "base %d: the session went on to %d", p.Base, len(x.Tokens))
 	}
 	return nil
 }
 
-// follow makes the checked proposal's tokens the session's. It returns how many of those held before
-// agree with them: state derived from the others is invalid.
-func (s *prefix) follow(p tandem.Proposal) (keep int) {
-	held := len(s.tokens)
-	for keep = int(p.From); keep < min(held, int(p.Base)) && s.tokens[keep] == p.Suffix[keep-int(p.From)]; keep++ {
+// Follow makes the checked proposal's tokens the session's. It returns how many of the tokens held before agree with them: what was
+// derived from the others is no longer valid.
+func (x *Prefix) Follow(p tandem.Proposal) (keep int) {
+	held := len(x.Tokens)
+	for keep = int(p.From); keep < min(held, int(p.Base)) && x.Tokens[keep] == p.Suffix[keep-int(p.From)]; keep++ {
 	}
-	s.tokens = append(s.tokens[:p.From], p.Suffix...)
-	s.hash = p.Hash
+	x.Tokens = append(x.Tokens[:p.From], p.Suffix...)
+	x.hash = p.Hash
 	return keep
 }
 
-// maxVerify is the most entries of a Plan's costs that are accepted.
-const maxVerify = 1 << 12
+// MaxVerify is the most entries of a Plan's costs that are accepted.
+const MaxVerify = 1 << 12
 
 // checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.
 func checkProposal(p tandem.Proposal) error {
@@ -116,8 +115,8 @@ func checkProposal(p tandem.Proposal) error {
 		return tandem.Errorf(op, tandem.Invalid, "stop threshold %v: want 0 to 1", p.Stop)
 	case !chance(p.Temper):
 		return tandem.Errorf(op, tandem.Invalid, "temperature %v of the draft: want more than 0 and at most 1, or 0 for 1", p.Temper)
-	case len(plan.Verify) > maxVerify:
-		return tandem.Errorf(op, tandem.Invalid, "plan with costs of %d widths: at most %d allowed", len(plan.Verify), maxVerify)
+	case len(plan.Verify) > MaxVerify:
+		return tandem.Errorf(op, tandem.Invalid, "plan with costs of %d widths: at most %d allowed", len(plan.Verify), MaxVerify)
 	case plan.Round < 0:
 		return tandem.Errorf(op, tandem.Invalid, "plan with %v for the rest of a round: want 0 or more", plan.Round)
 	case !(plan.Others >= 0 && plan.Others <= math.MaxInt32):
@@ -145,33 +144,4 @@ func checkTokens(op string, tokens []tandem.Token, vocab int) error {
 		}
 	}
 	return nil
-}
-
-// send puts t into the pool, waiting while that is full: a full pool keeps the verifier busy
-// already (Minions' pause). It counts "pool.pauses", and in "pool.paused" the calls that wait now.
-func send(ctx context.Context, pool tandem.Pool, events tandem.Events, counters *tandem.Counters, t tandem.Ticket) (err error) {
-	ctx, end := events.Begin(ctx, tandem.StageSend)
-	t.Trace = events.Carrier(ctx)
-	if err = pool.Put(ctx, t); tandem.KindOf(err) != tandem.Exhausted {
-		end(err)
-		return err
-	}
-	begun := time.Now()
-	counters.Add("pool.pauses", 1)
-	counters.Add("pool.paused", 1)
-	defer func() {
-		counters.Add("pool.paused", -1)
-		counters.Add("pool.paused_us", time.Since(begun).Microseconds())
-		end(err, tandem.Attr{Key: "paused_us", Int: time.Since(begun).Microseconds()})
-	}()
-	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return tandem.Errorf("propose", tandem.KindOf(ctx.Err()), "waiting for room in the pool: %w", ctx.Err())
-		}
-		if err = pool.Put(ctx, t); tandem.KindOf(err) != tandem.Exhausted {
-			return err
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package drafter
+package lookup
 
 import (
 	"sync"
@@ -11,16 +11,6 @@ import (
 type pastTexts struct {
 	mu    sync.Mutex
 	texts *spec.Texts
-}
-
-// Remember keeps a text of a tenant that has ended, prompt and output, if it is one of LookupConfig.Tenants: later sessions of that
-// tenant find what stood in it. The oldest texts go when the tenant's part is full. The caller keeps tokens.
-func (l *Lookup) Remember(tenant string, tokens []tandem.Token) {
-	if e := l.earlier[tenant]; e != nil {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.texts.Add(tokens)
-	}
 }
 
 // follow returns the place of the end of text, which without its last token stood at p.

@@ -1,4 +1,4 @@
-package drafter
+package lookup
 
 import (
 	"context"
@@ -15,17 +15,18 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 )
 
 // told opens a session of a tenant with a text and returns what lookup says of it.
-func (r lookupRig) told(t interface{ Fatal(...any) }, id tandem.SessionID, tenant string, text []tandem.Token) tandem.Proposed {
+func (r rig) told(t interface{ Fatal(...any) }, id tandem.SessionID, tenant string, text []tandem.Token) tandem.Proposed {
 	o := opening(id, text)
 	o.Tenant = tenant
 	opened, err := r.Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := proposal(id, text, len(text))
+	p := draftertest.Proposal(id, text, len(text))
 	p.Return, p.Bounds = true, tandem.Bounds{Nodes: 12, Depth: 11, Width: 3}
 	done, err := r.Propose(context.Background(), p)
 	if err != nil {
@@ -40,7 +41,7 @@ func (r lookupRig) told(t interface{ Fatal(...any) }, id tandem.SessionID, tenan
 
 // TestEarlierTexts: what a tenant's ended session said is proposed to its next one, as deep as asked for, and counts as foreseen.
 func TestEarlierTexts(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{Tenants: []string{"a", "b"}, Earlier: 1 << 12})
+	r := newRig(t, Config{Tenants: []string{"a", "b"}, Earlier: 1 << 12})
 	text := tokensOf("the quick brown fox jumps over the lazy dog")
 	r.Remember("a", text)
 	got := r.told(t, 1, "a", tokensOf("QUOTE quick brown"))
@@ -54,9 +55,9 @@ func TestEarlierTexts(t *testing.T) {
 	if got := r.told(t, 2, "nobody", tokensOf("QUOTE quick brown")); got.Tree.Len() > 3 {
 		t.Errorf("a tenant whose texts are not kept: %v", got.Tree)
 	}
-	for _, c := range []LookupConfig{{Tenants: []string{"a", "b"}, Earlier: 1}} {
+	for _, c := range []Config{{Tenants: []string{"a", "b"}, Earlier: 1}} {
 		c.Pool, c.Counters, c.Vocab = r.pool, r.counters, 300
-		if _, err := NewLookup(c); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := New(c); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -66,18 +67,18 @@ func TestEarlierTexts(t *testing.T) {
 // would get if it were alone, and keeps as much of its own texts.
 func TestEarlierTextsAreTheTenants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		c := LookupConfig{Tenants: []string{"a", "b", ""}, Earlier: 3 << 8}
-		bare := func(c LookupConfig) lookupRig {
+		c := Config{Tenants: []string{"a", "b", ""}, Earlier: 3 << 8}
+		bare := func(c Config) rig {
 			c.Vocab, c.Pool, c.Counters = 300, noPool{}, new(tandem.Counters)
-			l, err := NewLookup(c)
+			l, err := New(c)
 			if err != nil {
 				rt.Fatal(err)
 			}
-			return lookupRig{Lookup: l}
+			return rig{Drafter: l}
 		}
-		alone, crowd, none := bare(c), bare(c), bare(LookupConfig{})
+		alone, crowd, none := bare(c), bare(c), bare(Config{})
 		defer func() {
-			for _, l := range []lookupRig{alone, crowd, none} {
+			for _, l := range []rig{alone, crowd, none} {
 				_ = l.Shutdown(context.Background())
 			}
 		}()
@@ -110,7 +111,7 @@ func TestEarlierTextsAreTheTenants(t *testing.T) {
 
 // TestEarlierTextsAtOnce has sessions of a tenant end and draft at the same time.
 func TestEarlierTextsAtOnce(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{Tenants: []string{"a"}, Earlier: 1 << 10})
+	r := newRig(t, Config{Tenants: []string{"a"}, Earlier: 1 << 10})
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -187,11 +188,11 @@ func BenchmarkEdit(b *testing.B) {
 
 // replay has a target write second after first was said in an earlier session, and returns the number of rounds.
 func replay(b *testing.B, first, second []tandem.Token, vocab, earlier int, shape tandem.Bounds) (rounds int) {
-	c := LookupConfig{Vocab: vocab, Pool: noPool{}, Counters: new(tandem.Counters)}
+	c := Config{Vocab: vocab, Pool: noPool{}, Counters: new(tandem.Counters)}
 	if earlier > 0 {
 		c.Tenants, c.Earlier = []string{"a"}, earlier
 	}
-	l, err := NewLookup(c)
+	l, err := New(c)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func replay(b *testing.B, first, second []tandem.Token, vocab, earlier int, shap
 		b.Fatal(err)
 	}
 	for n, told := 1, 1; n < len(second); rounds++ {
-		p := proposal(1, second[:n], told)
+		p := draftertest.Proposal(1, second[:n], told)
 		p.Return, p.Bounds = true, shape
 		done, err := l.Propose(context.Background(), p)
 		if err != nil {

@@ -1,4 +1,4 @@
-package drafter
+package lookup
 
 import (
 	"context"
@@ -15,23 +15,24 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/draftertest"
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
-var _ tandem.Drafter = (*Lookup)(nil)
+var _ tandem.Drafter = (*Drafter)(nil)
 
-type lookupRig struct {
-	*Lookup
-	pool     *queue
+type rig struct {
+	*Drafter
+	pool     *draftertest.Pool
 	counters *tandem.Counters
 }
 
-func newLookupRig(t *testing.T, c LookupConfig) lookupRig {
+func newRig(t *testing.T, c Config) rig {
 	t.Helper()
-	r := lookupRig{pool: newQueue(2), counters: &tandem.Counters{}}
+	r := rig{pool: draftertest.NewPool(2), counters: &tandem.Counters{}}
 	c.Pool, c.Counters, c.Vocab = r.pool, r.counters, 300
 	var err error
-	if r.Lookup, err = NewLookup(c); err != nil {
+	if r.Drafter, err = New(c); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -53,13 +54,13 @@ func tokensOf(s string) (out []tandem.Token) {
 }
 
 func opening(id tandem.SessionID, text []tandem.Token) tandem.Opening {
-	return tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 12}
+	return tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: draftertest.Limit, MaxNodes: 12}
 }
 
 const repeated = "if err != nil { return err }; x := f(); if err !"
 
-func TestLookupProposesWhatStoodBefore(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{})
+func TestProposesWhatStoodBefore(t *testing.T) {
+	r := newRig(t, Config{})
 	text := tokensOf(repeated)
 	opened, err := r.Open(context.Background(), opening(1, text))
 	if err != nil {
@@ -68,14 +69,14 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	if h := opened.Hindsight; h.Tokens != len(text) || h.Hits&0b1111111 != 0b0111111 { // of "if err !" all that follows "if"
 		t.Errorf("hindsight of %d tokens: %b", h.Tokens, h.Hits)
 	}
-	p := proposal(1, text, len(text))
+	p := draftertest.Proposal(1, text, len(text))
 	p.Bounds = tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}
 	done, err := r.Propose(context.Background(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := r.pool.take(t)
-	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != LookupName ||
+	k := r.pool.Take(t)
+	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != Name ||
 		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
 		t.Errorf("ticket %+v", k)
 	}
@@ -115,10 +116,10 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	}
 }
 
-// TestLookupFollowsTheGateway lets the committed tokens grow and be contradicted; the trees must be those of a
+// TestFollowsTheGateway lets the committed tokens grow and be contradicted; the trees must be those of a
 // session that was opened with the same tokens.
-func TestLookupFollowsTheGateway(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{})
+func TestFollowsTheGateway(t *testing.T) {
+	r := newRig(t, Config{})
 	ctx := context.Background()
 	rapid.Check(t, func(t *rapid.T) {
 		var text []tandem.Token
@@ -138,7 +139,7 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 				told = rapid.IntRange(0, told-1).Draw(t, "from")
 				text[told]++
 			}
-			p := proposal(1, text, told)
+			p := draftertest.Proposal(1, text, told)
 			p.Return = true
 			got, err := r.Propose(ctx, p)
 			if err != nil {
@@ -150,7 +151,7 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 			if _, err := r.Open(ctx, again); err != nil {
 				t.Fatal(err)
 			}
-			p = proposal(2, text, told)
+			p = draftertest.Proposal(2, text, told)
 			p.Return = true
 			want, err := r.Propose(ctx, p)
 			if err != nil {
@@ -166,8 +167,8 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 	})
 }
 
-func TestLookupRefuses(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{Sessions: 2, Tokens: 2 * limit})
+func TestRefuses(t *testing.T) {
+	r := newRig(t, Config{Sessions: 2, Tokens: 2 * draftertest.Limit})
 	ctx := context.Background()
 	text := tokensOf(repeated)
 	longer := append(slices.Clone(text), 5, 6)
@@ -184,8 +185,8 @@ func TestLookupRefuses(t *testing.T) {
 		{"limit", func(o *tandem.Opening) { o.Limit = 1 }, tandem.Invalid},
 		{"nodes", func(o *tandem.Opening) { o.MaxNodes = 0 }, tandem.Invalid},
 		{"vocabulary", func(o *tandem.Opening) { o.Tokens = []tandem.Token{300} }, tandem.Invalid},
-		{"too large for ever", func(o *tandem.Opening) { o.Limit = 2*limit + 1 }, tandem.Unsupported},
-		{"too large now", func(o *tandem.Opening) { o.Session, o.Limit = 2, limit+1 }, tandem.Exhausted},
+		{"too large for ever", func(o *tandem.Opening) { o.Limit = 2*draftertest.Limit + 1 }, tandem.Unsupported},
+		{"too large now", func(o *tandem.Opening) { o.Session, o.Limit = 2, draftertest.Limit+1 }, tandem.Exhausted},
 		{"second", func(o *tandem.Opening) { o.Session, o.Limit = 2, 60 }, tandem.OK},
 		{"one too many", func(o *tandem.Opening) { o.Session, o.Limit = 3, 60 }, tandem.Exhausted},
 	} {
@@ -195,10 +196,10 @@ func TestLookupRefuses(t *testing.T) {
 			t.Errorf("open %s: %v, want %v", c.name, err, c.kind)
 		}
 	}
-	if _, err := r.Propose(ctx, proposal(1, longer, len(text))); err != nil {
+	if _, err := r.Propose(ctx, draftertest.Proposal(1, longer, len(text))); err != nil {
 		t.Fatal(err)
 	}
-	r.pool.take(t)
+	r.pool.Take(t)
 	for _, c := range []struct {
 		name   string
 		change func(*tandem.Proposal)
@@ -208,14 +209,14 @@ func TestLookupRefuses(t *testing.T) {
 		{"old epoch", func(p *tandem.Proposal) { p.Epoch = 0 }, tandem.Stale},
 		{"hash", func(p *tandem.Proposal) { p.Hash++ }, tandem.Stale},
 		{"a gap", func(p *tandem.Proposal) { p.Base, p.From, p.Suffix = 100, 99, []tandem.Token{1} }, tandem.Stale},
-		{"merely behind", func(p *tandem.Proposal) { *p = proposal(1, text, len(text)-1) }, tandem.Stale},
+		{"merely behind", func(p *tandem.Proposal) { *p = draftertest.Proposal(1, text, len(text)-1) }, tandem.Stale},
 		{"base", func(p *tandem.Proposal) { p.Base++ }, tandem.Invalid},
 		{"nothing", func(p *tandem.Proposal) { *p = tandem.Proposal{Session: 1, Epoch: 1} }, tandem.Invalid},
 		{"vocabulary", func(p *tandem.Proposal) { p.Suffix = []tandem.Token{300, -1} }, tandem.Invalid},
-		{"above the limit", func(p *tandem.Proposal) { *p = proposal(1, slices.Repeat(longer, 20), 0) }, tandem.Invalid},
+		{"above the limit", func(p *tandem.Proposal) { *p = draftertest.Proposal(1, slices.Repeat(longer, 20), 0) }, tandem.Invalid},
 		{"right, once more", func(*tandem.Proposal) {}, tandem.OK},
 	} {
-		p := proposal(1, longer, len(text))
+		p := draftertest.Proposal(1, longer, len(text))
 		c.change(&p)
 		if _, err := r.Propose(ctx, p); tandem.KindOf(err) != c.kind {
 			t.Errorf("propose %s: %v, want %v", c.name, err, c.kind)
@@ -223,7 +224,7 @@ func TestLookupRefuses(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := r.Propose(ended, proposal(1, longer, len(text))); !errors.Is(err, tandem.Canceled) {
+	if _, err := r.Propose(ended, draftertest.Proposal(1, longer, len(text))); !errors.Is(err, tandem.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	if _, err := r.Open(ended, opening(1, text)); !errors.Is(err, tandem.Canceled) {
@@ -235,16 +236,16 @@ func TestLookupRefuses(t *testing.T) {
 	if err := errors.Join(r.Close(ctx, 2), r.Close(ctx, 77), r.CloseOwned(ctx, 0)); err != nil || r.reserved != 0 || len(r.sessions) != 0 {
 		t.Errorf("after closing: %v, %d tokens reserved, %d sessions", err, r.reserved, len(r.sessions))
 	}
-	for _, c := range []LookupConfig{{}, {Pool: r.pool, Counters: r.counters}, {Pool: r.pool, Counters: r.counters, Vocab: 1,
+	for _, c := range []Config{{}, {Pool: r.pool, Counters: r.counters}, {Pool: r.pool, Counters: r.counters, Vocab: 1,
 		Sessions: -1}} {
-		if _, err := NewLookup(c); !errors.Is(err, tandem.Invalid) {
+		if _, err := New(c); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("configuration %+v: %v", c, err)
 		}
 	}
 }
 
-func TestLookupWaitsForThePool(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{})
+func TestWaitsForThePool(t *testing.T) {
+	r := newRig(t, Config{})
 	text := tokensOf(repeated)
 	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
@@ -256,30 +257,30 @@ func TestLookupWaitsForThePool(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := r.Propose(ctx, proposal(1, text, len(text))); !errors.Is(err, tandem.Deadline) {
+	if _, err := r.Propose(ctx, draftertest.Proposal(1, text, len(text))); !errors.Is(err, tandem.Deadline) {
 		t.Errorf("pool stays full: %v, want Deadline", err)
 	}
 	ended := make(chan error)
 	go func() {
-		_, err := r.Propose(context.Background(), proposal(1, text, len(text)))
+		_, err := r.Propose(context.Background(), draftertest.Proposal(1, text, len(text)))
 		ended <- err
 	}()
 	testkit.Eventually(t, "it waits for room", func() bool { return r.counters.Snapshot()["pool.paused"] == 1 })
-	r.pool.take(t)
-	r.pool.take(t)
+	r.pool.Take(t)
+	r.pool.Take(t)
 	if err := <-ended; err != nil {
 		t.Errorf("pool has room again: %v", err)
 	}
 }
 
-func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{Idle: 20 * time.Millisecond})
+func TestDropsIdleSessionsAndEnds(t *testing.T) {
+	r := newRig(t, Config{Idle: 20 * time.Millisecond})
 	text := tokensOf(repeated)
 	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the session is dropped", func() bool { return r.counters.Snapshot()["sessions.idle"] > 0 })
-	if _, err := r.Propose(context.Background(), proposal(1, text, len(text))); !errors.Is(err, tandem.UnknownSession) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, text, len(text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("after the drop: %v", err)
 	}
 	if err := r.Shutdown(context.Background()); err != nil {
@@ -288,14 +289,14 @@ func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
 	if _, err := r.Open(context.Background(), opening(1, text)); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open after shutdown: %v", err)
 	}
-	if _, err := r.Propose(context.Background(), proposal(1, text, len(text))); !errors.Is(err, tandem.Unavailable) {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(1, text, len(text))); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Propose after shutdown: %v", err)
 	}
 }
 
-// TestLookupSessionsAtOnce opens, proposes and closes from many goroutines; the race detector watches.
-func TestLookupSessionsAtOnce(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{Idle: time.Millisecond})
+// TestSessionsAtOnce opens, proposes and closes from many goroutines; the race detector watches.
+func TestSessionsAtOnce(t *testing.T) {
+	r := newRig(t, Config{Idle: time.Millisecond})
 	text := tokensOf(repeated)
 	var all sync.WaitGroup
 	for g := range 8 {
@@ -303,7 +304,7 @@ func TestLookupSessionsAtOnce(t *testing.T) {
 			id := tandem.SessionID(1 + g/2) // two for each
 			for range 50 {
 				_, _ = r.Open(context.Background(), opening(id, text))
-				p := proposal(id, text, len(text))
+				p := draftertest.Proposal(id, text, len(text))
 				p.Return = true
 				if _, err := r.Propose(context.Background(), p); err != nil && !errors.Is(err, tandem.UnknownSession) {
 					t.Error(err)
@@ -320,22 +321,22 @@ func TestLookupSessionsAtOnce(t *testing.T) {
 	}
 }
 
-// TestLookupSurvivesAPanic damages a session on purpose.
-func TestLookupSurvivesAPanic(t *testing.T) {
-	r := newLookupRig(t, LookupConfig{})
+// TestSurvivesAPanic damages a session on purpose.
+func TestSurvivesAPanic(t *testing.T) {
+	r := newRig(t, Config{})
 	text := tokensOf(repeated)
 	for id := range tandem.SessionID(2) {
 		if _, err := r.Open(context.Background(), opening(1+id, text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.sessions[1].text = nil
+	r.sessions[1].seen = nil
 	for i, want := range []tandem.Kind{tandem.Internal, tandem.UnknownSession} {
-		if _, err := r.Propose(context.Background(), proposal(1, text, len(text))); tandem.KindOf(err) != want {
+		if _, err := r.Propose(context.Background(), draftertest.Proposal(1, text, len(text))); tandem.KindOf(err) != want {
 			t.Errorf("call %d: %v, want %v", i, err, want)
 		}
 	}
-	if _, err := r.Propose(context.Background(), proposal(2, text, len(text))); err != nil {
+	if _, err := r.Propose(context.Background(), draftertest.Proposal(2, text, len(text))); err != nil {
 		t.Error(err)
 	}
 }
