@@ -58,8 +58,9 @@ var rooms = map[string][]string{
 	// what models write, taken apart: bytes in, pieces out
 	"text/calls": {},
 
-	"engine": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text",
-		"golang.org/x/sys"},
+	"engine": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/memory", "engine/tensors", "kernels", "kernels/ref",
+		"modelfile", "text"},
+	"engine/memory": {".", "kernels", "golang.org/x/sys"}, // x/sys: the limit of address space
 	// a file a family of architectures, what they share, and how weights are found in a file
 	"engine/arch":    {".", "engine/blocks", "engine/tensors", "kernels", "modelfile"},
 	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
@@ -227,7 +228,7 @@ var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"dra
 	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
-		"kernels/stream"},
+		"kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},

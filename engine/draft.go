@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/text/token"
@@ -47,7 +48,7 @@ func OpenDraft(path, target string, o Options) (*Model, error) {
 }
 
 // MeasureDraft is Measure for what OpenDraft opens.
-func MeasureDraft(path, target string, o Options) (Footprint, error) {
+func MeasureDraft(path, target string, o Options) (memory.Footprint, error) {
 	m := opening{&Model{}}
 	err := withFiles(path, target, func(f, of *gguf.File) error {
 		if err := m.outline(f, of, o); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -74,7 +75,7 @@ type Model struct {
 	matrices  []tensors.Matrix // by their handle in the program
 	borrowed  []*gguf.Tensor   // those of matrices that are the target's
 	device    kernels.Device
-	footprint Footprint
+	footprint memory.Footprint
 	store     kernels.Store
 	files     []*gguf.File  // that passes read
 	memory    kernels.Cache // of cache
@@ -135,7 +136,7 @@ func (m *Model) Close() {
 // before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
 // side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
 func (m *Model) OpenSide(path string) error {
-	available := AvailableMemory()
+	available := memory.Free()
 	f, err := gguf.Open(path)
 	if err != nil {
 		return err
@@ -145,10 +146,10 @@ func (m *Model) OpenSide(path string) error {
 	if err != nil {
 		return err
 	}
-	need := Footprint{Own: s.Own}
+	need := memory.Footprint{Own: s.Own}
 	if need := s.Weights + s.Buffers; need > available.Bytes {
-		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
-			available.By, Bytes(max(0, available.Bytes)))
+		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, memory.Bytes(need),
+			available.By, memory.Bytes(max(0, available.Bytes)))
 	}
 	if available, err = available.On(m.device); err == nil {
 		err = available.FitsOwn(path+" needs "+need.OwnString(), need.Own.Total(0))

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -19,7 +20,7 @@ type opening struct{ *Model }
 // load plans the model in f, checks that there is memory for all of it, and only then allocates and fills it. of is nil, or, for a draft
 // with states, the file of its target, from which some matrices come.
 func (m opening) load(f, of *gguf.File, o Options) error {
-	available := AvailableMemory()
+	available := memory.Free()
 	if err := m.outline(f, of, o); err != nil {
 		return err
 	}
@@ -143,20 +144,12 @@ func (m opening) layOut(path string) (*kernels.Program, error) {
 	if err != nil {
 		return nil, deviceError(path, err)
 	}
-	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own,
-		States: need.States, statesOf: statesOfShape(p.KV)}
-	for _, page := range []int64{need.Page, need.Own.Page} {
-		if q := (Footprint{PageBytes: page, Pages: m.options.KVPages}); q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
-			return nil, tandem.Errorf("engine", tandem.Exhausted,
-				"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
-				path, q.Pages, q.PageBytes, kernels.MaxPages)
-		}
-	}
-	return p, nil
+	m.footprint, err = memory.Of(path, need, p.KV, m.options.KVPages)
+	return p, err
 }
 
-func lockAll(memory ...interface{ Lock() error }) error {
-	for _, l := range memory {
+func lockAll(all ...interface{ Lock() error }) error {
+	for _, l := range all {
 		if err := l.Lock(); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "lock memory: %w: raise the limit (ulimit -l) or leave --lock out", err)
 		}
@@ -170,4 +163,28 @@ func (o opening) near() kernels.Device {
 		return s.Near()
 	}
 	return o.device
+}
+
+// Measure plans the model in the file at path for o.Device, as Open does, with the side files that are to be opened for it, and returns the
+// memory that all of it would take. Errors: as Open's and OpenSide's, but the lineage of side files is not compared.
+func Measure(path string, o Options, sides ...string) (memory.Footprint, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return memory.Footprint{}, err
+	}
+	defer f.Close()
+	m := opening{&Model{}}
+	if err := m.outline(f, nil, o); err != nil {
+		return memory.Footprint{}, err
+	}
+	if m.plan, err = m.layOut(f.Path()); err != nil {
+		return memory.Footprint{}, err
+	}
+	m.path = f.Path()
+	for _, path := range sides {
+		if err := m.measureSide(path); err != nil {
+			return memory.Footprint{}, err
+		}
+	}
+	return m.footprint, nil
 }

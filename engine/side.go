@@ -107,11 +107,7 @@ func (m opening) planSide(f *gguf.File) (*guess.File, error) {
 // addSide makes a side file the model's.
 func (m opening) addSide(s *guess.File) {
 	m.beside.Add(s)
-	m.footprint.Weights += s.Weights
-	m.footprint.Beside += s.Weights
-	m.footprint.Scratch += s.Buffers
-	m.footprint.Own.Weights += s.Own.Weights
-	m.footprint.Own.Buffers += s.Own.Buffers
+	m.footprint = m.footprint.With(s.Footprint)
 }
 
 // target returns what guesses beside m need of it.

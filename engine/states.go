@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -45,10 +46,8 @@ func (r *records) take() int32 {
 }
 
 const (
-	slotsEach    = 2  // slots for each sequence: its own, and one for a prefix
-	leastApart   = 8  // pages between states that divide a prompt
-	mostParts    = 8  // of a prompt between them
-	recordsEach  = 32 // records for each sequence, beside those of the rows of one pass
+	leastApart   = 8 // pages between states that divide a prompt
+	mostParts    = 8 // of a prompt between them
 	maxSequences = 1 << 13
 )
 
@@ -57,14 +56,14 @@ func (o *Options) slots(c *blocks.Config) int {
 	if !c.Recurrent() {
 		return 0
 	}
-	return slotsEach * o.Sequences
+	return memory.SlotsEach * o.Sequences
 }
 
 func (o *Options) records(c *blocks.Config) int {
 	if !c.Recurrent() {
 		return 0
 	}
-	return o.MaxRows + recordsEach*o.Sequences
+	return o.MaxRows + memory.RecordsEach*o.Sequences
 }
 
 // stated returns up to which position the slot has the states, or, of a model without, all positions.

@@ -1,4 +1,5 @@
-package engine
+// Package memory says how much memory a model takes, how much this process may take, and what sets that bound.
+package memory
 
 import (
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,33 +26,67 @@ type Footprint struct {
 	Scratch   int64         // buffers of the widest pass
 	States    int64         // of recurrent layers: slots and records
 	Own       kernels.Space // what is not the processor's memory but the device's own
-	statesOf
+	StatePlaces
 }
 
-// statesOf says what States consists of.
-type statesOf struct {
-	Slots, Records         int
-	SlotBytes, RecordBytes int64 // of one
+// StatePlaces says what Footprint.States consists of: places for the states of recurrent layers, and for records of what a row puts into
+// them. The zero value: the model has no recurrent layers.
+type StatePlaces struct {
+	Slots, Records         int   // how many of each
+	SlotBytes, RecordBytes int64 // the size of one
 }
 
-func statesOfShape(s kernels.KVShape) statesOf {
+// How many places a sequence gets.
+const (
+	SlotsEach   = 2  // its own, and one for a prefix
+	RecordsEach = 32 // beside those of the rows of one pass
+)
+
+// placesOf returns the places in a cache of that shape.
+func placesOf(s kernels.KVShape) StatePlaces {
 	if len(s.States) == 0 {
-		return statesOf{}
+		return StatePlaces{}
 	}
-	return statesOf{s.Slots, s.Records, s.SlotBytes(), s.RecordBytes()}
+	return StatePlaces{s.Slots, s.Records, s.SlotBytes(), s.RecordBytes()}
 }
 
-func (o statesOf) bytes() int64 { return int64(o.Slots)*o.SlotBytes + int64(o.Records)*o.RecordBytes }
+func (p StatePlaces) bytes() int64 {
+	return int64(p.Slots)*p.SlotBytes + int64(p.Records)*p.RecordBytes
+}
+
+// Of returns the footprint of the model of that name, whose device needs that much for its passes, with so many pages of a cache of that
+// shape. Errors: Exhausted for a cache that no machine has.
+func Of(name string, need kernels.Footprint, kv kernels.KVShape, pages int) (Footprint, error) {
+	for _, page := range []int64{need.Page, need.Own.Page} {
+		if q := (Footprint{PageBytes: page, Pages: pages}); pages < 1 || pages > kernels.MaxPages || q.KV() > maxKV {
+			return Footprint{}, tandem.Errorf("engine", tandem.Exhausted,
+				"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
+				name, pages, page, kernels.MaxPages)
+		}
+	}
+	return Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: pages, Scratch: need.Buffers, Own: need.Own,
+		States: need.States, StatePlaces: placesOf(kv)}, nil
+}
+
+// With returns p with what a side file takes beside the model.
+func (p Footprint) With(side kernels.Footprint) Footprint {
+	p.Weights += side.Weights
+	p.Beside += side.Weights
+	p.Scratch += side.Buffers
+	p.Own.Weights += side.Own.Weights
+	p.Own.Buffers += side.Own.Buffers
+	return p
+}
 
 // For returns p with states for so many sequences.
 func (p Footprint) For(sequences int) Footprint {
-	had := p.statesOf.bytes()
+	had := p.StatePlaces.bytes()
 	if had == 0 {
 		return p
 	}
-	p.Records += recordsEach * (sequences - p.Slots/slotsEach)
-	p.Slots = slotsEach * sequences
-	scale := float64(p.statesOf.bytes()) / float64(had)
+	p.Records += RecordsEach * (sequences - p.Slots/SlotsEach)
+	p.Slots = SlotsEach * sequences
+	scale := float64(p.StatePlaces.bytes()) / float64(had)
 	p.States, p.Own.States = int64(float64(p.States)*scale), int64(float64(p.Own.States)*scale)
 	return p
 }
@@ -94,30 +128,6 @@ func statesString(n int64) string {
 
 // Bytes formats a size: "1.5 GiB".
 func Bytes(n int64) string { return kernels.Bytes(n) }
-
-// Measure plans the model in the file at path for o.Device, as Open does, with the side files that are to be opened for it, and returns the
-// memory that all of it would take. Errors: as Open's and OpenSide's, but the lineage of side files is not compared.
-func Measure(path string, o Options, sides ...string) (Footprint, error) {
-	f, err := gguf.Open(path)
-	if err != nil {
-		return Footprint{}, err
-	}
-	defer f.Close()
-	m := opening{&Model{}}
-	if err := m.outline(f, nil, o); err != nil {
-		return Footprint{}, err
-	}
-	if m.plan, err = m.layOut(f.Path()); err != nil {
-		return Footprint{}, err
-	}
-	m.path = f.Path()
-	for _, path := range sides {
-		if err := m.measureSide(path); err != nil {
-			return Footprint{}, err
-		}
-	}
-	return m.footprint, nil
-}
 
 // OwnString returns in words what p takes of the device's own memory.
 func (p Footprint) OwnString() string {
@@ -172,9 +182,9 @@ func (a Available) FitsOwn(needs string, bytes int64) error {
 		&kernels.OutOfMemory{Device: a.Own.Of, Wanted: bytes, Free: a.Own.Bytes})
 }
 
-// AvailableMemory asks the system for the least of three: the machine's free memory (MemAvailable), what the
+// Free asks the system for the least of three: the machine's free memory (MemAvailable), what the
 // process's control groups leave it, and its limit of address space.
-func AvailableMemory() Available {
+func Free() Available {
 	root := os.DirFS("/")
 	a := availableIn(root)
 	var limit unix.Rlimit
@@ -187,8 +197,8 @@ func AvailableMemory() Available {
 	return a
 }
 
-// TotalMemory returns all memory of the machine, or the limit of the process's control groups if that is less.
-func TotalMemory() Available {
+// Total returns all memory of the machine, or the limit of the process's control groups if that is less.
+func Total() Available {
 	root := os.DirFS("/")
 	a := Available{Bytes: math.MaxInt64, By: "this machine"}
 	if b, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
