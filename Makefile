@@ -22,7 +22,7 @@ proto: ## generate the Go code of the contracts
 	$(GO) tool -modfile=test/tools/go.mod buf generate
 
 golden: ## compares logits and tokens with another engine's
-	$(GO) test ./engine ./test -run Golden -count 1 -v
+	$(GO) test ./engine ./engine/arch ./test -run Golden -count 1 -v
 
 long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
 	$(GO) test ./kernels/cpu ./kernels/cuda ./gateway -long -count 1 -timeout 0

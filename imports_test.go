@@ -65,7 +65,12 @@ var rooms = map[string][]string{
 	"engine/arch":    {".", "engine/blocks", "engine/tensors", "kernels", "modelfile"},
 	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
 	"engine/tensors": {".", "kernels", "kernels/ref", "modelfile"},
-	"engine/guess":   {".", "engine/arch", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
+	// for tests alone: models by their formulas, and what tests of passes share
+	"engine/naive": {".", "kernels", "kernels/ref", "modelfile"},
+	"engine/enginetest": {".", "engine", "engine/arch", "engine/blocks", "engine/tensors", "kernels", "kernels/cpu",
+		"kernels/cuda/emulated", "kernels/layers", "kernels/split", "kernels/stream", "kernels/testdevice", "modelfile",
+		"test/testkit/family"},
+	"engine/guess": {".", "engine/arch", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
 
 	"schedule": {".", "spec/worth", "engine"},
 
@@ -227,9 +232,12 @@ var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"dra
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
-	"engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split",
+	"engine": {"engine/enginetest", "engine/naive", "kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
-	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
+	"engine/arch":   {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device"},
+	"engine/blocks": {"engine", "engine/arch", "engine/enginetest", "engine/naive", "kernels/cpu"},
+	"engine/guess":  {"engine", "engine/enginetest"},
+	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"app/start":      {"github.com/alecthomas/kong"}, // reads flags

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"encoding/json"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
@@ -18,10 +20,11 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
-// assistantGolden is what assistants compute by float arithmetic (testdata/golden/README.md). Each step is given its hidden state, so that
-// an error does not spread. All are at the position behind the tokens, and the first has the target's last state.
+// assistantGolden is what assistants compute by float arithmetic (engine/arch/testdata/golden/README.md). Each step is given its hidden
+// state, so that an error does not spread. All are at the position behind the tokens, and the first has the target's last state.
 type assistantGolden struct {
 	Target    string // digest of its file
 	Assistant string
@@ -39,15 +42,15 @@ type assistantGolden struct {
 
 func readAssistantGolden(t *testing.T) (g assistantGolden) {
 	t.Helper()
-	b, err := os.ReadFile("testdata/golden/gemma4-assistant.json")
+	b, err := os.ReadFile(enginetest.InRepository(enginetest.FiguresOf(enginetest.AssistantFile)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(b, &g); err != nil {
 		t.Fatal(err)
 	}
-	sameModel(t, goldenPath(t, "gemma4"), g.Target)
-	sameModel(t, goldenPath(t, assistantFile), g.Assistant)
+	enginetest.SameModel(t, enginetest.GoldenPath(t, "gemma4"), g.Target)
+	enginetest.SameModel(t, enginetest.GoldenPath(t, enginetest.AssistantFile), g.Assistant)
 	if len(g.Steps) == 0 || g.Tolerance <= 0 || len(g.Tokens) == 0 {
 		t.Fatalf("%d steps behind %d tokens with tolerance %v", len(g.Steps), len(g.Tokens), g.Tolerance)
 	}
@@ -55,21 +58,23 @@ func readAssistantGolden(t *testing.T) (g assistantGolden) {
 }
 
 // openAssisted opens the golden target with its assistant.
-func openAssisted(t *testing.T, o Options) *Model {
+func openAssisted(t *testing.T, o engine.Options) *engine.Model {
 	t.Helper()
-	o.KVPages = PagesFor(4, 192, 32)
-	m := openTest(t, goldenPath(t, "gemma4"), o)
-	if err := m.OpenSide(goldenPath(t, assistantFile)); err != nil {
+	o.KVPages = engine.PagesFor(4, 192, 32)
+	m := enginetest.Open(t, enginetest.GoldenPath(t, "gemma4"), o)
+	if err := m.OpenSide(enginetest.GoldenPath(t, enginetest.AssistantFile)); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
 // assistantOf returns the assistant that is open beside m.
-func assistantOf(m *Model) *guess.Assistant { return m.beside.Of(tandem.Assistant).(*guess.Assistant) }
+func assistantOf(m *engine.Model) *guess.Assistant {
+	return engine.GuessesOf(m).Of(tandem.Assistant).(*guess.Assistant)
+}
 
 // stepOf returns a step behind the committed positions of s.
-func stepOf(t *testing.T, s *Sequence, token tandem.Token, state []float32) guess.Step {
+func stepOf(t *testing.T, s *engine.Sequence, token tandem.Token, state []float32) guess.Step {
 	t.Helper()
 	seen, err := s.Seen(nil)
 	if err != nil {
@@ -83,9 +88,9 @@ func stepOf(t *testing.T, s *Sequence, token tandem.Token, state []float32) gues
 func TestGoldenAssistant(t *testing.T) {
 	g := readAssistantGolden(t)
 	for _, kv := range []string{"f16", "q8_0"} {
-		faults, ours, theirs := g.faults(t, openAssisted(t, Options{KVType: kv}), kv)
+		faults, ours, theirs := g.faults(t, openAssisted(t, engine.Options{KVType: kv}), kv)
 		for _, f := range faults {
-			t.Errorf("%s, %s", kv, f.what)
+			t.Errorf("%s, %s", kv, f.What)
 		}
 		t.Logf("%s: r.m.s. distance of logits from float arithmetic %.5f, the other engine's %.5f", kv, ours, theirs)
 		if kv == "f16" && !(ours < theirs) {
@@ -95,7 +100,7 @@ func TestGoldenAssistant(t *testing.T) {
 }
 
 // faults compares an assistant's steps with the figures, and returns its r.m.s. distance from float arithmetic, and the other engine's.
-func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fault, ours, theirs float64) {
+func (g *assistantGolden) faults(t *testing.T, m *engine.Model, kv string) (faults []enginetest.Fault, ours, theirs float64) {
 	t.Helper()
 	tolerance := g.Tolerance
 	if kv == "q8_0" { // the figures are of a cache of floats
@@ -103,12 +108,12 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 	}
 	fail := func(d float64, format string, args ...any) {
 		if !(math.Abs(d) <= tolerance) {
-			faults = append(faults, fault{fmt.Sprintf(format, args...), math.Abs(d) / tolerance})
+			faults = append(faults, enginetest.Fault{What: fmt.Sprintf(format, args...), Away: math.Abs(d) / tolerance})
 		}
 	}
-	s := newSeq(t, m, 64, 8)
-	out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
-	last := opening{m}.target().Normed(out.Hidden(0, len(g.Tokens)-1))
+	s := enginetest.NewSeq(t, m, 64, 8)
+	out := enginetest.Forward(t, m, 1, engine.Part{Seq: s, Extend: g.Tokens, Want: engine.WantTail})
+	last := engine.TargetOf(m).Normed(out.Hidden(0, len(g.Tokens)-1))
 	for i, x := range g.Steps[0].Hidden {
 		fail(float64(last[i]-x), "number %d of the target's last state is %v, want %v", i, last[i], x)
 	}
@@ -152,32 +157,32 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 // behind tree rows and behind the same tokens committed, alone and beside others.
 func TestAssistantGuess(t *testing.T) {
 	g := readAssistantGolden(t)
-	m := openAssisted(t, Options{})
-	var tree, line, other *Sequence
-	for _, s := range []**Sequence{&tree, &line, &other} {
+	m := openAssisted(t, engine.Options{})
+	var tree, line, other *engine.Sequence
+	for _, s := range []**engine.Sequence{&tree, &line, &other} {
 		var err error
 		if *s, err = m.NewSequence(64, 16); err != nil {
 			t.Fatal(err)
 		}
 	}
 	text := g.Tokens
-	hidden := func(s *Sequence, p Part, row int) []float32 {
+	hidden := func(s *engine.Sequence, p engine.Part, row int) []float32 {
 		t.Helper()
-		p.Seq, p.Want = s, WantTail
-		out, err := m.Forward([]Part{p}, 1)
+		p.Seq, p.Want = s, engine.WantTail
+		out, err := m.Forward([]engine.Part{p}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.Clone(out.Hidden(0, row))
 	}
 	n := len(text)
-	a := hidden(tree, Part{Extend: text[:n-2], Nodes: []tandem.Token{5, text[n-2], text[n-1], 9}, Parents: []int32{-1, -1, 1, 1}}, n)
-	b := hidden(line, Part{Extend: text}, n-1)
-	c := hidden(other, Part{Extend: text[:3]}, 2)
-	ask := func(s *Sequence, path []int32, h []float32) GuessAsk {
-		return GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Path: path, Token: 17}
+	a := hidden(tree, engine.Part{Extend: text[:n-2], Nodes: []tandem.Token{5, text[n-2], text[n-1], 9}, Parents: []int32{-1, -1, 1, 1}}, n)
+	b := hidden(line, engine.Part{Extend: text}, n-1)
+	c := hidden(other, engine.Part{Extend: text[:3]}, 2)
+	ask := func(s *engine.Sequence, path []int32, h []float32) engine.GuessAsk {
+		return engine.GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Path: path, Token: 17}
 	}
-	all := []GuessAsk{ask(other, nil, c), ask(tree, []int32{1, 2}, a), ask(line, nil, b)}
+	all := []engine.GuessAsk{ask(other, nil, c), ask(tree, []int32{1, 2}, a), ask(line, nil, b)}
 	got, err := m.Guess(all, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +198,7 @@ func TestAssistantGuess(t *testing.T) {
 			}
 		}
 	}
-	rows := []guess.Step{stepOf(t, line, 17, opening{m}.target().Normed(b))}
+	rows := []guess.Step{stepOf(t, line, 17, engine.TargetOf(m).Normed(b))}
 	for k := range side.AssistantLevels {
 		var best int32
 		if err := assistantOf(m).Step(rows, 1, func(_ int, x kernels.Top) { best = x.IDs[0] }); err != nil {
@@ -203,10 +208,10 @@ func TestAssistantGuess(t *testing.T) {
 			t.Errorf("level %d: token %d, by single steps %d", k, got[2].Levels[k][0].Token, best)
 		}
 	}
-	for what, bad := range map[string]GuessAsk{"no sequence": ask(nil, nil, b), "a token beyond": {SelfDraft: tandem.Assistant,
+	for what, bad := range map[string]engine.GuessAsk{"no sequence": ask(nil, nil, b), "a token beyond": {SelfDraft: tandem.Assistant,
 		Hidden: [][]float32{b}, Seq: line, Token: 1 << 20}, "a path that is none": ask(tree, []int32{2}, a),
 		"a short state": ask(line, nil, b[1:]), "two states": {SelfDraft: tandem.Assistant, Hidden: [][]float32{b, b}, Seq: line}} {
-		if _, err := m.Guess([]GuessAsk{bad}, 3); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := m.Guess([]engine.GuessAsk{bad}, 3); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v, want Invalid", what, err)
 		}
 	}
@@ -219,11 +224,11 @@ func TestAssistantDevices(t *testing.T) {
 	near := testdevice.CPU(t, 2)
 	guess := func(d kernels.Device) []tandem.Guess {
 		t.Helper()
-		m := openAssisted(t, Options{Device: d, MaxRows: 64})
-		s := newSeq(t, m, 64, 8)
-		out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
+		m := openAssisted(t, engine.Options{Device: d, MaxRows: 64})
+		s := enginetest.NewSeq(t, m, 64, 8)
+		out := enginetest.Forward(t, m, 1, engine.Part{Seq: s, Extend: g.Tokens, Want: engine.WantTail})
 		h := slices.Clone(out.Hidden(0, len(g.Tokens)-1))
-		all, err := m.Guess([]GuessAsk{{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: 750}}, 5)
+		all, err := m.Guess([]engine.GuessAsk{{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: 750}}, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,9 +236,9 @@ func TestAssistantDevices(t *testing.T) {
 	}
 	want := guess(near)
 	for on, d := range map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
-		"layers":    fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)},
-		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil),
-		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), nil)} {
+		"layers":    enginetest.Fixed{Device: layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)},
+		"divided":   enginetest.Halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil),
+		"exchanged": enginetest.Halves(t, gpu, testdevice.CPU(t, 1), nil)} {
 		if got := guess(d); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", on, got, want)
 		}
@@ -246,35 +251,35 @@ func TestAssistantDevices(t *testing.T) {
 // the output matrix, which may be one of the stages in memory, as for one of which rows come and go.
 func TestAssistantStreamed(t *testing.T) {
 	g := readAssistantGolden(t)
-	t.Run("tied", func(t *testing.T) { assistantStreamed(t, g, goldenPath(t, gemma4Files[0])) })
+	t.Run("tied", func(t *testing.T) { assistantStreamed(t, g, enginetest.GoldenPath(t, enginetest.Gemma4Files[0])) })
 	t.Run("apart", func(t *testing.T) {
-		assistantStreamed(t, g, changed(t, gemma4Files[0], func(w *gguf.Writer, f *gguf.File) {
+		assistantStreamed(t, g, enginetest.ChangedGolden(t, enginetest.Gemma4Files[0], func(w *gguf.Writer, f *gguf.File) {
 			e := f.Tensor("token_embd.weight")
-			w.Tensor("output.weight", e.Type, e.Shape, bytesOf(t, e))
+			w.Tensor("output.weight", e.Type, e.Shape, enginetest.BytesOf(t, e))
 		}))
 	})
 }
 
 func assistantStreamed(t *testing.T, g assistantGolden, path string) {
-	side := goldenPath(t, assistantFile)
-	o := Options{KVPages: PagesFor(4, 192, 32), MaxRows: 12, Device: testdevice.CPU(t, 2)}
-	talk := func(o Options) (guesses []tandem.Guess, logits []float32, f Footprint) {
+	side := enginetest.GoldenPath(t, enginetest.AssistantFile)
+	o := engine.Options{KVPages: engine.PagesFor(4, 192, 32), MaxRows: 12, Device: testdevice.CPU(t, 2)}
+	talk := func(o engine.Options) (guesses []tandem.Guess, logits []float32, f engine.Footprint) {
 		t.Helper()
-		m := openTest(t, path, o)
+		m := enginetest.Open(t, path, o)
 		defer m.Close()
 		if err := m.OpenSide(side); err != nil {
 			t.Fatal(err)
 		}
-		s := newSeq(t, m, 64, 16)
+		s := enginetest.NewSeq(t, m, 64, 16)
 		defer s.Close()
-		part := Part{Seq: s, Extend: g.Tokens, Want: WantTail}
+		part := engine.Part{Seq: s, Extend: g.Tokens, Want: engine.WantTail}
 		for round := range 4 {
-			out := forward(t, m, 3, part)
+			out := enginetest.Forward(t, m, 3, part)
 			logits = append(logits, logitsOf(out)...)
 			h := slices.Clone(out.Hidden(0, len(part.Extend)-1))
-			var asks []GuessAsk
+			var asks []engine.GuessAsk
 			for i := range []int{1, 40, 100, 2}[round] {
-				asks = append(asks, GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s,
+				asks = append(asks, engine.GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s,
 					Token: tandem.Token(i * 37 % 1536)})
 			}
 			all, err := m.Guess(asks, 5)
@@ -284,27 +289,27 @@ func assistantStreamed(t *testing.T, g assistantGolden, path string) {
 			guesses = append(guesses, all...)
 			part.Extend = []tandem.Token{all[0].Levels[0][0].Token, tandem.Token(100 * round)}
 		}
-		return guesses, logits, m.footprint
+		return guesses, logits, engine.FootprintOf(m)
 	}
 	want, text, resident := talk(o)
-	from := least(t, path, o)
+	from := enginetest.Least(t, path, o)
 	dir := t.TempDir()
 	for i := range 3 {
 		memory := from + (resident.Weights-resident.Beside-from)*int64(i)/3
 		for _, dir := range []string{dir, ""} {
-			d := streaming(t, memory, dir)
+			d := enginetest.Streaming(t, memory, dir)
 			o.Device = d
 			got, logits, f := talk(o)
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("in %d bytes, packed %v: %v, want %v", memory, dir != "", got, want)
 			}
-			if err := sameBits(logits, text); err != nil {
+			if err := enginetest.SameBits(logits, text); err != nil {
 				t.Errorf("in %d bytes, packed %v: the target: %v", memory, dir != "", err)
 			}
 			if s := d.StreamStats(); s.Streamed == 0 || f.Beside != resident.Beside || f.Weights > memory+f.Beside || f.Beside == 0 {
 				t.Errorf("in %d bytes, packed %v: %+v, %+v", memory, dir != "", s, f)
 			}
-			measured, err := Measure(path, o, side)
+			measured, err := engine.Measure(path, o, side)
 			if measured.PageBytes, measured.Pages = f.PageBytes, f.Pages; err != nil || measured != f {
 				t.Errorf("in %d bytes: measured %+v, %v; it takes %+v", memory, measured, err, f)
 			}
@@ -314,25 +319,59 @@ func assistantStreamed(t *testing.T, g assistantGolden, path string) {
 
 // TestStreamedBorrower: what multiplies with a matrix cannot borrow it from weights that are streamed.
 func TestStreamedBorrower(t *testing.T) {
-	path := goldenPath(t, "gemma4")
-	o := Options{KVPages: 8, MaxRows: 12, Device: testdevice.CPU(t, 1)}
-	o.Device = streaming(t, least(t, path, o), "")
-	m := openTest(t, path, o)
-	for _, w := range []kernels.W{m.weights.Head, m.weights.Layers[0].Up} {
+	path := enginetest.GoldenPath(t, "gemma4")
+	o := engine.Options{KVPages: 8, MaxRows: 12, Device: testdevice.CPU(t, 1)}
+	o.Device = enginetest.Streaming(t, enginetest.Least(t, path, o), "")
+	m := enginetest.Open(t, path, o)
+	for _, w := range []kernels.W{engine.WeightsOf(m).Head, engine.WeightsOf(m).Layers[0].Up} {
 		p := kernels.NewProgram(4, 4)
-		x := m.plan.Weights[w]
+		x := m.Passes().Plan().Weights[w]
 		in, out := p.Act(x.Cols), p.Buf(x.Rows)
 		p.MatMul(p.Weight(x), in, out, kernels.MatMulOpt{})
-		if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{w}); err == nil || !strings.Contains(err.Error(), "not resident") {
+		if _, err := kernels.Borrow(p, m.Passes().Plan(), engine.StoreOf(m), []kernels.W{w}); err == nil || !strings.Contains(err.Error(),
+			"not resident") {
 			t.Errorf("%s: %v, want an error", x.Name, err)
 		}
 	}
 	p := kernels.NewProgram(4, 0)
-	p.Embed(p.Weight(m.plan.Weights[m.weights.Layers[0].Up]), p.Buf(m.plan.Weights[m.weights.Layers[0].Up].Cols))
-	if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{m.weights.Layers[0].Up}); err == nil {
+	p.Embed(p.Weight(m.Passes().Plan().Weights[engine.WeightsOf(m).Layers[0].Up]),
+		p.Buf(m.Passes().Plan().Weights[engine.WeightsOf(m).Layers[0].Up].Cols))
+	if _, err := kernels.Borrow(p, m.Passes().Plan(), engine.StoreOf(m), []kernels.W{engine.WeightsOf(m).Layers[0].Up}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are lent")
 	}
-	if err := m.store.(kernels.RowStore).Rows(m.weights.Layers[0].Up, []int32{1}); err == nil {
+	if err := engine.StoreOf(m).(kernels.RowStore).Rows(engine.WeightsOf(m).Layers[0].Up, []int32{1}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are brought")
+	}
+}
+
+// ofAssistants are mistakes of an assistant's steps, beside a target whose passes are right.
+var ofAssistants = []enginetest.Mistake{enginetest.OtherPairs, enginetest.OtherCurve, enginetest.NoPostNorms, {Name: "no norms of heads",
+	File: enginetest.Filled(1, "attn_q_norm.weight")},
+	{Name: "scores scaled", Config: enginetest.UsualScale},
+	{Name: "outputs of layers not scaled", File: enginetest.Filled(1, "layer_output_scale.weight")},
+	{Name: "all pairs of full layers turn", File: enginetest.Filled(1, "rope_freqs.weight")},
+	{Name: "the state before the embedding", File: enginetest.EachOf([]string{"nextn.pre_projection.weight"}, func(_ *family.Model,
+		x *family.Tensor) {
+		for row := range slices.Chunk(x.Data, 2*x.Shape[0]) {
+			half := slices.Clone(row[:len(row)/2])
+			copy(row, row[len(row)/2:])
+			copy(row[len(row)/2:], half)
+		}
+	})}}
+
+// TestAssistantMistakes: so do the figures of an assistant.
+func TestAssistantMistakes(t *testing.T) {
+	g := readAssistantGolden(t)
+	for _, x := range ofAssistants {
+		t.Run(enginetest.AssistantFile+", "+x.Name, func(t *testing.T) {
+			m := enginetest.Open(t, enginetest.GoldenPath(t, "gemma4"), engine.Options{KVPages: engine.PagesFor(4, 192, 32)})
+			enginetest.Mistaken(t, enginetest.AssistantFile, x, func(path string) {
+				if err := m.OpenSide(path); err != nil {
+					t.Fatal(err)
+				}
+			})
+			faults, _, _ := g.faults(t, m, "f16")
+			enginetest.Seen(t, faults)
+		})
 	}
 }

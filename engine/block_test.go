@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
@@ -21,15 +23,15 @@ import (
 // blockRig is a block draft with random states for each position of two texts.
 type blockRig struct {
 	t     *testing.T
-	m     *Model
-	seqs  [2]*Sequence
-	texts [2][]State // of positions
+	m     *engine.Model
+	seqs  [2]*engine.Sequence
+	texts [2][]engine.State // of positions
 }
 
 func newBlockRig(t *testing.T, path string, d kernels.Device) *blockRig {
 	t.Helper()
-	o := Options{Device: d, MaxRows: 320, KVPages: PagesFor(2, 400, 32)}
-	m, err := OpenDraft(path, sidePath("target"), o)
+	o := engine.Options{Device: d, MaxRows: 320, KVPages: engine.PagesFor(2, 400, 32)}
+	m, err := engine.OpenDraft(path, sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,22 +48,22 @@ func newBlockRig(t *testing.T, path string, d kernels.Device) *blockRig {
 			for j := range x {
 				x[j] = float32(random.NormFloat64())
 			}
-			r.texts[i] = append(r.texts[i], State{Target: x})
+			r.texts[i] = append(r.texts[i], engine.State{Target: x})
 		}
 	}
 	return r
 }
 
 // text is a part with the next n rows of a text.
-func (r *blockRig) text(i, n int) Part {
+func (r *blockRig) text(i, n int) engine.Part {
 	at := r.seqs[i].Len()
-	return Part{Seq: r.seqs[i], Extend: make([]tandem.Token, n), States: slices.Clone(r.texts[i][at : at+n]), Want: WantTail}
+	return engine.Part{Seq: r.seqs[i], Extend: make([]tandem.Token, n), States: slices.Clone(r.texts[i][at : at+n]), Want: engine.WantTail}
 }
 
 // block is a part with a block behind a text.
-func (r *blockRig) block(i int, last tandem.Token) Part {
+func (r *blockRig) block(i int, last tandem.Token) engine.Part {
 	b := r.m.Block()
-	p := Part{Seq: r.seqs[i], Want: WantTail, States: make([]State, b.Rows)}
+	p := engine.Part{Seq: r.seqs[i], Want: engine.WantTail, States: make([]engine.State, b.Rows)}
 	for row := range b.Rows {
 		p.Nodes, p.Parents = append(p.Nodes, tandem.Token(b.Mask)), append(p.Parents, int32(row-1))
 	}
@@ -71,7 +73,7 @@ func (r *blockRig) block(i int, last tandem.Token) Part {
 
 // run runs a pass and returns the logits of all rows that have some, one after the other, each with what a selector says of steps to some
 // tokens; blocks leave the cache.
-func (r *blockRig) run(parts ...Part) (logits []float32) {
+func (r *blockRig) run(parts ...engine.Part) (logits []float32) {
 	r.t.Helper()
 	out, err := r.m.Forward(parts, 3)
 	if err != nil {
@@ -100,7 +102,7 @@ func (r *blockRig) dialogue() []float32 {
 	const a, b = 0, 1
 	same := func(what string, got, want []float32) {
 		r.t.Helper()
-		if err := sameBits(got, want); err != nil {
+		if err := enginetest.SameBits(got, want); err != nil {
 			r.t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -116,7 +118,7 @@ func (r *blockRig) dialogue() []float32 {
 	same("beside a text", mixed[:len(first)], first)
 	same("in the pass of its text", mixed[len(first):], r.run(r.block(b, 90)))
 	other := r.run(r.block(a, 72))
-	if sameBits(other, first) == nil {
+	if enginetest.SameBits(other, first) == nil {
 		r.t.Error("another last token gives the same logits")
 	}
 	if err := r.seqs[a].Truncate(240); err != nil {
@@ -124,10 +126,10 @@ func (r *blockRig) dialogue() []float32 {
 	}
 	unknown := r.text(a, 12)
 	for i := range unknown.States {
-		unknown.States[i] = State{}
+		unknown.States[i] = engine.State{}
 	}
 	r.run(unknown) // states that are not known
-	if sameBits(r.run(r.block(a, 70)), first) == nil {
+	if enginetest.SameBits(r.run(r.block(a, 70)), first) == nil {
 		r.t.Error("unknown states give the same logits")
 	}
 	if err := r.seqs[a].Truncate(240); err != nil {
@@ -154,14 +156,14 @@ func blocksOnDevices(t *testing.T, path string) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	near := testdevice.CPU(t, 1)
 	devices := map[string]kernels.Device{"gpu": gpu, "two threads": testdevice.CPU(t, 2),
-		"divided": halves(t, testdevice.CPU(t, 1), near, nil),
-		"layers":  fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)}}
+		"divided": enginetest.Halves(t, testdevice.CPU(t, 1), near, nil),
+		"layers":  enginetest.Fixed{Device: layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)}}
 	for _, isa := range cpu.Supported() {
 		devices[isa.String()] = testdevice.ISA(t, 1, isa)
 	}
 	for name, d := range devices {
 		t.Run(name, func(t *testing.T) {
-			if err := sameBits(newBlockRig(t, path, d).dialogue(), want); err != nil {
+			if err := enginetest.SameBits(newBlockRig(t, path, d).dialogue(), want); err != nil {
 				t.Error(err)
 			}
 		})
@@ -173,24 +175,24 @@ func TestBadBlocks(t *testing.T) {
 	r := newBlockRig(t, sidePath("dflash"), testdevice.Ref())
 	r.run(r.text(0, 9))
 	want := r.run(r.block(0, 70))
-	for says, change := range map[string]func(p *Part){
-		"a block of 7 rows: want at most 6": func(p *Part) {
-			p.Nodes, p.Parents, p.States = append(p.Nodes, 7), append(p.Parents, 5), append(p.States, State{})
+	for says, change := range map[string]func(p *engine.Part){
+		"a block of 7 rows: want at most 6": func(p *engine.Part) {
+			p.Nodes, p.Parents, p.States = append(p.Nodes, 7), append(p.Parents, 5), append(p.States, engine.State{})
 		},
-		"row 2 of a block has parent 0: want 1, a chain":        func(p *Part) { p.Parents[2] = 0 },
-		"5 states for 6 rows":                                   func(p *Part) { p.States = p.States[:5] },
-		"state 1 has 0 numbers of the target and 32 of the dra": func(p *Part) { p.States[1].Own = make([]float32, 32) },
-		"state 0 has 5 numbers of the target":                   func(p *Part) { p.States[0].Target = make([]float32, 5) },
-		"token 260 in a tree: vocabulary has 260":               func(p *Part) { p.Nodes[0] = 260 },
+		"row 2 of a block has parent 0: want 1, a chain":        func(p *engine.Part) { p.Parents[2] = 0 },
+		"5 states for 6 rows":                                   func(p *engine.Part) { p.States = p.States[:5] },
+		"state 1 has 0 numbers of the target and 32 of the dra": func(p *engine.Part) { p.States[1].Own = make([]float32, 32) },
+		"state 0 has 5 numbers of the target":                   func(p *engine.Part) { p.States[0].Target = make([]float32, 5) },
+		"token 260 in a tree: vocabulary has 260":               func(p *engine.Part) { p.Nodes[0] = 260 },
 	} {
 		p := r.block(0, 70)
 		change(&p)
-		_, err := r.m.Forward([]Part{p}, 3)
+		_, err := r.m.Forward([]engine.Part{p}, 3)
 		if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(fmt.Sprint(err), says) {
 			t.Errorf("error %v: want one that says %q", err, says)
 		}
 	}
-	if err := sameBits(r.run(r.block(0, 70)), want); err != nil {
+	if err := enginetest.SameBits(r.run(r.block(0, 70)), want); err != nil {
 		t.Error(err)
 	}
 }
@@ -202,7 +204,7 @@ func TestSelectorFileChanged(t *testing.T) {
 	for _, path := range files {
 		r := newBlockRig(t, path, testdevice.CPU(t, 1))
 		r.run(r.text(0, 9))
-		out, err := r.m.Forward([]Part{r.block(0, 70)}, 3)
+		out, err := r.m.Forward([]engine.Part{r.block(0, 70)}, 3)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -19,13 +21,14 @@ func TestTreesAcrossBlocks(t *testing.T) {
 	for _, c := range []struct {
 		path, kvType string
 		threads      int
-	}{{targetPath, "f16", 2}, {targetPath, "q8_0", 1}, {draftPath, "f16", 1}, {draftPath, "q8_0", 1}} {
-		m := openTest(t, c.path, Options{Device: testdevice.CPU(t, c.threads), KVType: c.kvType, KVPages: PagesFor(5, 560, 32)})
+	}{{enginetest.Target, "f16", 2}, {enginetest.Target, "q8_0", 1}, {enginetest.Draft, "f16", 1}, {enginetest.Draft, "q8_0", 1}} {
+		m := enginetest.Open(t, c.path, engine.Options{Device: testdevice.CPU(t, c.threads), KVType: c.kvType, KVPages: engine.PagesFor(5,
+			560, 32)})
 		s := straddling{m: m, r: rand.New(rand.NewPCG(5, uint64(len(c.path)+len(c.kvType)))),
 			sampling: tandem.Sampling{Temperature: 0.8, TopP: 1, Seed: 11}}
-		s.narrow = narrow{m, newSeq(t, m, 560, 0)}
-		s.wide, s.beside, s.single = newSeq(t, m, 560, 32), newSeq(t, m, 560, 32), newSeq(t, m, 560, 32)
-		text := randomTokens(s.r, m, 512)
+		s.narrow = enginetest.NewNarrow(m, enginetest.NewSeq(t, m, 560, 0))
+		s.wide, s.beside, s.single = enginetest.NewSeq(t, m, 560, 32), enginetest.NewSeq(t, m, 560, 32), enginetest.NewSeq(t, m, 560, 32)
+		text := enginetest.RandomTokens(s.r, m, 512)
 		for _, border := range []int{256, 512} {
 			for i, before := range []int{1, 5} {
 				name := fmt.Sprintf("%s, %s, %d positions before %d", c.path, c.kvType, before, border)
@@ -38,26 +41,26 @@ func TestTreesAcrossBlocks(t *testing.T) {
 // straddling is a model with its sequences: narrow computes one token at a time what the others compute in trees. wide and beside
 // share a pass with whole trees, single gets each node of a tree in a pass of its own.
 type straddling struct {
-	m                    *Model
+	m                    *engine.Model
 	r                    *rand.Rand
-	narrow               narrow
-	wide, beside, single *Sequence
+	narrow               *enginetest.Narrow
+	wide, beside, single *engine.Sequence
 	sampler              sample.Sampler
 	sampling             tandem.Sampling
 }
 
 // fill makes seq hold text. The rows of what its old text and text begin with stay.
-func (s *straddling) fill(t *testing.T, seq *Sequence, text []tandem.Token) {
+func (s *straddling) fill(t *testing.T, seq *engine.Sequence, text []tandem.Token) {
 	t.Helper()
 	same := 0
-	for same < min(len(text), len(seq.tokens)) && seq.tokens[same] == text[same] {
+	for same < min(len(text), len(engine.TokensOf(seq))) && engine.TokensOf(seq)[same] == text[same] {
 		same++
 	}
 	if err := seq.Truncate(same); err != nil {
 		t.Fatal(err)
 	}
 	for piece := range slices.Chunk(text[same:], 200) {
-		forward(t, s.m, 0, Part{Seq: seq, Extend: piece})
+		enginetest.Forward(t, s.m, 0, engine.Part{Seq: seq, Extend: piece})
 	}
 }
 
@@ -71,7 +74,7 @@ func (s *straddling) draw(logits []float32, at int) tandem.Token {
 func (s *straddling) tree(t *testing.T, prefix []tandem.Token, chain int, first bool) (right, nodes []tandem.Token, parents []int32,
 	path []int32) {
 	for range chain {
-		right = append(right, s.draw(s.narrow.after(t, slices.Concat(prefix, right)), len(prefix)+len(right)))
+		right = append(right, s.draw(s.narrow.After(t, slices.Concat(prefix, right)), len(prefix)+len(right)))
 	}
 	add := func(token tandem.Token, parent int32) int32 {
 		for i, p := range parents {
@@ -83,7 +86,7 @@ func (s *straddling) tree(t *testing.T, prefix []tandem.Token, chain int, first 
 		return int32(len(nodes) - 1)
 	}
 	other := func(parent int32) { // than the right one, from any parent that is there
-		add((right[0]+1+tandem.Token(s.r.IntN(s.m.config.Vocab-1)))%tandem.Token(s.m.config.Vocab), parent)
+		add((right[0]+1+tandem.Token(s.r.IntN(s.m.Config().Vocab-1)))%tandem.Token(s.m.Config().Vocab), parent)
 	}
 	if !first {
 		other(-1)
@@ -108,8 +111,8 @@ func (s *straddling) across(t *testing.T, name string, prefix, other []tandem.To
 	s.fill(t, s.wide, prefix[:last])
 	s.fill(t, s.beside, other)
 	s.fill(t, s.single, prefix)
-	out := forward(t, s.m, 0, Part{Seq: s.beside, Nodes: nodes2, Parents: parents2, Want: WantTail},
-		Part{Seq: s.wide, Extend: prefix[last:], Nodes: nodes, Parents: parents, Want: WantTail})
+	out := enginetest.Forward(t, s.m, 0, engine.Part{Seq: s.beside, Nodes: nodes2, Parents: parents2, Want: engine.WantTail},
+		engine.Part{Seq: s.wide, Extend: prefix[last:], Nodes: nodes, Parents: parents, Want: engine.WantTail})
 	rows := map[string][][]float32{}
 	for i := range out.Len() {
 		of := "beside"
@@ -120,22 +123,24 @@ func (s *straddling) across(t *testing.T, name string, prefix, other []tandem.To
 	}
 	compare := func(what string, got []float32, tokens []tandem.Token) {
 		t.Helper()
-		if err := sameBits(got, s.narrow.after(t, tokens)); err != nil {
+		if err := enginetest.SameBits(got, s.narrow.After(t, tokens)); err != nil {
 			t.Fatalf("%s: %s after %d tokens: %v", name, what, len(tokens), err)
 		}
 	}
 	compare("the root", rows["wide"][0], prefix)
 	for i := range nodes {
-		alone := forward(t, s.m, 0, Part{Seq: s.single, Nodes: nodes[i : i+1], Parents: parents[i : i+1], Want: WantTail})
-		if err := sameBits(rows["wide"][1+i], alone.Logits(0)); err != nil {
+		alone := enginetest.Forward(t, s.m, 0, engine.Part{Seq: s.single, Nodes: nodes[i : i+1], Parents: parents[i : i+1],
+			Want: engine.WantTail})
+		if err := enginetest.SameBits(rows["wide"][1+i], alone.Logits(0)); err != nil {
 			t.Fatalf("%s: node %d in a pass of its own: %v", name, i, err)
 		}
 	}
-	for _, i := range byBranch(nodes, parents) {
-		compare(fmt.Sprintf("node %d", i), rows["wide"][1+i], slices.Concat(prefix, branch(nodes, parents, i)))
+	for _, i := range enginetest.ByBranch(nodes, parents) {
+		compare(fmt.Sprintf("node %d", i), rows["wide"][1+i], slices.Concat(prefix, enginetest.Branch(nodes, parents, i)))
 	}
-	for _, i := range byBranch(nodes2, parents2) {
-		compare(fmt.Sprintf("node %d of the other sequence", i), rows["beside"][i], slices.Concat(other, branch(nodes2, parents2, i)))
+	for _, i := range enginetest.ByBranch(nodes2, parents2) {
+		compare(fmt.Sprintf("node %d of the other sequence", i), rows["beside"][i], slices.Concat(other, enginetest.Branch(nodes2,
+			parents2, i)))
 	}
 	for i, at := 0, int32(-1); i < len(right); i, at = i+1, path[i] {
 		if got := s.draw(rows["wide"][at+1], len(prefix)+i); got != right[i] {
@@ -146,27 +151,10 @@ func (s *straddling) across(t *testing.T, name string, prefix, other []tandem.To
 		t.Fatal(err)
 	}
 	tokens := slices.Concat(prefix, right)
-	next := s.draw(s.narrow.after(t, tokens), len(tokens))
-	out = forward(t, s.m, 0, Part{Seq: s.wide, Nodes: []tandem.Token{next, next}, Parents: []int32{-1, 0}, Want: WantTail})
+	next := s.draw(s.narrow.After(t, tokens), len(tokens))
+	out = enginetest.Forward(t, s.m, 0, engine.Part{Seq: s.wide, Nodes: []tandem.Token{next, next}, Parents: []int32{-1, 0},
+		Want: engine.WantTail})
 	got := [][]float32{slices.Clone(out.Logits(0)), slices.Clone(out.Logits(1))}
 	compare("after the commit, the next token", got[0], append(tokens, next))
 	compare("after the commit, the one behind it", got[1], append(tokens, next, next))
-}
-
-// branch returns the tokens from the prefix' end down to a node.
-func branch(nodes []tandem.Token, parents []int32, node int) (tokens []tandem.Token) {
-	for n := int32(node); n >= 0; n = parents[n] {
-		tokens = append(tokens, nodes[n])
-	}
-	slices.Reverse(tokens)
-	return tokens
-}
-
-// byBranch returns the nodes in an order in which each shares as much of its branch as possible with the one before.
-func byBranch(nodes []tandem.Token, parents []int32) (order []int) {
-	for i := range nodes {
-		order = append(order, i)
-	}
-	slices.SortFunc(order, func(a, b int) int { return slices.Compare(branch(nodes, parents, a), branch(nodes, parents, b)) })
-	return order
 }

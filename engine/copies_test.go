@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
@@ -17,7 +19,7 @@ import (
 // copied is what a model gave out of a text.
 type copied struct{ pages, states [][]byte }
 
-func copyOut(m *Model, tenant string, tokens []tandem.Token) (c copied) {
+func copyOut(m *engine.Model, tenant string, tokens []tandem.Token) (c copied) {
 	m.Copies().Visit(tenant, tokens, func(_ int, rows, state []byte) bool {
 		c.pages, c.states = append(c.pages, bytes.Clone(rows)), append(c.states, bytes.Clone(state))
 		return true
@@ -26,7 +28,7 @@ func copyOut(m *Model, tenant string, tokens []tandem.Token) (c copied) {
 }
 
 // putIn puts what another model gave out into m, up to the last page that a sequence can begin with, and returns how many pages that are.
-func putIn(t *testing.T, m *Model, tenant string, tokens []tandem.Token, c copied) int {
+func putIn(t *testing.T, m *engine.Model, tenant string, tokens []tandem.Token, c copied) int {
 	t.Helper()
 	n, x := len(c.pages), m.Copies()
 	for x.StateBytes() > 0 && n > 0 && len(c.states[n-1]) == 0 {
@@ -57,8 +59,8 @@ func TestCopiedPrefixes(t *testing.T) {
 	for i, f := range family.All(1) {
 		path := f.Write(t, dir)
 		for _, kvType := range []string{"f16", "q8_0"} {
-			o := Options{Device: testdevice.ISA(t, 2, all[len(all)-1]), KVType: kvType, KVPages: 16, MaxRows: 200}
-			first, err := Open(path, o)
+			o := engine.Options{Device: testdevice.ISA(t, 2, all[len(all)-1]), KVType: kvType, KVPages: 16, MaxRows: 200}
+			first, err := engine.Open(path, o)
 			if err != nil && kvType == "q8_0" {
 				continue // heads that are no multiple of 32
 			} else if err != nil {
@@ -68,20 +70,20 @@ func TestCopiedPrefixes(t *testing.T) {
 			if o.Device = testdevice.ISA(t, 1, all[i%len(all)]); all[i%len(all)] == shortest {
 				o.KVPages = 20
 			}
-			second := openTest(t, path, o)
-			if first.config.Recurrent() {
+			second := enginetest.Open(t, path, o)
+			if engine.SlotsOf(first) > 0 {
 				recurrent++
 			}
-			if first.config.Window > 0 {
+			if first.Config().Window > 0 {
 				windows++
 			}
-			tokens := randomTokens(random, first, 150)
+			tokens := enginetest.RandomTokens(random, first, 150)
 			want := continued(t, first, tokens, 0)
 			c := copyOut(first, "t", tokens)
 			if n := putIn(t, second, "t", tokens, c); n != 2 {
 				t.Errorf("%s, %s: %d pages came over, want 2", f.Name, kvType, n)
 			}
-			if err := sameBits(continued(t, second, tokens, 128), want); err != nil {
+			if err := enginetest.SameBits(continued(t, second, tokens, 128), want); err != nil {
 				t.Errorf("%s, %s: %v", f.Name, kvType, err)
 			}
 			if again := copyOut(second, "t", tokens); len(again.pages) != 2 || !slices.EqualFunc(again.pages, c.pages[:2], bytes.Equal) {
@@ -95,7 +97,7 @@ func TestCopiedPrefixes(t *testing.T) {
 }
 
 // continued returns the logits of the end of a shared text and of eight tokens more. held positions are found.
-func continued(t *testing.T, m *Model, tokens []tandem.Token, held int) (logits []float32) {
+func continued(t *testing.T, m *engine.Model, tokens []tandem.Token, held int) (logits []float32) {
 	t.Helper()
 	s, err := m.NewShared("t", tokens, 200, 8)
 	if err != nil {
@@ -105,10 +107,10 @@ func continued(t *testing.T, m *Model, tokens []tandem.Token, held int) (logits 
 	if s.Len() != held {
 		t.Errorf("%d positions are found, want %d", s.Len(), held)
 	}
-	out := forward(t, m, 0, Part{Seq: s, Extend: tokens[s.Len():], Want: WantTail})
+	out := enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: tokens[s.Len():], Want: engine.WantTail})
 	logits = slices.Clone(out.Logits(0))
 	for i := range 8 {
-		out := forward(t, m, 0, Part{Seq: s, Extend: []tandem.Token{tokens[i]}, Want: WantTail})
+		out := enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: []tandem.Token{tokens[i]}, Want: engine.WantTail})
 		logits = append(logits, out.Logits(0)...)
 	}
 	return logits
@@ -119,11 +121,11 @@ func TestNoCopies(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	path := family.Golden("qwen35").Write(t, t.TempDir())
 	for what, d := range map[string]kernels.Device{"a gpu": gpu, "the definitions": testdevice.Ref()} {
-		if m := openTest(t, path, Options{Device: d, KVPages: 8}); m.Copies() != nil {
+		if m := enginetest.Open(t, path, engine.Options{Device: d, KVPages: 8}); m.Copies() != nil {
 			t.Errorf("%s has copies", what)
 		}
 	}
-	m := openTest(t, path, Options{KVPages: 8})
+	m := enginetest.Open(t, path, engine.Options{KVPages: 8})
 	if m.Prefixes().Bound(-1); m.Copies() != nil {
 		t.Error("a model that keeps nothing has copies")
 	}

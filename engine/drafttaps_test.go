@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"os"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/side"
@@ -58,7 +60,7 @@ func makeDrafts(t testing.TB, shapes []family.DraftShape, files map[string]strin
 // TestDraftMemory: a draft takes memory for its own matrices and for the rows of the target's output matrix that it knows, and none for
 // embeddings.
 func TestDraftMemory(t *testing.T) {
-	o := Options{Device: testdevice.CPU(t, 1), KVPages: 3, MaxRows: 40}
+	o := engine.Options{Device: testdevice.CPU(t, 1), KVPages: 3, MaxRows: 40}
 	target := family.Read(t, sidePath("target"))
 	head := target.Tensor("output.weight")
 	if head == nil {
@@ -78,17 +80,17 @@ func TestDraftMemory(t *testing.T) {
 				packed(x, x.Shape[1])
 			}
 		}
-		switch ids := m.draft.Spec.Draft.IDs; {
+		switch ids := engine.DraftOf(m).Spec.Draft.IDs; {
 		case own.Tensor("output.weight") != nil:
 		case ids != nil:
 			packed(head, len(ids))
 		default:
 			packed(head, head.Shape[1])
 		}
-		o.KVPages = m.options.KVPages
-		planned, err := MeasureDraft(path, sidePath("target"), o)
-		if err != nil || planned.Weights != m.store.Bytes() || planned.Weights != want {
-			t.Errorf("%s: planned %d bytes of weights, taken %d, %v: want %d", name, planned.Weights, m.store.Bytes(), err, want)
+		o.KVPages = m.Pages()
+		planned, err := engine.MeasureDraft(path, sidePath("target"), o)
+		if err != nil || planned.Weights != engine.StoredBy(m) || planned.Weights != want {
+			t.Errorf("%s: planned %d bytes of weights, taken %d, %v: want %d", name, planned.Weights, engine.StoredBy(m), err, want)
 		}
 	}
 }
@@ -106,17 +108,18 @@ func TestDraftFileChanged(t *testing.T) {
 		"removed": os.Remove,
 	} {
 		path := writeSide(t, whole)
-		m, err := OpenDraft(sidePath("eagle"), path, Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 64, 64)})
+		m, err := engine.OpenDraft(sidePath("eagle"), path, engine.Options{Device: testdevice.CPU(t, 1), KVPages: engine.PagesFor(1, 64,
+			64)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		s := newSeq(t, m, 10, 2)
-		forward(t, m, 1, Part{Seq: s, Extend: []tandem.Token{1}, States: make([]State, 1)})
+		s := enginetest.NewSeq(t, m, 10, 2)
+		enginetest.Forward(t, m, 1, engine.Part{Seq: s, Extend: []tandem.Token{1}, States: make([]engine.State, 1)})
 		if err := change(path); err != nil {
 			t.Fatal(err)
 		}
-		_, err = m.Forward([]Part{{Seq: s, Extend: []tandem.Token{2}, States: make([]State, 1)}}, 0)
+		_, err = m.Forward([]engine.Part{{Seq: s, Extend: []tandem.Token{2}, States: make([]engine.State, 1)}}, 0)
 		if what == "removed" {
 			if err != nil || s.Len() != 2 {
 				t.Errorf("%s: %v", what, err)

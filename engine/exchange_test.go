@@ -1,9 +1,11 @@
-package engine
+package engine_test
 
 import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -12,13 +14,14 @@ import (
 // driver whatever its rows, and few for each layer.
 func TestExchangeIsBounded(t *testing.T) {
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
-	m := openTest(t, targetPath, Options{KVPages: 4, MaxRows: 64, Device: halves(t, testdevice.CPU(t, 1), gpu, nil)})
-	seq := newSeq(t, m, 128, 64)
+	m := enginetest.Open(t, enginetest.Target, engine.Options{KVPages: 4, MaxRows: 64, Device: enginetest.Halves(t, testdevice.CPU(t, 1),
+		gpu, nil)})
+	seq := enginetest.NewSeq(t, m, 128, 64)
 	count := func(rows int) (calls emulated.Calls) {
-		tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), m, rows)
+		tokens := enginetest.RandomTokens(rand.New(rand.NewPCG(1, 2)), m, rows)
 		for range 3 { // from the third on all stages are graphs
 			driver.Calls()
-			forward(t, m, 3, Part{Seq: seq, Extend: tokens, Want: WantTail})
+			enginetest.Forward(t, m, 3, engine.Part{Seq: seq, Extend: tokens, Want: engine.WantTail})
 			calls = driver.Calls()
 			if err := seq.Truncate(0); err != nil {
 				t.Fatal(err)
@@ -26,7 +29,7 @@ func TestExchangeIsBounded(t *testing.T) {
 		}
 		return calls
 	}
-	layers := int64(m.config.Layers)
+	layers := int64(m.Config().Layers)
 	few, many := count(3), count(64)
 	if few != many {
 		t.Errorf("a pass of 3 rows makes %+v, one of 64 rows %+v", few, many)

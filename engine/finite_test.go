@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -108,7 +109,7 @@ func TestDamagedWeights(t *testing.T) {
 				continue // a table
 			}
 			seen[x.Type] = true
-			model, err := Open(m.Write(t, dir), Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 16, 0)})
+			model, err := engine.Open(m.Write(t, dir), engine.Options{Device: testdevice.CPU(t, 1), KVPages: engine.PagesFor(1, 16, 0)})
 			if err == nil {
 				model.Close()
 			}
@@ -133,7 +134,7 @@ func TestSound(t *testing.T) {
 				}
 			}
 		}
-		model, err := Open(m.Write(t, t.TempDir()), Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 16, 0)})
+		model, err := engine.Open(m.Write(t, t.TempDir()), engine.Options{Device: testdevice.CPU(t, 1), KVPages: engine.PagesFor(1, 16, 0)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +144,7 @@ func TestSound(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer seq.Close()
-		out, err := model.Forward([]Part{{Seq: seq, Extend: []tandem.Token{1, 2}, Want: WantTail}}, 1)
+		out, err := model.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{1, 2}, Want: engine.WantTail}}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

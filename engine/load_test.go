@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"bytes"
@@ -11,13 +11,15 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // A file that is cut or overwritten while it is loaded gives an error that names file and tensor.
 func TestChangedWhileLoading(t *testing.T) {
-	model, err := os.ReadFile(targetPath)
+	model, err := os.ReadFile(enginetest.Target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +35,7 @@ func TestChangedWhileLoading(t *testing.T) {
 			}
 			var spoilt error
 			steps := 0
-			_, err := Open(path, Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(int64, int64) {
+			_, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(int64, int64) {
 				if steps++; steps == 1 {
 					spoilt = spoil(path)
 				}
@@ -51,7 +53,7 @@ func TestChangedWhileLoading(t *testing.T) {
 // Progress goes up to the whole, in steps of whole chunks.
 func TestProgress(t *testing.T) {
 	var last, whole int64
-	m, err := Open(targetPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(done, total int64) {
+	m, err := engine.Open(enginetest.Target, engine.Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(done, total int64) {
 		if done <= last || done > total {
 			t.Errorf("%d of %d bytes after %d", done, total, last)
 		}
@@ -68,7 +70,7 @@ func TestProgress(t *testing.T) {
 
 // A model in three files computes the same as in one file.
 func TestSplitModel(t *testing.T) {
-	whole, err := gguf.Open(draftPath)
+	whole, err := gguf.Open(enginetest.Draft)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +90,7 @@ func TestSplitModel(t *testing.T) {
 		w.Set("split.tensors.count", int32(len(tensors)))
 		for j := i; j < len(tensors); j += 3 {
 			x := &tensors[j]
-			w.TensorFunc(x.Name, x.Type, x.Shape, func(to io.Writer) error { _, err := to.Write(bytesOf(t, x)); return err })
+			w.TensorFunc(x.Name, x.Type, x.Shape, func(to io.Writer) error { _, err := to.Write(enginetest.BytesOf(t, x)); return err })
 		}
 		var b bytes.Buffer
 		if _, err := w.WriteTo(&b); err != nil {
@@ -100,7 +102,7 @@ func TestSplitModel(t *testing.T) {
 		}
 	}
 	logits := func(path string) []float32 {
-		m, err := Open(path, Options{Device: testdevice.CPU(t, 0), KVPages: 2})
+		m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 0), KVPages: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,22 +111,22 @@ func TestSplitModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := m.Forward([]Part{{Seq: s, Extend: []tandem.Token{1, 2, 3}, Want: WantTail}}, 8)
+		out, err := m.Forward([]engine.Part{{Seq: s, Extend: []tandem.Token{1, 2, 3}, Want: engine.WantTail}}, 8)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.Clone(out.Top(0).Logits)
 	}
-	want, name := logits(draftPath), identify(t, draftPath, Options{})
+	want, name := logits(enginetest.Draft), identify(t, enginetest.Draft, engine.Options{})
 	for _, path := range paths[:2] {
-		if got := identify(t, path, Options{}); got != name {
+		if got := identify(t, path, engine.Options{}); got != name {
 			t.Errorf("%s is %v: want %v, as in one file", path, got, name)
 		}
 		if got := logits(path); !slices.Equal(got, want) {
 			t.Errorf("%s: logits %v: want %v", path, got, want)
 		}
 	}
-	info, err := Inspect(paths[2])
+	info, err := engine.Inspect(paths[2])
 	if err != nil || info.Parts != 3 {
 		t.Errorf("%+v, %v: want 3 files", info, err)
 	}

@@ -14,14 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const shippedDraft = "../models/gopher-draft-all-f16.gguf"
+
 // Measure returns the memory that a loaded model takes.
 func TestMeasure(t *testing.T) {
 	o := Options{Device: testdevice.CPU(t, 1), KVPages: 7, MaxRows: 33, MaxWanted: 5}
-	p, err := Measure(draftPath, o)
+	p, err := Measure(shippedDraft, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Open(draftPath, o)
+	m, err := Open(shippedDraft, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +33,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"
-	if q, err := Measure(draftPath, o); err != nil || q.PageBytes <= p.PageBytes/2 || q.PageBytes > p.PageBytes*6/10 ||
+	if q, err := Measure(shippedDraft, o); err != nil || q.PageBytes <= p.PageBytes/2 || q.PageBytes > p.PageBytes*6/10 ||
 		q.Weights != p.Weights {
 		t.Errorf("with a q8_0 cache %+v, %v: want a little more than half of the cache in %+v", q, err, p)
 	}
@@ -44,7 +46,7 @@ func TestMeasure(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	for _, pages := range []int{-1, 1 << 24, kernels.MaxPages, math.MaxInt} {
 		loaded := false
-		_, err := Open(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: pages, Progress: func(int64, int64) { loaded = true }})
+		_, err := Open(shippedDraft, Options{Device: testdevice.CPU(t, 0), KVPages: pages, Progress: func(int64, int64) { loaded = true }})
 		if tandem.KindOf(err) != tandem.Exhausted || !strings.Contains(err.Error(), fmt.Sprint(pages)) &&
 			!strings.Contains(err.Error(), "allows") {
 			t.Errorf("%d pages: error %v: want Exhausted, with the number", pages, err)
@@ -64,10 +66,10 @@ func TestAddressSpace(t *testing.T) {
 		err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})
 		var p Footprint
 		if err == nil {
-			p, err = Measure(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
+			p, err = Measure(shippedDraft, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
 		}
 		if err == nil {
-			_, err = Open(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: int(1 << 30 / p.PageBytes)})
+			_, err = Open(shippedDraft, Options{Device: testdevice.CPU(t, 0), KVPages: int(1 << 30 / p.PageBytes)})
 		}
 		fmt.Println(tandem.KindOf(err), err)
 		return

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"encoding/binary"
@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/text/token"
@@ -33,7 +35,7 @@ func TestMixtureOfText(t *testing.T) {
 	}
 	whole := filepath.Join(t.TempDir(), "whole.gguf")
 	writeMixture(t, whole, 1, 1, nil, nil)
-	m := openTest(t, whole, Options{KVPages: PagesFor(1, 192, 0)})
+	m := enginetest.Open(t, whole, engine.Options{KVPages: engine.PagesFor(1, 192, 0)})
 	inputs := inputsOfExperts(t, m, limit)
 	r := rand.New(rand.NewPCG(1, 2))
 	var routers, biases [][]float32
@@ -41,17 +43,18 @@ func TestMixtureOfText(t *testing.T) {
 		centres := means(r, rows, count)
 		var bias []float32
 		for i := range count {
-			c := centres[i*m.config.Dim:][:m.config.Dim]
+			c := centres[i*m.Config().Dim:][:m.Config().Dim]
 			bias = append(bias, -dot(c, c)/2)
 		}
 		routers, biases = append(routers, centres), append(biases, bias)
 	}
 	writeMixture(t, out, count, used, routers, biases)
 
-	mixed, plain := openTest(t, out, Options{KVPages: PagesFor(1, 64, 0)}), openTest(t, targetPath, Options{KVPages: PagesFor(1, 64, 0)})
+	mixed, plain := enginetest.Open(t, out, engine.Options{KVPages: engine.PagesFor(1, 64, 0)}), enginetest.Open(t, enginetest.Target,
+		engine.Options{KVPages: engine.PagesFor(1, 64, 0)})
 	tokens := textTokens(t, 40)
-	a := forward(t, mixed, 1, Part{Seq: newSeq(t, mixed, 64, 0), Extend: tokens, Want: WantAll})
-	b := forward(t, plain, 1, Part{Seq: newSeq(t, plain, 64, 0), Extend: tokens, Want: WantAll})
+	a := enginetest.Forward(t, mixed, 1, engine.Part{Seq: enginetest.NewSeq(t, mixed, 64, 0), Extend: tokens, Want: engine.WantAll})
+	b := enginetest.Forward(t, plain, 1, engine.Part{Seq: enginetest.NewSeq(t, plain, 64, 0), Extend: tokens, Want: engine.WantAll})
 	same := 0
 	for i := range tokens {
 		if a.Top(i).IDs[0] == b.Top(i).IDs[0] {
@@ -67,7 +70,7 @@ func TestMixtureOfText(t *testing.T) {
 // textTokens returns tokens of this repository's texts.
 func textTokens(t *testing.T, n int) (all []tandem.Token) {
 	t.Helper()
-	vocab, err := token.Open(targetPath)
+	vocab, err := token.Open(enginetest.Target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +94,15 @@ func textTokens(t *testing.T, n int) (all []tandem.Token) {
 
 // inputsOfExperts returns what the experts of each layer read, row by row: a pass runs again stage by stage, and the residual stream is
 // normed as the layer does it.
-func inputsOfExperts(t *testing.T, m *Model, n int) [][]float32 {
+func inputsOfExperts(t *testing.T, m *engine.Model, n int) [][]float32 {
 	t.Helper()
 	x := kernels.Buf(kernels.None)
-	for _, o := range m.plan.Ops {
+	for _, o := range m.Passes().Plan().Ops {
 		if e, ok := o.(kernels.Embed); ok {
 			x = e.Out
 		}
 	}
-	inputs, names := make([][]float32, m.config.Layers), []string{}
+	inputs, names := make([][]float32, m.Config().Layers), []string{}
 	for i := range inputs {
 		names = append(names, fmt.Sprintf("layer %d, experts", i))
 	}
@@ -109,20 +112,20 @@ func inputsOfExperts(t *testing.T, m *Model, n int) [][]float32 {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forward(t, m, 0, Part{Seq: s, Extend: tokens[:piece]})
-		if err := m.runner.Start(&m.pass.Pass); err != nil {
+		enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: tokens[:piece]})
+		if err := engine.RunnerOf(m).Start(engine.LastPass(m)); err != nil {
 			t.Fatal(err)
 		}
-		for i := range m.plan.StageCount() {
-			layer := slices.IndexFunc(names, func(n string) bool { return n == m.plan.StageName(i) })
+		for i := range m.Passes().Plan().StageCount() {
+			layer := slices.IndexFunc(names, func(n string) bool { return n == m.Passes().Plan().StageName(i) })
 			for row := 0; layer >= 0 && row < piece; row++ {
-				v := m.runner.Row(x, row)
-				scale := float32(1 / math.Sqrt(float64(dot(v, v))/float64(len(v))+float64(m.config.NormEps)))
-				for k, w := range m.weights.Layers[layer].FFNNorm {
+				v := engine.RunnerOf(m).Row(x, row)
+				scale := float32(1 / math.Sqrt(float64(dot(v, v))/float64(len(v))+float64(m.Config().NormEps)))
+				for k, w := range engine.WeightsOf(m).Layers[layer].FFNNorm {
 					inputs[layer] = append(inputs[layer], v[k]*scale*w)
 				}
 			}
-			if err := m.runner.Stage(i); err != nil {
+			if err := engine.RunnerOf(m).Stage(i); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -174,7 +177,7 @@ func means(r *rand.Rand, rows []float32, n int) []float32 {
 // writeMixture writes the shipped target as a model of experts that are all its feed-forward block; nil: routers of zeros.
 func writeMixture(t *testing.T, path string, count, used int, routers, biases [][]float32) {
 	t.Helper()
-	f, err := gguf.Open(targetPath)
+	f, err := gguf.Open(enginetest.Target)
 	if err != nil {
 		t.Fatal(err)
 	}

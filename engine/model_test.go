@@ -1,53 +1,19 @@
-package engine
+package engine_test
 
 import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
-
-func bytesOf(t testing.TB, x *gguf.Tensor) []byte {
-	t.Helper()
-	b, err := x.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// edited writes a copy of the draft model with changes and returns its path.
-func edited(t *testing.T, change func(w *gguf.Writer, f *gguf.File)) string {
-	t.Helper()
-	f, err := gguf.Open(draftPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w := gguf.CopyOf(f)
-	change(w, f)
-	path := filepath.Join(t.TempDir(), "edited.gguf")
-	out, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.WriteTo(out); err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // TestBrokenModels opens models whose hyper-parameters or tensors are wrong; each must be refused with
 // the right kind and a message that names the culprit, by Open and Inspect alike.
@@ -89,11 +55,11 @@ func TestBrokenModels(t *testing.T) {
 			func(w *gguf.Writer, _ *gguf.File) { w.DropTensor("blk.1.ffn_up.weight") }},
 		{"tensor of no use", tandem.Unsupported, "blk.0.mystery.weight", func(w *gguf.Writer, f *gguf.File) {
 			n := f.Tensor("blk.0.attn_norm.weight")
-			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, bytesOf(t, n))
+			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, enginetest.BytesOf(t, n))
 		}},
 		{"tensor turned", tandem.Corrupt, "blk.0.attn_k.weight", func(w *gguf.Writer, f *gguf.File) {
 			k := f.Tensor("blk.0.attn_k.weight")
-			w.Tensor(k.Name, k.Type, []int{k.Shape[1], k.Shape[0]}, bytesOf(t, k))
+			w.Tensor(k.Name, k.Type, []int{k.Shape[1], k.Shape[0]}, enginetest.BytesOf(t, k))
 		}},
 		{"type not supported", tandem.Unsupported, "iq2_xxs", func(w *gguf.Writer, f *gguf.File) {
 			k := f.Tensor("blk.0.attn_k.weight")
@@ -105,9 +71,9 @@ func TestBrokenModels(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := edited(t, c.change)
-			_, err := Open(path, Options{Device: testdevice.CPU(t, 0)})
-			_, also := Inspect(path)
+			path := enginetest.EditedDraft(t, c.change)
+			_, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 0)})
+			_, also := engine.Inspect(path)
 			for _, err := range []error{err, also} {
 				if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("error %v (kind %v): want one line of kind %v that names %s", err, tandem.KindOf(err), c.kind, c.want)
@@ -121,23 +87,23 @@ func TestBrokenModels(t *testing.T) {
 // to F32, an output matrix of its own, rope factors of one.
 func TestNeutralEdits(t *testing.T) {
 	logits := func(path string) []float32 {
-		m := openTest(t, path, Options{KVPages: 4})
-		tokens := randomTokens(rand.New(rand.NewPCG(7, 7)), m, 20)
-		out := forward(t, m, 0, Part{Seq: newSeq(t, m, 20, 0), Extend: tokens, Want: WantTail})
+		m := enginetest.Open(t, path, engine.Options{KVPages: 4})
+		tokens := enginetest.RandomTokens(rand.New(rand.NewPCG(7, 7)), m, 20)
+		out := enginetest.Forward(t, m, 0, engine.Part{Seq: enginetest.NewSeq(t, m, 20, 0), Extend: tokens, Want: engine.WantTail})
 		return append([]float32(nil), out.Logits(0)...)
 	}
-	want := logits(draftPath)
+	want := logits(enginetest.Draft)
 	for name, change := range map[string]func(*gguf.Writer, *gguf.File){
 		"widened": func(w *gguf.Writer, f *gguf.File) {
 			for _, x := range f.Tensors() {
 				if x.Type == gguf.Type(kernels.F16) {
-					w.Tensor(x.Name, gguf.Type(kernels.F32), x.Shape, widen(bytesOf(t, &x)))
+					w.Tensor(x.Name, gguf.Type(kernels.F32), x.Shape, widen(enginetest.BytesOf(t, &x)))
 				}
 			}
 		},
 		"untied": func(w *gguf.Writer, f *gguf.File) {
 			e := f.Tensor("token_embd.weight")
-			w.Tensor("output.weight", e.Type, e.Shape, bytesOf(t, e))
+			w.Tensor("output.weight", e.Type, e.Shape, enginetest.BytesOf(t, e))
 		},
 		"rope factors of one": func(w *gguf.Writer, f *gguf.File) {
 			ones := make([]byte, 4*32)
@@ -147,7 +113,7 @@ func TestNeutralEdits(t *testing.T) {
 			w.Tensor("rope_freqs.weight", gguf.Type(kernels.F32), []int{32}, ones)
 		},
 	} {
-		if err := sameBits(want, logits(edited(t, change))); err != nil {
+		if err := enginetest.SameBits(want, logits(enginetest.EditedDraft(t, change))); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -170,22 +136,8 @@ func widen(half []byte) []byte {
 	return out
 }
 
-func TestInverseFrequencies(t *testing.T) {
-	for _, c := range []struct {
-		base float64
-		n    int
-	}{{10000, 64}, {10000, 128}, {500000, 128}, {1e6, 80}, {10000, 2}, {1e7, 128}, {1e9, 256}, {1e15, 4096}, {1, 64}, {1.5, 512}} {
-		for i, got := range blocks.InverseFrequencies(c.base, c.n, nil) {
-			want := math.Pow(c.base, -2*float64(i)/float64(c.n))
-			if math.Abs(got-want) > 1e-12*want {
-				t.Errorf("base %v, pair %d of %d: %v, want %v", c.base, i, c.n/2, got, want)
-			}
-		}
-	}
-}
-
 func TestInspect(t *testing.T) {
-	info, err := Inspect(targetPath)
+	info, err := engine.Inspect(enginetest.Target)
 	if err != nil {
 		t.Fatal(err)
 	}

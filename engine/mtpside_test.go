@@ -1,10 +1,12 @@
-package engine
+package engine_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
@@ -16,10 +18,10 @@ var mtpTargets = []string{"qwen35", "qwen35moe"}
 // TestMTPGolden: the layer inside a target's file and the one in a side file, which knows some tokens, give PyTorch's states and logits.
 func TestMTPGolden(t *testing.T) {
 	for _, name := range mtpTargets {
-		o := Options{Device: testdevice.CPU(t, 0), KVPages: PagesFor(2, 64, 64)}
-		inside := openMTP(t, sidePath(name), o)
+		o := engine.Options{Device: testdevice.CPU(t, 0), KVPages: engine.PagesFor(2, 64, 64)}
+		inside := enginetest.OpenMTP(t, sidePath(name), o)
 		draftGolden(t, name, inside, goldenStates(t, inside, name))
-		m, err := OpenDraft(sidePath(name+"-mtp"), sidePath(name), o)
+		m, err := engine.OpenDraft(sidePath(name+"-mtp"), sidePath(name), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,9 +31,10 @@ func TestMTPGolden(t *testing.T) {
 			t.Errorf("%s: another layer, and the same identity %s", name, names.Identity)
 		}
 		o.Device = testdevice.CPU(t, 0)
-		if need, err := MeasureDraft(sidePath(name+"-mtp"), sidePath(name), o); err != nil || need != m.footprint ||
-			need.Weights != m.store.Bytes() || need.Weights >= inside.footprint.Weights {
-			t.Errorf("%s: planned %v, taken %v, the layer with all tokens takes %v: %v", name, need, m.footprint, inside.footprint, err)
+		if need, err := engine.MeasureDraft(sidePath(name+"-mtp"), sidePath(name), o); err != nil || need != engine.FootprintOf(m) ||
+			need.Weights != engine.StoredBy(m) || need.Weights >= engine.FootprintOf(inside).Weights {
+			t.Errorf("%s: planned %v, taken %v, the layer with all tokens takes %v: %v", name, need, engine.FootprintOf(m),
+				engine.FootprintOf(inside), err)
 		}
 	}
 }
@@ -66,9 +69,10 @@ func TestBadMTPSide(t *testing.T) {
 		`"blk.0.ffn_up.weight" has shape [32 65]`:                  {tensor("blk.0.ffn_up.weight", 32, 65), tandem.Corrupt},
 		`sinks.weight" has no place in the mtp of qwen35 arch`:     {tensor("blk.0.attn_sinks.weight", 2), tandem.Unsupported},
 		`"blk.1.attn_k.weight" has no place in a side`:             {tensor("blk.1.attn_k.weight", 32, 16), tandem.Unsupported},
-		`embed_tokens.weight" has no place in a side`:              {tensor("blk.0.nextn.embed_tokens.weight", 32, 260), tandem.Unsupported},
+		`embed_tokens.weight" has no place in a side`: {tensor("blk.0.nextn.embed_tokens.weight", 32, 260),
+			tandem.Unsupported},
 	} {
-		m, err := OpenDraft(editSide(t, "qwen35-mtp", c.change), sidePath("qwen35"), Options{Device: testdevice.CPU(t, 1)})
+		m, err := engine.OpenDraft(editSide(t, "qwen35-mtp", c.change), sidePath("qwen35"), engine.Options{Device: testdevice.CPU(t, 1)})
 		if err == nil {
 			m.Close()
 		}
@@ -76,13 +80,13 @@ func TestBadMTPSide(t *testing.T) {
 			t.Errorf("%v of kind %v: want %q of kind %v", err, tandem.KindOf(err), want, c.kind)
 		}
 	}
-	o := Options{Device: testdevice.CPU(t, 1)}
+	o := engine.Options{Device: testdevice.CPU(t, 1)}
 	for _, target := range []string{"target", "qwen35moe"} {
-		if _, err := OpenDraft(sidePath("qwen35-mtp"), sidePath(target), o); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := engine.OpenDraft(sidePath("qwen35-mtp"), sidePath(target), o); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("opened with target %s: %v", target, err)
 		}
 	}
-	if _, err := Open(sidePath("qwen35-mtp"), o); err == nil || !strings.Contains(err.Error(), "side file") {
+	if _, err := engine.Open(sidePath("qwen35-mtp"), o); err == nil || !strings.Contains(err.Error(), "side file") {
 		t.Errorf("opened alone: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"math/rand/v2"
@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
+	"github.com/tandem-llm/tandem/engine/naive"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"pgregory.net/rapid"
@@ -13,7 +16,7 @@ import (
 
 // sharer is a shared sequence with what it should hold.
 type sharer struct {
-	*Sequence
+	*engine.Sequence
 	tenant string
 	prompt []tandem.Token
 	ran    bool // its last position is its own, and was not taken back
@@ -27,8 +30,9 @@ func TestSharedEqualsAlone(t *testing.T) {
 	allLacked := 0
 	for _, kvType := range []string{"f16", "q8_0"} {
 		pages := 9 // enough for two sequences of four pages
-		m := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: pages})
-		fresh := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 400, 0)})
+		m := enginetest.Open(t, enginetest.Draft, engine.Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: pages})
+		fresh := enginetest.Open(t, enginetest.Draft, engine.Options{KVType: kvType, Device: testdevice.CPU(t, 1),
+			KVPages: engine.PagesFor(1, 400, 0)})
 		found, evicted, lacked := 0, m.Prefixes().Evicted(), 0
 		rapid.Check(t, func(r *rapid.T) { found += sharedEqualsAlone(r, m, fresh, &lacked) })
 		t.Logf("%s: %d positions found, %d pages evicted, %d times none was left", kvType, found, m.Prefixes().Evicted()-evicted, lacked)
@@ -47,7 +51,7 @@ func TestSharedEqualsAlone(t *testing.T) {
 	}
 }
 
-func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
+func sharedEqualsAlone(r *rapid.T, m, fresh *engine.Model, lacked *int) (found int) {
 	var open []*sharer
 	defer func() {
 		for _, s := range open {
@@ -60,11 +64,11 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 			r.Fatal(err)
 		}
 		defer seq.Close()
-		out, err := fresh.Forward([]Part{{Seq: seq, Extend: text, Want: WantTail}}, 0)
+		out, err := fresh.Forward([]engine.Part{{Seq: seq, Extend: text, Want: engine.WantTail}}, 0)
 		if err != nil {
 			r.Fatal(err)
 		}
-		if err := sameBits(got, out.Logits(0)); err != nil {
+		if err := enginetest.SameBits(got, out.Logits(0)); err != nil {
 			r.Fatalf("after %d tokens: %v", len(text), err)
 		}
 	}
@@ -72,10 +76,10 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 		open = slices.DeleteFunc(open, func(x *sharer) bool { return x == s })
 		s.Close()
 	}
-	run := func(s *sharer, part Part) *Output { // as a schedule does, it closes the youngest others while memory is missing
-		part.Seq, part.Want = s.Sequence, WantTail
+	run := func(s *sharer, part engine.Part) *engine.Output { // as a schedule does, it closes the youngest others while memory is missing
+		part.Seq, part.Want = s.Sequence, engine.WantTail
 		for n, nodes := s.Len(), s.Nodes(); ; {
-			out, err := m.Forward([]Part{part}, 0)
+			out, err := m.Forward([]engine.Part{part}, 0)
 			if err == nil {
 				return out
 			}
@@ -97,9 +101,9 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 		switch {
 		case what == "open":
 			rng := rand.New(rand.NewPCG(rapid.Uint64Range(0, 1).Draw(r, "begin"), 0))
-			prompt := randomTokens(rng, m, 1+dice.IntN(200))
+			prompt := enginetest.RandomTokens(rng, m, 1+dice.IntN(200))
 			if part := dice.IntN(len(prompt) + 1); rapid.Bool().Draw(r, "parts") {
-				prompt = append(prompt[:part], randomTokens(dice, m, len(prompt)-part)...)
+				prompt = append(prompt[:part], enginetest.RandomTokens(dice, m, len(prompt)-part)...)
 			}
 			s := &sharer{tenant: rapid.SampledFrom([]string{"a", "a", "a", "b"}).Draw(r, "tenant"), prompt: prompt}
 			var err error
@@ -124,7 +128,7 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 				continue
 			}
 			piece := left[:1+dice.IntN(len(left))]
-			out := run(s, Part{Extend: piece})
+			out := run(s, engine.Part{Extend: piece})
 			s.twin.prefix, s.ran = append(s.twin.prefix, piece...), true
 			same(s, s.twin.prefix, out.Logits(0))
 		case what == "tree":
@@ -137,7 +141,7 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 			}
 			text := s.twin.prefix
 			s.twin = twin{prefix: text}
-			part := Part{Nodes: randomTokens(dice, m, rapid.IntRange(1, 4).Draw(r, "rows"))}
+			part := engine.Part{Nodes: enginetest.RandomTokens(dice, m, rapid.IntRange(1, 4).Draw(r, "rows"))}
 			for i := range part.Nodes {
 				part.Parents = append(part.Parents, int32(rapid.IntRange(-1, i-1).Draw(r, "parent")))
 			}
@@ -181,21 +185,22 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 // TestSharedInEveryArchitecture finds a prefix in models with windows, heads that differ by layer and longer rotations: the logits
 // behind it are those of the whole text computed at once.
 func TestSharedInEveryArchitecture(t *testing.T) {
-	for name, c := range archCases() {
+	for name, c := range naive.Cases() {
 		t.Run(name, func(t *testing.T) {
-			c.model.generate(uint64(len(name)))
-			m := openTest(t, c.model.write(t, t.TempDir()), Options{KVPages: PagesFor(3, 200, 0)})
-			tokens := randomTokens(rand.New(rand.NewPCG(6, 6)), m, 200)
-			want := slices.Clone(forward(t, m, 0, Part{Seq: newSeq(t, m, 200, 0), Extend: tokens, Want: WantTail}).Logits(0))
+			c.Model.Generate(uint64(len(name)))
+			m := enginetest.Open(t, c.Model.Write(t, t.TempDir()), engine.Options{KVPages: engine.PagesFor(3, 200, 0)})
+			tokens := enginetest.RandomTokens(rand.New(rand.NewPCG(6, 6)), m, 200)
+			want := slices.Clone(enginetest.Forward(t, m, 0, engine.Part{Seq: enginetest.NewSeq(t, m, 200, 0), Extend: tokens,
+				Want: engine.WantTail}).Logits(0))
 			for i, found := range []int{0, 150} { // two whole pages shared, 22 rows copied
 				s, err := m.NewShared("", tokens[:150+49*i], 200, 0)
 				if err != nil || s.Len() != found {
 					t.Fatalf("%v: %d found, want %d", err, s.Len(), found)
 				}
-				forward(t, m, 0, Part{Seq: s, Extend: tokens[found : 150+20*i]})
+				enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: tokens[found : 150+20*i]})
 				if i > 0 {
-					out := forward(t, m, 0, Part{Seq: s, Extend: tokens[s.Len():], Want: WantTail})
-					if err := sameBits(out.Logits(0), want); err != nil {
+					out := enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: tokens[s.Len():], Want: engine.WantTail})
+					if err := enginetest.SameBits(out.Logits(0), want); err != nil {
 						t.Error(err)
 					}
 				}
@@ -207,7 +212,7 @@ func TestSharedInEveryArchitecture(t *testing.T) {
 
 // TestPublish: others find no more of a sequence than it publishes, while it goes on and after it has ended.
 func TestPublish(t *testing.T) {
-	m := openTest(t, draftPath, Options{Device: testdevice.CPU(t, 1), KVPages: 16})
+	m := enginetest.Open(t, enginetest.Draft, engine.Options{Device: testdevice.CPU(t, 1), KVPages: 16})
 	text := make([]tandem.Token, 5*kernels.PageRows/2)
 	for i := range text {
 		text[i] = tandem.Token(3 + i%4000)
@@ -225,7 +230,7 @@ func TestPublish(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Publish(0)
-	if _, err := m.Forward([]Part{{Seq: s, Extend: text}}, 1); err != nil {
+	if _, err := m.Forward([]engine.Part{{Seq: s, Extend: text}}, 1); err != nil {
 		t.Fatal(err)
 	}
 	if n := found(); n != 0 {

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"bytes"
@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
+	"github.com/tandem-llm/tandem/engine/naive"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -42,17 +45,17 @@ func writeSide(t testing.TB, b []byte) string {
 }
 
 // openSideFile opens a side file of any kind with the tiny target.
-func openSideFile(t testing.TB, path string, o Options) error {
+func openSideFile(t testing.TB, path string, o engine.Options) error {
 	t.Helper()
 	o.Device, o.KVPages = testdevice.Ref(), 1
-	if s, err := SideOf(path); err != nil || s.Kind.IsDraft() {
-		m, err := OpenDraft(path, sidePath("target"), o)
+	if s, err := engine.SideOf(path); err != nil || s.Kind.IsDraft() {
+		m, err := engine.OpenDraft(path, sidePath("target"), o)
 		if err == nil {
 			m.Close()
 		}
 		return err
 	}
-	m, err := Open(sidePath("target"), o)
+	m, err := engine.Open(sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +73,7 @@ func TestBadSideFiles(t *testing.T) {
 			for _, d := range shape {
 				n *= d
 			}
-			w.Tensor(name, 0, shape, bytesOfFloats(append(v, make([]float64, n-len(v))...)))
+			w.Tensor(name, 0, shape, naive.BytesOfFloats(append(v, make([]float64, n-len(v))...)))
 		}
 	}
 	without := func(name string) func(w *gguf.Writer) { return func(w *gguf.Writer) { w.DropTensor(name) } }
@@ -154,7 +157,7 @@ func TestBadSideFiles(t *testing.T) {
 		}, tandem.Corrupt, []string{"output.weight", "[32 3]", "[32 2]"}},
 		{"eagle3", without("fc.1.weight"), tandem.Corrupt, []string{"fc.1.weight"}},
 	} {
-		err := openSideFile(t, editSide(t, c.name, c.change), Options{})
+		err := openSideFile(t, editSide(t, c.name, c.change), engine.Options{})
 		if tandem.KindOf(err) != c.kind {
 			t.Errorf("%s: kind %v, want %v: %v", c.name, tandem.KindOf(err), c.kind, err)
 		}
@@ -175,7 +178,7 @@ func TestTruncatedSideFiles(t *testing.T) {
 		}
 		for n := 0; n < len(whole); n += 4 << 10 {
 			for _, cut := range []int{n, min(n+n/7+100, len(whole)-1)} {
-				if err := openSideFile(t, writeSide(t, whole[:cut]), Options{}); err == nil {
+				if err := openSideFile(t, writeSide(t, whole[:cut]), engine.Options{}); err == nil {
 					t.Errorf("%s opened with %d of %d bytes", name, cut, len(whole))
 				}
 			}
@@ -185,8 +188,8 @@ func TestTruncatedSideFiles(t *testing.T) {
 
 // TestSidesInTheWrongPlace: side files where others are wanted, and the other way round.
 func TestSidesInTheWrongPlace(t *testing.T) {
-	m := openSides(t, Options{}, "medusa-own", "ppd-4")
-	for _, path := range []string{sidePath("dovetail"), sidePath("target"), draftPath, sidePath("medusa-shared"), sidePath("ppd-1"),
+	m := openSides(t, engine.Options{}, "medusa-own", "ppd-4")
+	for _, path := range []string{sidePath("dovetail"), sidePath("target"), enginetest.Draft, sidePath("medusa-shared"), sidePath("ppd-1"),
 		"none.gguf"} {
 		if err := m.OpenSide(path); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("opened %s: %v", path, err)
@@ -195,29 +198,29 @@ func TestSidesInTheWrongPlace(t *testing.T) {
 	if want := []tandem.SelfDraft{{Name: "medusa", Levels: 2}, {Name: "ppd", Levels: 3, Members: 4}}; !slices.Equal(m.SelfDrafts(), want) {
 		t.Errorf("ways %v: want %v", m.SelfDrafts(), want)
 	}
-	o := Options{Device: testdevice.CPU(t, 1), KVPages: 2}
+	o := engine.Options{Device: testdevice.CPU(t, 1), KVPages: 2}
 	for _, name := range []string{"dovetail", "ppd-1"} {
-		if _, err := Open(sidePath(name), o); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "side file") {
+		if _, err := engine.Open(sidePath(name), o); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "side file") {
 			t.Errorf("opened %s alone: %v", name, err)
 		}
 	}
-	if _, err := OpenDraft(sidePath("ppd-1"), sidePath("target"), o); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := engine.OpenDraft(sidePath("ppd-1"), sidePath("target"), o); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("opened as a draft: %v", err)
 	}
-	for _, target := range []string{draftPath, "none.gguf", sidePath("eagle")} {
-		if _, err := OpenDraft(sidePath("eagle"), target, o); err == nil {
+	for _, target := range []string{enginetest.Draft, "none.gguf", sidePath("eagle")} {
+		if _, err := engine.OpenDraft(sidePath("eagle"), target, o); err == nil {
 			t.Errorf("opened with target %s", target)
 		}
 	}
-	d := openDraftTest(t, "eagle", Options{})
+	d := openDraftTest(t, "eagle", engine.Options{})
 	if err := d.OpenSide(sidePath("ppd-1")); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a draft with states got prompt tokens: %v", err)
 	}
-	tapped := Options{Device: o.Device, Taps: []int{1}}
-	if _, err := OpenDraft(sidePath("eagle"), sidePath("target"), tapped); tandem.KindOf(err) != tandem.Invalid {
+	tapped := engine.Options{Device: o.Device, Taps: []int{1}}
+	if _, err := engine.OpenDraft(sidePath("eagle"), sidePath("target"), tapped); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a draft with states has taps: %v", err)
 	}
-	plain, err := OpenDraft(sidePath("target"), "none.gguf", o)
+	plain, err := engine.OpenDraft(sidePath("target"), "none.gguf", o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +234,7 @@ func TestSidesInTheWrongPlace(t *testing.T) {
 func TestSideOf(t *testing.T) {
 	for name, want := range map[string]string{"medusa-shared": "3 medusa heads of 2 blocks", "ppd-4": "3 prompt tokens, 4 embeddings each",
 		"dovetail": "dovetail draft of 2 blocks, reads [-1]", "eagle3": "eagle3 draft of 1 blocks, reads [1 2 3]"} {
-		s, err := SideOf(sidePath(name))
+		s, err := engine.SideOf(sidePath(name))
 		if err != nil || s.String() != want || s.Name != name || s.Dim != 32 || s.Vocab != 260 || s.Kind.IsDraft() && s.Draft.Width != 32 {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
@@ -239,42 +242,42 @@ func TestSideOf(t *testing.T) {
 			t.Errorf("%s belongs nowhere, or everywhere", name)
 		}
 	}
-	if s, err := SideOf(targetPath); err != nil || s.Kind != "" || s.Kind.IsDraft() || s.Kind.InVerifier() {
+	if s, err := engine.SideOf(enginetest.Target); err != nil || s.Kind != "" || s.Kind.IsDraft() || s.Kind.InVerifier() {
 		t.Errorf("a model is %+v, %v", s, err)
 	}
 }
 
 // TestSideMemory: what Measure says is what is taken.
 func TestSideMemory(t *testing.T) {
-	o := Options{Device: testdevice.CPU(t, 1), KVPages: 3, MaxRows: 40, Taps: []int{1, -1}}
-	bare, err := Measure(sidePath("target"), o)
+	o := engine.Options{Device: testdevice.CPU(t, 1), KVPages: 3, MaxRows: 40, Taps: []int{1, -1}}
+	bare, err := engine.Measure(sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sides := []string{sidePath("medusa-own"), sidePath("ppd-4")}
-	planned, err := Measure(sidePath("target"), o, sides...)
+	planned, err := engine.Measure(sidePath("target"), o, sides...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := openSides(t, o, "medusa-own", "ppd-4")
-	if m.footprint != planned || planned.Weights != bare.Weights+m.beside.Stored() || planned.Scratch <= bare.Scratch {
-		t.Errorf("planned %v, taken %v, without side files %v", planned, m.footprint, bare)
+	if engine.FootprintOf(m) != planned || planned.Weights != bare.Weights+engine.GuessesOf(m).Stored() || planned.Scratch <= bare.Scratch {
+		t.Errorf("planned %v, taken %v, without side files %v", planned, engine.FootprintOf(m), bare)
 	}
 	o.Taps = nil
-	if tapless, err := Measure(sidePath("target"), o); err != nil || tapless.Scratch+40*32*4 > bare.Scratch {
+	if tapless, err := engine.Measure(sidePath("target"), o); err != nil || tapless.Scratch+40*32*4 > bare.Scratch {
 		t.Errorf("%v without taps, %v with two, %v", tapless, bare, err)
 	}
-	if _, err := Measure(sidePath("target"), o, sidePath("eagle")); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := engine.Measure(sidePath("target"), o, sidePath("eagle")); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a draft as a side file of the target: %v", err)
 	}
 	for _, name := range append([]string{"dflash"}, draftNames...) {
-		d, err := OpenDraft(sidePath(name), sidePath("target"), o)
+		d, err := engine.OpenDraft(sidePath(name), sidePath("target"), o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if planned, err := MeasureDraft(sidePath(name), sidePath("target"), o); err != nil || planned != d.footprint ||
-			planned.Weights != d.store.Bytes() {
-			t.Errorf("%s: planned %v, taken %v: %v", name, planned, d.footprint, err)
+		if planned, err := engine.MeasureDraft(sidePath(name), sidePath("target"), o); err != nil || planned != engine.FootprintOf(d) ||
+			planned.Weights != engine.StoredBy(d) {
+			t.Errorf("%s: planned %v, taken %v: %v", name, planned, engine.FootprintOf(d), err)
 		}
 		d.Close()
 	}
@@ -299,30 +302,31 @@ func FuzzSideHeader(f *testing.F) {
 		name := names[int(file)%len(names)]
 		arch, _, _ := strings.Cut(name, "-")
 		path := editSide(t, name, func(w *gguf.Writer) { w.Set(arch+"."+keys[int(key)%len(keys)], values[int(kind)%len(values)]) })
-		o := Options{Device: testdevice.Ref(), KVPages: 2, Context: 64, MaxRows: 4}
-		s, err := SideOf(path)
+		o := engine.Options{Device: testdevice.Ref(), KVPages: 2, Context: 64, MaxRows: 4}
+		s, err := engine.SideOf(path)
 		if err != nil || !s.Kind.IsDraft() {
 			openSideFile(t, path, o)
 			return
 		}
-		m, err := OpenDraft(path, sidePath("target"), o)
+		m, err := engine.OpenDraft(path, sidePath("target"), o)
 		if err != nil {
 			return
 		}
 		defer m.Close()
-		seq := newSeq(t, m, 4, 0)
+		seq := enginetest.NewSeq(t, m, 4, 0)
 		features, own := m.StateWidth()
-		text := Part{Seq: seq, Extend: []tandem.Token{1, 2, 3}, Want: WantAll,
-			States: []State{{}, {Target: make([]float32, features)}, {Own: make([]float32, own)}}}
+		text := engine.Part{Seq: seq, Extend: []tandem.Token{1, 2, 3}, Want: engine.WantAll,
+			States: []engine.State{{}, {Target: make([]float32, features)}, {Own: make([]float32, own)}}}
 		if b := m.Block(); b.Rows > 0 {
-			forward(t, m, 2, text)
+			enginetest.Forward(t, m, 2, text)
 			seq.Close()
-			block := newSeq(t, m, 4, 1)
-			forward(t, m, 2, Part{Seq: block, Extend: text.Extend[:1], States: text.States[:1]})
-			forward(t, m, 2, Part{Seq: block, Nodes: []tandem.Token{1}, Parents: []int32{-1}, States: text.States[:1], Want: WantTail})
+			block := enginetest.NewSeq(t, m, 4, 1)
+			enginetest.Forward(t, m, 2, engine.Part{Seq: block, Extend: text.Extend[:1], States: text.States[:1]})
+			enginetest.Forward(t, m, 2, engine.Part{Seq: block, Nodes: []tandem.Token{1}, Parents: []int32{-1}, States: text.States[:1],
+				Want: engine.WantTail})
 			return
 		}
-		out := forward(t, m, 2, text)
+		out := enginetest.Forward(t, m, 2, text)
 		if len(out.Hidden(0, 2)) != own || len(out.Logits(2)) != 260 {
 			t.Errorf("%s: %d hidden, %d logits", name, len(out.Hidden(0, 2)), len(out.Logits(2)))
 		}

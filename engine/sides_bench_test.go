@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -19,13 +21,13 @@ import (
 
 // benchModel is what BenchmarkSides runs. The figures in docs/measurements/guesses.md are of the 1b shape: tandem model expand --like 1b
 // --type q8_0.
-var benchModel = flag.String("sides.model", targetPath, "GGUF file of the target of BenchmarkSides")
+var benchModel = flag.String("sides.model", enginetest.Target, "GGUF file of the target of BenchmarkSides")
 
 // randomSide writes a side file for m with random weights: matrices of q8_0, or f32 zeros.
-func randomSide(t testing.TB, m *Model, s side.Spec, typ gguf.Type) string {
+func randomSide(t testing.TB, m *engine.Model, s side.Spec, typ gguf.Type) string {
 	r := rand.New(rand.NewPCG(1, 1))
 	w := gguf.NewWriter()
-	s.Lineage, s.Vocabulary, s.Dim, s.Vocab = m.names.Lineage, m.names.Vocabulary, m.config.Dim, m.config.Vocab
+	s.Lineage, s.Vocabulary, s.Dim, s.Vocab = m.Names().Lineage, m.Names().Vocabulary, m.Config().Dim, m.Config().Vocab
 	s.SetKeys(w)
 	for _, slot := range s.Slots() {
 		if slot.Optional {
@@ -50,34 +52,21 @@ func randomSide(t testing.TB, m *Model, s side.Spec, typ gguf.Type) string {
 }
 
 // medusaSide and ppdSide write side files of the usual size.
-func medusaSide(t testing.TB, m *Model, heads int) string {
+func medusaSide(t testing.TB, m *engine.Model, heads int) string {
 	return randomSide(t, m, side.Spec{Kind: side.Medusa, Levels: heads, Blocks: 1, Taps: []int{side.LastNorm}}, gguf.Type(kernels.Q8_0))
 }
 
-func ppdSide(t testing.TB, m *Model, levels, members int) string {
+func ppdSide(t testing.TB, m *engine.Model, levels, members int) string {
 	return randomSide(t, m, side.Spec{Kind: side.PPD, Levels: levels, Members: members}, gguf.Type(kernels.Q8_0))
-}
-
-// withTaps returns m with another pass over the same weights and cache: two models in memory differ by some percent in time.
-func (m *Model) withTaps(b *testing.B, taps []int) *Model {
-	other := *m
-	other.options.Taps = taps
-	program := opening{&other}.program(m.device.Layout)
-	var err error
-	if other.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(other.runner.Close)
-	return &other
 }
 
 // BenchmarkSides reports what hidden states and guesses cost, as shares of the pass that they belong to: of W rows, at a context of 128.
 // Times are processor time of one thread, which other work on the machine disturbs little, and the least of all rounds, in which all
 // variants take turns.
 func BenchmarkSides(b *testing.B) {
-	o := Options{Device: testdevice.CPU(b, 1), MaxRows: 128, MaxWanted: 32, KVPages: PagesFor(2, 256, 64)}
-	plain := openTest(b, *benchModel, o)
-	tapped := plain.withTaps(b, []int{2, plain.config.Layers / 2, plain.config.Layers - 3})
+	o := engine.Options{Device: testdevice.CPU(b, 1), MaxRows: 128, MaxWanted: 32, KVPages: engine.PagesFor(2, 256, 64)}
+	plain := enginetest.Open(b, *benchModel, o)
+	tapped := engine.WithTaps(b, plain, []int{2, plain.Config().Layers / 2, plain.Config().Layers - 3})
 	const heads, levels, members = 5, 3, 4
 	for _, path := range []string{medusaSide(b, plain, heads), ppdSide(b, plain, levels, members)} {
 		if err := plain.OpenSide(path); err != nil {
@@ -97,7 +86,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func benchSides(b *testing.B, plain, tapped *Model, width int) {
+func benchSides(b *testing.B, plain, tapped *engine.Model, width int) {
 	least := map[string]time.Duration{}
 	timed := func(what string, f func()) {
 		begun := processorTime(b)
@@ -107,18 +96,18 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 		}
 	}
 	text := make([]tandem.Token, 128)
-	seqs := map[*Model]*Sequence{}
-	for _, m := range []*Model{plain, tapped} {
-		seqs[m] = newSeq(b, m, 200, 64)
-		forward(b, m, 0, Part{Seq: seqs[m], Extend: text})
+	seqs := map[*engine.Model]*engine.Sequence{}
+	for _, m := range []*engine.Model{plain, tapped} {
+		seqs[m] = enginetest.NewSeq(b, m, 200, 64)
+		enginetest.Forward(b, m, 0, engine.Part{Seq: seqs[m], Extend: text})
 	}
 	features := make([]float32, tapped.FeatureWidth())
-	pass := func(m *Model, nodes []tandem.Token) (out *Output) {
+	pass := func(m *engine.Model, nodes []tandem.Token) (out *engine.Output) {
 		parents := make([]int32, len(nodes))
 		for i := range parents {
 			parents[i] = int32(i) - 1
 		}
-		out = forward(b, m, 10, Part{Seq: seqs[m], Nodes: nodes, Parents: parents, Want: WantTail})
+		out = enginetest.Forward(b, m, 10, engine.Part{Seq: seqs[m], Nodes: nodes, Parents: parents, Want: engine.WantTail})
 		if err := seqs[m].Truncate(128); err != nil {
 			b.Fatal(err)
 		}
@@ -127,7 +116,7 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 	way := plain.SelfDrafts()[1]
 	prompts, _ := promptTree(way, 0, 0)
 	for b.Loop() {
-		var out *Output
+		var out *engine.Output
 		timed("pass", func() { out = pass(plain, text[:width]) })
 		hidden := slices.Clone(out.Hidden(0, width-1))
 		timed("tapped", func() {
@@ -136,15 +125,15 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 				out.Features(0, row, features)
 			}
 		})
-		guess := func(a GuessAsk) func() {
+		guess := func(a engine.GuessAsk) func() {
 			return func() {
-				if _, err := plain.Guess([]GuessAsk{a}, 8); err != nil {
+				if _, err := plain.Guess([]engine.GuessAsk{a}, 8); err != nil {
 					b.Fatal(err)
 				}
 			}
 		}
-		timed("medusa", guess(GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{hidden}}))
-		timed("ppd", guess(GuessAsk{SelfDraft: tandem.PPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
+		timed("medusa", guess(engine.GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{hidden}}))
+		timed("ppd", guess(engine.GuessAsk{SelfDraft: tandem.PPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
 		timed("with prompt rows", func() { pass(plain, append(slices.Clone(text[:width]), prompts[:way.Levels]...)) })
 	}
 	share := func(what string) float64 { return 100 * float64(least[what]) / float64(least["pass"]) }

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -82,12 +84,12 @@ func wantLevel(t *testing.T, what string, level []tandem.TopLogprob, logits []fl
 }
 
 // openSides opens the tiny target with side files.
-func openSides(t testing.TB, o Options, names ...string) *Model {
+func openSides(t testing.TB, o engine.Options, names ...string) *engine.Model {
 	t.Helper()
 	if o.KVPages == 0 {
-		o.KVPages = PagesFor(2, 64, 64)
+		o.KVPages = engine.PagesFor(2, 64, 64)
 	}
-	m := openTest(t, sidePath("target"), o)
+	m := enginetest.Open(t, sidePath("target"), o)
 	for _, name := range names {
 		if err := m.OpenSide(sidePath(name)); err != nil {
 			t.Fatal(err)
@@ -112,8 +114,8 @@ func promptTree(w tandem.SelfDraft, parent, first int32) (nodes []tandem.Token, 
 }
 
 // askPrompts collects the hidden states of prompt rows that begin with row `from` of a part.
-func askPrompts(o *Output, w tandem.SelfDraft, part, from int) GuessAsk {
-	a := GuessAsk{SelfDraft: tandem.PPD}
+func askPrompts(o *engine.Output, w tandem.SelfDraft, part, from int) engine.GuessAsk {
+	a := engine.GuessAsk{SelfDraft: tandem.PPD}
 	for i := range w.Members * w.Levels {
 		a.Hidden = append(a.Hidden, slices.Clone(o.Hidden(part, from+i)))
 	}
@@ -126,20 +128,20 @@ func TestMedusaGolden(t *testing.T) {
 		g := readGolden(t, name)
 		var want [][][]float32 // row, head, token
 		g.logits(t, &want)
-		m := openSides(t, Options{}, name)
-		s := newSeq(t, m, 40, 4)
-		out := forward(t, m, 0, Part{Seq: s, Extend: g.Tokens})
-		var asks []GuessAsk
+		m := openSides(t, engine.Options{}, name)
+		s := enginetest.NewSeq(t, m, 40, 4)
+		out := enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: g.Tokens})
+		var asks []engine.GuessAsk
 		for _, row := range g.Rows {
-			asks = append(asks, GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+			asks = append(asks, engine.GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 		}
 		guesses, err := m.Guess(asks, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, guess := range guesses {
-			if len(guess.Levels) != len(want[i]) || guess.Validate(m.config.Vocab) != nil {
-				t.Fatalf("%s: %d levels, want %d; %v", name, len(guess.Levels), len(want[i]), guess.Validate(m.config.Vocab))
+			if len(guess.Levels) != len(want[i]) || guess.Validate(m.Config().Vocab) != nil {
+				t.Fatalf("%s: %d levels, want %d; %v", name, len(guess.Levels), len(want[i]), guess.Validate(m.Config().Vocab))
 			}
 			for k, level := range guess.Levels {
 				wantLevel(t, fmt.Sprint(name, ", row ", g.Rows[i], ", head ", k), level, want[i][k], 7)
@@ -154,23 +156,23 @@ func TestPPDGolden(t *testing.T) {
 		g := readGolden(t, name)
 		var want [][][]float32
 		g.logits(t, &want)
-		m := openSides(t, Options{}, name)
+		m := openSides(t, engine.Options{}, name)
 		way := m.SelfDrafts()[0]
 		for i, row := range g.Rows {
 			for inTree := range 2 {
-				s := newSeq(t, m, 40, 40)
-				p := Part{Seq: s, Extend: g.Tokens[:row+1-inTree], Want: WantTail}
+				s := enginetest.NewSeq(t, m, 40, 40)
+				p := engine.Part{Seq: s, Extend: g.Tokens[:row+1-inTree], Want: engine.WantTail}
 				if inTree == 1 {
 					p.Nodes, p.Parents = []tandem.Token{g.Tokens[row], 7}, []int32{-1, -1}
 				}
 				at := len(p.Nodes)
 				nodes, parents := promptTree(way, int32(inTree)-1, int32(at))
 				p.Nodes, p.Parents = append(p.Nodes, nodes...), append(p.Parents, parents...)
-				out := forward(t, m, 0, p)
+				out := enginetest.Forward(t, m, 0, p)
 				if out.Len() != 1+2*inTree {
 					t.Fatalf("%d rows with logits, want 1 and those with tokens", out.Len())
 				}
-				guesses, err := m.Guess([]GuessAsk{askPrompts(out, way, 0, len(p.Extend)+at)}, 5)
+				guesses, err := m.Guess([]engine.GuessAsk{askPrompts(out, way, 0, len(p.Extend)+at)}, 5)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -186,12 +188,12 @@ func TestPPDGolden(t *testing.T) {
 // TestSidesChangeNothing: with side files open and prompt rows in its trees, a dialogue has the same logits, on every device; and all
 // devices guess the same, to the bit.
 func TestSidesChangeNothing(t *testing.T) {
-	want := dialogue(t, openSides(t, Options{}), 20)
+	want := enginetest.Dialogue(t, openSides(t, engine.Options{}), 20)
 	first := map[string]string{} // by heads: what the first device guessed
-	for name, d := range sideDevices(t) {
+	for name, d := range enginetest.SideDevices(t) {
 		for _, heads := range []string{"medusa-shared", "medusa-own"} {
-			m := openSides(t, Options{Device: d}, heads, "ppd-4")
-			if err := sameBits(dialogue(t, m, 20), want); err != nil {
+			m := openSides(t, engine.Options{Device: d}, heads, "ppd-4")
+			if err := enginetest.SameBits(enginetest.Dialogue(t, m, 20), want); err != nil {
 				t.Errorf("%s, %s: %v", name, heads, err)
 			}
 			guesses := fmt.Sprint(guessAll(t, m))
@@ -206,18 +208,18 @@ func TestSidesChangeNothing(t *testing.T) {
 func same(a, b []tandem.Guess) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 
 // guessAll guesses in all ways after a prompt and in a tree: alone and together, which must be the same.
-func guessAll(t *testing.T, m *Model) (all []tandem.Guess) {
+func guessAll(t *testing.T, m *engine.Model) (all []tandem.Guess) {
 	t.Helper()
-	s := newSeq(t, m, 40, 40)
+	s := enginetest.NewSeq(t, m, 40, 40)
 	defer s.Close()
 	way := m.SelfDrafts()[1]
-	p := Part{Seq: s, Extend: []tandem.Token{1, 50, 60, 70}, Nodes: []tandem.Token{5, 6}, Parents: []int32{-1, 0}}
+	p := engine.Part{Seq: s, Extend: []tandem.Token{1, 50, 60, 70}, Nodes: []tandem.Token{5, 6}, Parents: []int32{-1, 0}}
 	nodes, parents := promptTree(way, 1, 2)
 	p.Nodes, p.Parents = append(p.Nodes, nodes...), append(p.Parents, parents...)
-	out := forward(t, m, 0, p)
-	asks := []GuessAsk{askPrompts(out, way, 0, 6)}
+	out := enginetest.Forward(t, m, 0, p)
+	asks := []engine.GuessAsk{askPrompts(out, way, 0, 6)}
 	for row := range 6 {
-		asks = append(asks, GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+		asks = append(asks, engine.GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 	}
 	for i := range asks {
 		guesses, err := m.Guess(asks[i:i+1], 3)
@@ -246,23 +248,24 @@ func TestFeatures(t *testing.T) {
 	g := readGolden(t, "target")
 	var want [][]float32
 	g.logits(t, &want)
-	prompt := func(m *Model) *Output {
-		s := newSeq(t, m, 40, 4)
-		return forward(t, m, 0, Part{Seq: s, Extend: g.Tokens[:9], Nodes: g.Tokens[9:10], Parents: []int32{-1}, Want: WantAll})
+	prompt := func(m *engine.Model) *engine.Output {
+		s := enginetest.NewSeq(t, m, 40, 4)
+		return enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: g.Tokens[:9], Nodes: g.Tokens[9:10], Parents: []int32{-1},
+			Want: engine.WantAll})
 	}
-	plain := openSides(t, Options{})
+	plain := openSides(t, engine.Options{})
 	bare := prompt(plain)
 	if plain.FeatureWidth() != 0 {
 		t.Errorf("%d features without taps", plain.FeatureWidth())
 	}
 	taps := []int{2, -1, 3, 1, 2}
 	var first []float32
-	for name, d := range sideDevices(t) {
-		m := openSides(t, Options{Device: d, Taps: taps})
+	for name, d := range enginetest.SideDevices(t) {
+		m := openSides(t, engine.Options{Device: d, Taps: taps})
 		out := prompt(m)
 		var all []float32
 		for row := range 10 {
-			if err := sameBits(out.Logits(row), bare.Logits(row)); err != nil {
+			if err := enginetest.SameBits(out.Logits(row), bare.Logits(row)); err != nil {
 				t.Fatalf("%s: row %d: %v", name, row, err)
 			}
 			features := make([]float32, m.FeatureWidth())
@@ -276,30 +279,31 @@ func TestFeatures(t *testing.T) {
 		if first == nil {
 			first = all
 		}
-		if err := sameBits(all, first); err != nil {
+		if err := enginetest.SameBits(all, first); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, taps := range [][]int{{0}, {4}, {-2}, {1, 99}, make([]int, 17)} {
-		if _, err := Open(sidePath("target"), Options{Device: testdevice.Ref(), Taps: taps}); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := engine.Open(sidePath("target"), engine.Options{Device: testdevice.Ref(),
+			Taps: taps}); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("taps %v: %v", taps, err)
 		}
 	}
 }
 
 // openDraftTest opens a draft with states of the tiny target.
-func openDraftTest(t testing.TB, name string, o Options) *Model {
+func openDraftTest(t testing.TB, name string, o engine.Options) *engine.Model {
 	t.Helper()
 	return openDraftFile(t, sidePath(name), o)
 }
 
-func openDraftFile(t testing.TB, path string, o Options) *Model {
+func openDraftFile(t testing.TB, path string, o engine.Options) *engine.Model {
 	t.Helper()
 	if o.Device == nil {
 		o.Device = testdevice.CPU(t, 0)
 	}
-	o.KVPages = PagesFor(2, 64, 64)
-	m, err := OpenDraft(path, sidePath("target"), o)
+	o.KVPages = engine.PagesFor(2, 64, 64)
+	m, err := engine.OpenDraft(path, sidePath("target"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,13 +314,13 @@ func openDraftFile(t testing.TB, path string, o Options) *Model {
 var draftNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
 
 // targetStates returns the target's features of every position as PyTorch has them, as a draft wants them.
-func targetStates(t *testing.T, m *Model) []State { return goldenStates(t, m, "target") }
+func targetStates(t *testing.T, m *engine.Model) []engine.State { return goldenStates(t, m, "target") }
 
-func goldenStates(t *testing.T, m *Model, target string) (states []State) {
+func goldenStates(t *testing.T, m *engine.Model, target string) (states []engine.State) {
 	g := readGolden(t, target)
 	for row := range g.Tokens {
-		var s State
-		for _, n := range m.draft.Spec.Taps {
+		var s engine.State
+		for _, n := range engine.DraftOf(m).Spec.Taps {
 			s.Target = append(s.Target, g.Taps[fmt.Sprint(n)][row]...)
 		}
 		states = append(states, s)
@@ -327,19 +331,19 @@ func goldenStates(t *testing.T, m *Model, target string) (states []State) {
 // TestDraftGolden: drafts give PyTorch's states and logits, first from the target's states and then from their own.
 func TestDraftGolden(t *testing.T) {
 	for _, name := range draftNames {
-		m := openDraftTest(t, name, Options{})
+		m := openDraftTest(t, name, engine.Options{})
 		draftGolden(t, name, m, targetStates(t, m))
 	}
 }
 
 // draftGolden compares a draft with what PyTorch computed with the file of that name.
-func draftGolden(t *testing.T, name string, m *Model, states []State) {
+func draftGolden(t *testing.T, name string, m *engine.Model, states []engine.State) {
 	t.Helper()
 	g := readGolden(t, name)
 	var want [][]float32
 	g.logits(t, &want)
-	s := newSeq(t, m, 40, 8)
-	out := forward(t, m, 4, Part{Seq: s, Extend: g.Tokens[1 : 1+g.Fed], States: states[:g.Fed], Want: WantAll})
+	s := enginetest.NewSeq(t, m, 40, 8)
+	out := enginetest.Forward(t, m, 4, engine.Part{Seq: s, Extend: g.Tokens[1 : 1+g.Fed], States: states[:g.Fed], Want: engine.WantAll})
 	var own []float32
 	check := func(row, i int) {
 		what := fmt.Sprint(name, ", row ", row)
@@ -351,13 +355,13 @@ func draftGolden(t *testing.T, name string, m *Model, states []State) {
 				t.Fatalf("%s: candidate %d is token %d, whose logit is %v and not %v", what, k, id, logits[id], top.Logits[k])
 			}
 		}
-		if ids := m.draft.Spec.Draft.IDs; ids != nil {
+		if ids := engine.DraftOf(m).Spec.Draft.IDs; ids != nil {
 			var drafts []float32
 			for _, id := range ids {
 				drafts = append(drafts, logits[id])
 			}
-			if n := len(logits); n != m.config.Vocab {
-				t.Fatalf("%s: %d logits, want %d", what, n, m.config.Vocab)
+			if n := len(logits); n != m.Config().Vocab {
+				t.Fatalf("%s: %d logits, want %d", what, n, m.Config().Vocab)
 			}
 			logits = drafts
 		}
@@ -367,8 +371,9 @@ func draftGolden(t *testing.T, name string, m *Model, states []State) {
 		check(row, row)
 	}
 	for i, row := range []int{g.Fed, g.Fed + 1} {
-		out = forward(t, m, 4, Part{Seq: s, Nodes: g.Tokens[row+1 : row+2], Parents: []int32{int32(i) - 1}, States: []State{{Own: own}},
-			Want: WantTail})
+		out = enginetest.Forward(t, m, 4, engine.Part{Seq: s, Nodes: g.Tokens[row+1 : row+2], Parents: []int32{int32(i) - 1},
+			States: []engine.State{{Own: own}},
+			Want:   engine.WantTail})
 		check(row, 0)
 	}
 }

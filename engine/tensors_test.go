@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -17,7 +19,7 @@ import (
 // TestTypesWithoutKernels: a file with weights of such a type is refused, naming the tensor and the supported types.
 func TestTypesWithoutKernels(t *testing.T) {
 	const q8k = gguf.Type(15) // of intermediate sums: no model is stored so
-	f, err := gguf.Open(targetPath)
+	f, err := gguf.Open(enginetest.Target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +37,7 @@ func TestTypesWithoutKernels(t *testing.T) {
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(path, Options{Device: testdevice.CPU(t, 1), KVPages: 1})
+	_, err = engine.Open(path, engine.Options{Device: testdevice.CPU(t, 1), KVPages: 1})
 	if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), all[i].Name) {
 		t.Fatalf("opened: %v", err)
 	}

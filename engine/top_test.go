@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"math"
@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // TestTopBelow: the best of all tokens are Top's, and those of the first n are the best of a vocabulary of n.
 func TestTopBelow(t *testing.T) {
-	m, err := Open(draftPath, Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: PagesFor(1, 32, 8)})
+	m, err := engine.Open(enginetest.Draft, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: engine.PagesFor(1, 32, 8)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +22,7 @@ func TestTopBelow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Forward([]Part{{Seq: seq, Extend: []tandem.Token{1, 300, 700}, Want: WantAll}}, 16)
+	out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{1, 300, 700}, Want: engine.WantAll}}, 16)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 
 const list = "families.go"
 
-// TestFamilies: every family on the list is whole, and has a golden file that test/testkit/family writes or one of engine's tiny models.
+// TestFamilies: every family on the list is whole, and has a golden file that test/testkit/family writes or one of package naive's tiny
+// models.
 func TestFamilies(t *testing.T) {
 	golden := map[string]bool{"llama": true} // the shipped models
 	for _, name := range family.Goldens() {
@@ -26,18 +27,18 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s has no function to read keys, to find the tensors of a layer or to lay it out", name)
 		}
 		if !golden[name] && !inTinyModels(t, name) {
-			t.Errorf("%s: no golden file and no tiny model of engine's tests is of this architecture", name)
+			t.Errorf("%s: no golden file and no tiny model is of this architecture", name)
 		}
 	}
 }
 
-// inTinyModels reports whether engine's tests compute a tiny model of the architecture by the formulas.
+// inTinyModels reports whether package naive computes a tiny model of the architecture by the formulas.
 func inTinyModels(t *testing.T, name string) bool {
-	src, err := os.ReadFile("../arch_test.go")
+	src, err := os.ReadFile("../naive/cases.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Contains(string(src), `tiny("`+name+`"`)
+	return strings.Contains(string(src), `Tiny("`+name+`"`)
 }
 
 // TestWalls: architectures are named in the list alone, and no family's file uses what another one's file declares.

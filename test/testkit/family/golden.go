@@ -12,7 +12,7 @@ import (
 )
 
 // golden says how a golden model is made: a tiny model of the family of its name, of fixed shape and weights, of which
-// engine/testdata/golden has another engine's figures. Its bytes are the same on every machine.
+// engine/arch/testdata/golden has another engine's figures. Its bytes are the same on every machine.
 type golden struct {
 	shape Shape
 	seed  uint64

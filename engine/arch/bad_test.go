@@ -1,4 +1,4 @@
-package engine
+package arch_test
 
 import (
 	"math"
@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/test/testkit/family"
 )
@@ -108,7 +110,7 @@ func ofThree(name string) *family.Model {
 func TestBadFamilies(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range family.Running {
-		if _, err := Inspect(ofThree(name).Write(t, dir)); err != nil {
+		if _, err := engine.Inspect(ofThree(name).Write(t, dir)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -120,7 +122,7 @@ func TestBadFamilies(t *testing.T) {
 			t.Run(name+", "+c.name, func(t *testing.T) {
 				m := ofThree(name)
 				c.change(m)
-				_, err := Inspect(m.Write(t, dir))
+				_, err := engine.Inspect(m.Write(t, dir))
 				if k := tandem.KindOf(err); k != tandem.Corrupt && k != tandem.Unsupported || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v (kind %v): want corrupt or unsupported, and %q named", err, k, c.says)
 				}
@@ -138,8 +140,8 @@ func TestBrokenRouters(t *testing.T) {
 		for _, v := range []float32{math.MaxFloat32, -math.MaxFloat32} { // scores are infinite or NaN
 			m := ofThree(name)
 			m.Fill("blk.1.ffn_gate_inp.weight", v)
-			model := openTest(t, m.Write(t, t.TempDir()), Options{KVPages: PagesFor(5, 320, 64)})
-			compareTrees(t, model, rand.New(rand.NewPCG(1, 1)), 30)
+			model := enginetest.Open(t, m.Write(t, t.TempDir()), engine.Options{KVPages: engine.PagesFor(5, 320, 64)})
+			enginetest.CompareTrees(t, model, rand.New(rand.NewPCG(1, 1)), 30)
 		}
 	}
 }
@@ -153,11 +155,11 @@ func TestTowers(t *testing.T) {
 	with.Add("v.patch_embd.weight", 14, 14, 3, 32)
 	with.Add("mm.input_projection.weight", 32, 64)
 	dir := t.TempDir()
-	a, err := Inspect(plain.Write(t, dir))
+	a, err := engine.Inspect(plain.Write(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Inspect(with.Write(t, dir))
+	b, err := engine.Inspect(with.Write(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,13 +170,14 @@ func TestTowers(t *testing.T) {
 	}
 	var logits [2][]float32
 	for i, m := range []*family.Model{plain, with} {
-		logits[i] = alone(t, openTest(t, m.Write(t, dir), Options{KVPages: 4}), []tandem.Token{1, 50, 200, 7})
+		logits[i] = enginetest.Alone(t, enginetest.Open(t, m.Write(t, dir), engine.Options{KVPages: 4}), []tandem.Token{1, 50, 200, 7})
 	}
-	if err := sameBits(logits[0], logits[1]); err != nil {
+	if err := enginetest.SameBits(logits[0], logits[1]); err != nil {
 		t.Errorf("with towers: %v", err)
 	}
 	with.SetAny("general.architecture", "clip")
-	if _, err := Inspect(with.Write(t, dir)); tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "language model") {
+	if _, err := engine.Inspect(with.Write(t, dir)); tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(),
+		"language model") {
 		t.Errorf("a file of towers: %v", err)
 	}
 }
@@ -209,7 +212,7 @@ func FuzzFamilies(f *testing.F) {
 		path := m.Write(t, dir)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := Inspect(path)
+		_, err := engine.Inspect(path)
 		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > most {
 			t.Fatalf("reading the header took %d bytes", after.TotalAlloc-before.TotalAlloc)
 		}
@@ -219,8 +222,8 @@ func FuzzFamilies(f *testing.F) {
 			}
 			return
 		}
-		o := Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8}
-		need, err := Measure(path, o)
+		o := engine.Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8}
+		need, err := engine.Measure(path, o)
 		if err != nil {
 			if tandem.KindOf(err) != tandem.Unsupported {
 				t.Fatalf("inspected, but cannot be planned: %v", err)
@@ -230,7 +233,7 @@ func FuzzFamilies(f *testing.F) {
 		if need.Model() > most {
 			t.Fatalf("needs %v", need)
 		}
-		model, err := Open(path, o)
+		model, err := engine.Open(path, o)
 		if err != nil {
 			t.Fatalf("inspected, but does not open: %v", err)
 		}
@@ -239,7 +242,7 @@ func FuzzFamilies(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := model.Forward([]Part{{Seq: s, Extend: []tandem.Token{5}, Want: WantTail}}, 1); err != nil {
+		if _, err := model.Forward([]engine.Part{{Seq: s, Extend: []tandem.Token{5}, Want: engine.WantTail}}, 1); err != nil {
 			t.Fatal(err)
 		}
 	})

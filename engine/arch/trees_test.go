@@ -1,9 +1,11 @@
-package engine
+package arch_test
 
 import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/test/testkit/family"
 )
@@ -15,7 +17,7 @@ func TestFamilies(t *testing.T) {
 	for i, f := range family.All(1) {
 		t.Run(f.Name, func(t *testing.T) {
 			path := f.Write(t, dir)
-			info, err := Inspect(path)
+			info, err := engine.Inspect(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -23,8 +25,9 @@ func TestFamilies(t *testing.T) {
 				if kvType == "q8_0" && info.Config.HeadDim%32 != 0 {
 					continue // refused: Q8_0 has blocks of 32
 				}
-				m := openTest(t, path, Options{Device: testdevice.CPU(t, 1+(i+j)%2), KVType: kvType, KVPages: PagesFor(5, 320, 64)})
-				compareTrees(t, m, rand.New(rand.NewPCG(uint64(i), uint64(j))), 30)
+				m := enginetest.Open(t, path, engine.Options{Device: testdevice.CPU(t, 1+(i+j)%2), KVType: kvType,
+					KVPages: engine.PagesFor(5, 320, 64)})
+				enginetest.CompareTrees(t, m, rand.New(rand.NewPCG(uint64(i), uint64(j))), 30)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package engine
+package guess_test
 
 import (
 	"encoding/binary"
@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -25,29 +27,19 @@ func withMTP(seed uint64) *family.Model {
 	return m
 }
 
-func openMTP(t *testing.T, path string, o Options) *Model {
-	t.Helper()
-	o.Device = testdevice.CPU(t, 2)
-	m, err := OpenDraft(side.MTPPath(path), path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.Close)
-	return m
-}
-
 // TestMTP compares the first row of the draft inside a target's file with its formulas in float64, written down here a second time. With
 // one position attention hands on the values.
 func TestMTP(t *testing.T) {
 	f := withMTP(5)
 	path := f.Write(t, t.TempDir())
-	m := openMTP(t, path, Options{})
-	target := openTest(t, path, Options{})
-	if s, err := SideOf(side.MTPPath(path)); err != nil || s.Kind != side.MTP || !s.Kind.IsDraft() || !slices.Equal(s.Taps, []int{-1}) {
+	m := enginetest.OpenMTP(t, path, engine.Options{})
+	target := enginetest.Open(t, path, engine.Options{})
+	if s, err := engine.SideOf(side.MTPPath(path)); err != nil || s.Kind != side.MTP || !s.Kind.IsDraft() || !slices.Equal(s.Taps,
+		[]int{-1}) {
 		t.Errorf("%+v, %v: want an mtp draft that reads the state after the final norm", s, err)
 	}
-	if len(target.weights.Layers) != 4 || len(m.weights.Layers) != 1 {
-		t.Fatalf("%d layers and %d of the draft: want 4 and 1", len(target.weights.Layers), len(m.weights.Layers))
+	if target.Config().Layers != 4 || m.Config().Layers != 1 {
+		t.Fatalf("%d layers and %d of the draft: want 4 and 1", target.Config().Layers, m.Config().Layers)
 	}
 	numbers := func(name string) []float64 {
 		x := f.Tensor(name)
@@ -119,9 +111,10 @@ func TestMTP(t *testing.T) {
 	head := "output.weight"
 	want := times(head, x)
 
-	s := newSeq(t, m, 20, 8)
+	s := enginetest.NewSeq(t, m, 20, 8)
 	defer s.Close()
-	out := forward(t, m, 2, Part{Seq: s, Extend: []tandem.Token{token}, States: []State{{Target: state}}, Want: WantAll})
+	out := enginetest.Forward(t, m, 2, engine.Part{Seq: s, Extend: []tandem.Token{token}, States: []engine.State{{Target: state}},
+		Want: engine.WantAll})
 	for i, w := range want {
 		if got := float64(out.Logits(0)[i]); math.Abs(got-w) > 0.02 {
 			t.Fatalf("logit %d is %v: the formulas give %v", i, got, w)
@@ -144,7 +137,7 @@ func TestBadMTP(t *testing.T) {
 		if target == "" {
 			target = path
 		}
-		m, err := OpenDraft(side.MTPPath(path), target, Options{Device: testdevice.CPU(t, 1)})
+		m, err := engine.OpenDraft(side.MTPPath(path), target, engine.Options{Device: testdevice.CPU(t, 1)})
 		if err == nil {
 			m.Close()
 		}
@@ -155,9 +148,12 @@ func TestBadMTP(t *testing.T) {
 		change func(f *family.Model)
 		target string
 	}{
-		`tensor "blk.4.nextn.eh_proj.weight"): want another`:     {func(f *family.Model) { f.Drop("blk.4.nextn.eh_proj.weight") }, ""},
-		`tensor "blk.4.nextn.enorm.weight" has shape [63]`:       {func(f *family.Model) { f.Reshape("blk.4.nextn.enorm.weight", 63) }, ""},
-		`tensor "blk.4.nextn.eh_proj.weight" has shape [128 63]`: {func(f *family.Model) { f.Reshape("blk.4.nextn.eh_proj.weight", 128, 63) }, ""},
+		`tensor "blk.4.nextn.eh_proj.weight"): want another`: {func(f *family.Model) { f.Drop("blk.4.nextn.eh_proj.weight") }, ""},
+		`tensor "blk.4.nextn.enorm.weight" has shape [63]`:   {func(f *family.Model) { f.Reshape("blk.4.nextn.enorm.weight", 63) }, ""},
+		`tensor "blk.4.nextn.eh_proj.weight" has shape [128 63]`: {func(f *family.Model) {
+			f.Reshape("blk.4.nextn.eh_proj.weight", 128,
+				63)
+		}, ""},
 		"has no layers that guess further tokens": {func(f *family.Model) {
 			f.Set("nextn_predict_layers", uint32(0))
 			f.Set("block_count", uint32(4))
@@ -181,7 +177,7 @@ func TestMTPNames(t *testing.T) {
 	names := func(change func(f *family.Model)) string {
 		f := withMTP(8)
 		change(f)
-		return fmt.Sprint(openMTP(t, f.Write(t, t.TempDir()), Options{}).Names().Identity)
+		return fmt.Sprint(enginetest.OpenMTP(t, f.Write(t, t.TempDir()), engine.Options{}).Names().Identity)
 	}
 	same := names(func(*family.Model) {})
 	if other := names(func(f *family.Model) { f.Fill("blk.1.attn_norm.weight", 2) }); other != same {

@@ -1,28 +1,28 @@
-package engine
+package naive
 
 import (
 	"math"
 	"slices"
 )
 
-// naiveDelta is the recurrent layers of a naive model, by the published formulas of gated delta nets.
-type naiveDelta struct {
+// Delta is the recurrent layers of a naive model, by the published formulas of gated delta nets.
+type Delta struct {
 	every           int // each so many-th layer is attention, whose queries come with gates
 	keyHeads, heads int
 	dim, taps       int // of a state's side; of the convolution
 }
 
-func (d naiveDelta) at(layer int) bool { return d.every > 0 && (layer+1)%d.every != 0 }
+func (d Delta) at(layer int) bool { return d.every > 0 && (layer+1)%d.every != 0 }
 
 // deltaNet returns what a recurrent layer makes of the normed state y. Inputs are those of the convolution so far; states has one entry,
 // the heads' matrices by key and value.
-func (n *naive) deltaNet(at string, y []float64, inputs, states *[][]float64) []float64 {
+func (n *Model) deltaNet(at string, y []float64, inputs, states *[][]float64) []float64 {
 	d := n.delta
 	*inputs = append(*inputs, n.mul(at+"attn_qkv", y))
 	if len(*states) == 0 {
 		*states = [][]float64{make([]float64, d.heads*d.dim*d.dim)}
 	}
-	conv, c := n.weights[at+"ssm_conv1d.weight"], make([]float64, len((*inputs)[0]))
+	conv, c := n.Weights[at+"ssm_conv1d.weight"], make([]float64, len((*inputs)[0]))
 	for i := range c {
 		for back := range min(d.taps, len(*inputs)) {
 			c[i] += conv[i*d.taps+d.taps-1-back] * (*inputs)[len(*inputs)-1-back][i]
@@ -36,7 +36,7 @@ func (n *naive) deltaNet(at string, y []float64, inputs, states *[][]float64) []
 		from := h % d.keyHeads * d.dim
 		q, k := unit(c[from:from+d.dim]), unit(c[inKeys+from:inKeys+from+d.dim])
 		v := c[2*inKeys+h*d.dim:][:d.dim]
-		decay := math.Exp(n.weights[at+"ssm_a"][h] * math.Log1p(math.Exp(alpha[h]+n.weights[at+"ssm_dt.bias"][h])))
+		decay := math.Exp(n.Weights[at+"ssm_a"][h] * math.Log1p(math.Exp(alpha[h]+n.Weights[at+"ssm_dt.bias"][h])))
 		m := (*states)[0][h*d.dim*d.dim:][:d.dim*d.dim]
 		read, held := make([]float64, d.dim), make([]float64, d.dim)
 		for i := range m {
@@ -67,10 +67,10 @@ func unit(x []float64) []float64 {
 }
 
 // withoutGates takes the gates from among the queries: each head's values are followed by as many gates.
-func (n *naive) withoutGates(both []float64) (q, gates []float64) {
-	for at := 0; at < len(both); at += 2 * n.headDim {
-		q = append(q, both[at:at+n.headDim]...)
-		gates = append(gates, both[at+n.headDim:at+2*n.headDim]...)
+func (n *Model) withoutGates(both []float64) (q, gates []float64) {
+	for at := 0; at < len(both); at += 2 * n.HeadDim {
+		q = append(q, both[at:at+n.HeadDim]...)
+		gates = append(gates, both[at+n.HeadDim:at+2*n.HeadDim]...)
 	}
 	return q, gates
 }

@@ -1,4 +1,4 @@
-package engine
+package arch_test
 
 import (
 	"bytes"
@@ -8,29 +8,30 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 )
 
 // TestGolden compares logits and greedy continuations of the shipped target, as it is and in other types, with another engine's, and the
-// distance from float arithmetic with that engine's own (testdata/golden/README.md).
+// distance from float arithmetic with that engine's own (test/testdata/golden/README.md).
 func TestGolden(t *testing.T) {
-	const shipped = "../models/gopher-19m-q8_0.gguf"
 	for _, typ := range []string{"f16", "q8_0", "q4_0", "q4_k_m"} {
 		t.Run(typ, func(t *testing.T) {
-			path := shipped
+			path := enginetest.Target
 			if typ != "q8_0" {
 				path = filepath.Join(t.TempDir(), "model.gguf")
-				if _, err := convert.Quantize(t.Context(), shipped, path, typ, true, convert.Options{}); err != nil {
+				if _, err := convert.Quantize(t.Context(), enginetest.Target, path, typ, true, convert.Options{}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			cases := gopherCases(t, typ)
-			m := openTest(t, path, Options{})
+			m := enginetest.Open(t, path, engine.Options{})
 			var square, count float64
 			for _, c := range cases {
-				s, n := checkPrompt(t, m, c)
+				s, n := enginetest.CheckPrompt(t, m, c)
 				square, count = square+s, count+n
-				checkGreedy(t, m, c)
+				enginetest.CheckGreedy(t, m, c)
 			}
 			rms, limit := math.Sqrt(square/count), 1.05*cases[0].OtherRMS // by so many logits it is known to a few percent
 			if typ == "f16" {
@@ -44,14 +45,14 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func gopherCases(t *testing.T, typ string) (cases []goldenCase) {
+func gopherCases(t *testing.T, typ string) (cases []enginetest.GoldenCase) {
 	t.Helper()
-	text, err := os.ReadFile("../test/testdata/golden/gopher-19m-" + typ + ".jsonl")
+	text, err := os.ReadFile(enginetest.InRepository("test/testdata/golden/gopher-19m-" + typ + ".jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
-		var c goldenCase
+		var c enginetest.GoldenCase
 		if err := json.Unmarshal(line, &c); err != nil {
 			t.Fatal(err)
 		}

@@ -1,23 +1,26 @@
-package engine
+package blocks_test
 
 import (
 	"math/rand/v2"
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
+	"github.com/tandem-llm/tandem/engine/naive"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // widerLatent returns a model whose latent vectors and turned keys a cache in q8_0 can hold.
-func widerLatent(together bool) *naive {
-	n := tinyLatent(2, 20, together)
-	n.ropeDim, n.latent.rank, n.latent.key = 32, 64, 40
-	n.with("attention.kv_lora_rank", uint32(64)).with("rope.dimension_count", uint32(32))
+func widerLatent(together bool) *naive.Model {
+	n := naive.TinyLatent(2, 20, together)
+	n.RopeDim, n.Latent.Rank, n.Latent.Key = 32, 64, 40
+	n.With("attention.kv_lora_rank", uint32(64)).With("rope.dimension_count", uint32(32))
 	if together {
-		return n.with("attention.key_length", uint32(40))
+		return n.With("attention.key_length", uint32(40))
 	}
-	return n.with("attention.key_length", uint32(96)).with("attention.value_length", uint32(64)).with(
+	return n.With("attention.key_length", uint32(96)).With("attention.value_length", uint32(64)).With(
 		"attention.key_length_mla", uint32(40))
 }
 
@@ -28,22 +31,22 @@ func TestLatentTrees(t *testing.T) {
 		var first []float32
 		for _, together := range []bool{false, true} {
 			n := widerLatent(together)
-			n.generate(7)
+			n.Generate(7)
 			if together { // the weights of the other layout
 				sameWeights(n)
 			}
-			path := n.write(t, t.TempDir())
+			path := n.Write(t, t.TempDir())
 			for _, isa := range cpu.Supported() {
-				o := Options{Device: testdevice.ISA(t, 2, isa), KVType: kvType, KVPages: PagesFor(5, 600, 64)}
-				m := openTest(t, path, o)
+				o := engine.Options{Device: testdevice.ISA(t, 2, isa), KVType: kvType, KVPages: engine.PagesFor(5, 600, 64)}
+				m := enginetest.Open(t, path, o)
 				if !together {
-					compareTrees(t, m, rand.New(rand.NewPCG(1, 9)), 80)
+					enginetest.CompareTrees(t, m, rand.New(rand.NewPCG(1, 9)), 80)
 				}
-				logits := inPieces(t, m, randomTokens(rand.New(rand.NewPCG(2, 9)), m, 300), []int{7, 250, 1, 42})
+				logits := enginetest.InPieces(t, m, enginetest.RandomTokens(rand.New(rand.NewPCG(2, 9)), m, 300), []int{7, 250, 1, 42})
 				if first == nil {
 					first = logits
 				}
-				if err := sameBits(first, logits); err != nil {
+				if err := enginetest.SameBits(first, logits); err != nil {
 					t.Errorf("%s, together %v, %v: %v", kvType, together, m.About().Kernels, err)
 				}
 			}
@@ -52,21 +55,21 @@ func TestLatentTrees(t *testing.T) {
 }
 
 // sameWeights gives n, whose heads have keys and values in one tensor, the weights of widerLatent(false).
-func sameWeights(n *naive) {
+func sameWeights(n *naive.Model) {
 	of := widerLatent(false)
-	of.generate(7)
-	plain := n.latent.key - n.ropeDim
-	for name, w := range of.weights {
+	of.Generate(7)
+	plain := n.Latent.Key - n.RopeDim
+	for name, w := range of.Weights {
 		if !strings.Contains(name, "attn_k_b") && !strings.Contains(name, "attn_v_b") {
-			n.weights[name] = w
+			n.Weights[name] = w
 			continue
 		}
 		at := strings.SplitAfterN(name, ".", 3)
-		into := n.weights[at[0]+at[1]+"attn_kv_b.weight"]
-		rank, each := n.latent.rank, plain+n.latent.value
+		into := n.Weights[at[0]+at[1]+"attn_kv_b.weight"]
+		rank, each := n.Latent.Rank, plain+n.Latent.Value
 		for i, x := range w {
 			if strings.Contains(name, "attn_v_b") {
-				into[(i/rank/n.latent.value*each+plain+i/rank%n.latent.value)*rank+i%rank] = x
+				into[(i/rank/n.Latent.Value*each+plain+i/rank%n.Latent.Value)*rank+i%rank] = x
 			} else {
 				into[(i/plain/rank*each+i%plain)*rank+i/plain%rank] = x
 			}
@@ -77,12 +80,12 @@ func sameWeights(n *naive) {
 // TestLatentMemory: a position takes the latent vector twice and the turned key once, and a pass reads the matrices of all heads, of both
 // layouts as many bytes of the file.
 func TestLatentMemory(t *testing.T) {
-	var works []Work
+	var works []engine.Work
 	for _, together := range []bool{false, true} {
 		n := widerLatent(together)
-		n.generate(1)
-		path := n.write(t, t.TempDir())
-		m := openTest(t, path, Options{KVPages: 24})
+		n.Generate(1)
+		path := n.Write(t, t.TempDir())
+		m := enginetest.Open(t, path, engine.Options{KVPages: 24})
 		if got, want := m.Passes().KVBytes(), int64(2*2*(32+2*64)); got != want {
 			t.Errorf("a position takes %d bytes, want %d", got, want)
 		}

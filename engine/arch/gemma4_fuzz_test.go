@@ -1,10 +1,12 @@
-package engine
+package arch_test
 
 import (
 	"math"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -12,10 +14,10 @@ import (
 // FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant, with plain and with ordered embeddings, to any value, and entries
 // of the latter's order: the file is refused, or runs.
 func FuzzGemma4(f *testing.F) {
-	files := []string{"gemma4", "gemma4-moe", assistantFile, assistantFile}
+	files := []string{"gemma4", "gemma4-moe", enginetest.AssistantFile, enginetest.AssistantFile}
 	paths := make([]string, len(files))
 	for i, name := range files {
-		paths[i] = goldenPath(f, name)
+		paths[i] = enginetest.GoldenPath(f, name)
 	}
 	names := []string{"block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_swa",
 		"attention.value_length_swa", "rope.dimension_count", "rope.dimension_count_swa", "rope.freq_base_swa", "attention.sliding_window",
@@ -48,17 +50,17 @@ func FuzzGemma4(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which, key, kind uint8, v uint64) {
 		name, path := files[int(which)%len(files)], paths[int(which)%len(files)]
-		path = changedFile(t, path, func(w *gguf.Writer, f *gguf.File) {
+		path = enginetest.ChangedFile(t, path, func(w *gguf.Writer, f *gguf.File) {
 			arch, err := f.String("general.architecture")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if int(which)%len(files) == 3 {
-				o := newOrdering(48, 1536)
+				o := enginetest.NewOrdering(48, 1536)
 				if names[int(key)%len(names)] == "token_ordering" {
-					o.tokens[v>>32%1536] = int32(v)
+					o.Tokens[v>>32%1536] = int32(v)
 				}
-				o.ordered(t, 5)(w, f)
+				o.Ordered(t, 5)(w, f)
 			}
 			w.Set(arch+"."+names[int(key)%len(names)], value(kind, v))
 		})
@@ -71,10 +73,10 @@ func FuzzGemma4(f *testing.F) {
 			return false
 		}
 		target, side := path, ""
-		if name == assistantFile {
+		if name == enginetest.AssistantFile {
 			target, side = paths[0], path
 		}
-		m, err := Open(target, Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8})
+		m, err := engine.Open(target, engine.Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8})
 		if err != nil && refused(err) {
 			return
 		}
@@ -84,13 +86,13 @@ func FuzzGemma4(f *testing.F) {
 				return
 			}
 		}
-		s := newSeq(t, m, 16, 0)
-		out := forward(t, m, 1, Part{Seq: s, Extend: []tandem.Token{5, 9, 7}, Want: WantTail})
+		s := enginetest.NewSeq(t, m, 16, 0)
+		out := enginetest.Forward(t, m, 1, engine.Part{Seq: s, Extend: []tandem.Token{5, 9, 7}, Want: engine.WantTail})
 		if side == "" {
 			return
 		}
-		ask := GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, 2)}, Seq: s, Token: 11}
-		if _, err := m.Guess([]GuessAsk{ask}, 4); err != nil {
+		ask := engine.GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, 2)}, Seq: s, Token: 11}
+		if _, err := m.Guess([]engine.GuessAsk{ask}, 4); err != nil {
 			t.Fatal(err)
 		}
 	})
