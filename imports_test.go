@@ -112,28 +112,25 @@ var rooms = map[string][]string{
 	"client":                   {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of
-	"processes/roles": {".", "engine", "kernels", "modelfile", "schedule", "services/peers", "services/peers/rpc", "services/peers/pool",
-		"services/peers/shm",
+	"processes/roles": {".", "engine", "kernels", "modelfile", "processes/settings", "schedule", "services/peers", "services/peers/rpc",
+		"services/peers/pool", "services/peers/shm",
 		"services/peers/supervise", "services/peers/telemetry"},
-	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "drafter", "engine", "text", "services/peers",
-		"services/peers/discovery",
-		"services/peers/pool", "services/peers/rpc",
+	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "processes/settings", "drafter", "engine", "text",
+		"services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
-	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "verifier", "engine",
-		"modelfile", "kernels",
-		"processes/profile", "services/peers",
+	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/settings", "verifier",
+		"engine", "modelfile", "kernels", "processes/profile", "services/peers",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
-	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "drafter", "gateway", "engine", "text",
-		"services/peers", "services/peers/awake",
+	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter", "gateway", "engine",
+		"text", "services/peers", "services/peers/awake",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/telemetry",
 		"services/peers/trees", "services/public", "google.golang.org/grpc"},
 	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
-	"processes/roles/pair":  {".", "processes/roles", "drafter", "engine", "kernels", "modelfile", "text"},
+	"processes/roles/pair":  {".", "processes/roles", "processes/settings", "drafter", "engine", "kernels", "modelfile", "text"},
 	"processes/roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
 	"processes/roles/rolestest": {".", "processes/roles", "processes/roles/gateway", "processes/roles/drafter",
-		"processes/roles/verifier", "engine", "modelfile", "kernels/cpu",
-		"services/peers", "services/public", "client",
-		"proto"},
+		"processes/roles/verifier", "processes/settings", "engine", "modelfile", "kernels/cpu",
+		"services/peers", "services/public", "client", "proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
 	"app/bench":        {".", "processes/measure", "app/bench/figures", "kernels", "engine"},
@@ -182,7 +179,7 @@ var rooms = map[string][]string{
 	"processes/profile": {".", "spec/shape", "spec/worth", "modelfile", "kernels"},
 	// what model info prints
 	"app/modelinfo": {".", "app/bench/figures", "app/device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
-		"processes/roles", "app/terminal"},
+		"processes/roles", "processes/settings", "app/terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	// times of passes, as planners decide by them, and how close they come to the limits
 	"processes/measure": {".", "engine", "kernels", "modelfile", "spec/worth"},

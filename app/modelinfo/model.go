@@ -22,15 +22,16 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // Config says what to look at.
 type Config struct {
 	Path     string
-	Identity bool        // also the identity and lineage, or a side file's digest: reads the whole file
-	Target   string      // of a side file: the model that it may belong to; "": none
-	Heads    []string    // side files that the model is to have as a target
-	Sizes    roles.Sizes // of a verifier with the model
+	Identity bool           // also the identity and lineage, or a side file's digest: reads the whole file
+	Target   string         // of a side file: the model that it may belong to; "": none
+	Heads    []string       // side files that the model is to have as a target
+	Sizes    settings.Sizes // of a verifier with the model
 	KVType   string
 	KVMemory int64            // in bytes; 0: what roles.Room chooses
 	Budget   int64            // memory of a verifier; 0: none is named

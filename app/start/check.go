@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -32,7 +31,7 @@ func (l Launch) Checked(env Env, r tandem.Request) (Launch, error) {
 		return l, err
 	}
 	p := pair.Pair{Target: l.TargetFile, Drafts: l.DraftFiles, Heads: l.Heads, DraftHeads: l.DraftHeads,
-		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.AtOnce},
+		Sizes:    settings.Sizes{Ctx: l.Ctx, Sessions: l.AtOnce},
 		Options:  engine.Options{Device: device.Planner(), KVType: l.KVType},
 		KVMemory: l.KVMemory.Bytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),

@@ -181,9 +181,10 @@ func (l Launch) children(dir *supervise.RunDir, addr string) (c children, err er
 	}
 
 	g := &c.gateway
-	*g = settings.Gateway{Target: l.TargetFile, Process: l.Process, Logging: logging, GatewayOptions: l.GatewayOptions,
+	*g = settings.Gateway{Target: l.TargetFile, GatewayOptions: l.GatewayOptions,
 		Speculation: l.Speculation, Web: l.Web, Drawing: l.Drawing, Answers: l.Answers, CacheDir: l.CacheDir,
-		Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}
+		Peer: settings.Peer{Process: l.Process, Logging: logging,
+			Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}}
 	g.Ctx, g.Sessions, g.HTTP = l.context(), l.AtOnce, cmp.Or(l.HTTP, gateway.NoHTTP)
 	g.APIKey, g.APIKeys = keys, ""
 	if g.LookupDrafts, err = l.Beside(l.Prefixes, len(l.DraftFiles) > 0); err != nil {
@@ -193,9 +194,9 @@ func (l Launch) children(dir *supervise.RunDir, addr string) (c children, err er
 	common := l.Process // of drafter and verifier, which listen on sockets alone
 	common.Sessions, common.TLS, common.Grace = l.AtOnce, settings.TLS{}, settings.Default[settings.Process]().Grace
 	v := &c.verifier
-	*v = settings.Verifier{Target: l.TargetFile, Process: common, Logging: logging, Processor: forVerifier, ModelOptions: l.ModelOptions,
+	*v = settings.Verifier{Target: l.TargetFile, Processor: forVerifier, ModelOptions: l.ModelOptions,
 		VerifierOptions: l.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare, DraftersApart: apart},
-		Addresses: settings.Addresses{Listen: verifierAddr, Pool: "file:" + pool}}
+		Peer: settings.Peer{Process: common, Logging: logging, Addresses: settings.Addresses{Listen: verifierAddr, Pool: "file:" + pool}}}
 	v.KVMemory, v.MemoryBudget = settings.SizeOf(l.Room.target), settings.SizeOf(l.verifierBudget)
 	if len(files) == 0 {
 		return c, nil
@@ -203,8 +204,8 @@ func (l Launch) children(dir *supervise.RunDir, addr string) (c children, err er
 
 	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
 	d := &c.drafter
-	*d = settings.Drafter{Draft: files, Process: common, Logging: logging, Processor: forDrafter, ModelOptions: l.ModelOptions,
-		DrafterOptions: l.DrafterOptions, Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}
+	*d = settings.Drafter{Draft: files, Processor: forDrafter, ModelOptions: l.ModelOptions, DrafterOptions: l.DrafterOptions,
+		Peer: settings.Peer{Process: common, Logging: logging, Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}}
 	d.KVMemory, d.AheadGain = settings.SizeOf(l.Room.drafts), gain
 	if len(taps) > 0 {
 		d.Target, d.Verifier = l.TargetFile, []string{verifierAddr}

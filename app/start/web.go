@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/modelfile/files"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -114,14 +115,9 @@ func CheckWeb(f settings.Web) error {
 	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)
 }
 
-// TLSFiles returns the paths of a certificate's files.
-func TLSFiles(c settings.Certificate) rpc.TLSFiles {
-	return rpc.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}
-}
-
 // Dialing returns the options of a client with that certificate for a gateway at addr.
 func Dialing(c settings.Certificate, addr string) ([]client.Option, error) {
-	certificate, err := TLSFiles(c).Load()
+	certificate, err := roles.TLSFiles(c).Load()
 	if err != nil || certificate == nil || rpc.Loopback(addr) {
 		return nil, err
 	}

@@ -55,9 +55,6 @@ func (c *benchSystemCmd) Run(a *app) error {
 
 // config returns what the flags say.
 func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
-	if err := checkSizes(c.Sizes); err != nil {
-		return out, err
-	}
 	out = system.Config{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
 		Parallel: c.sessionsOr(1), LengthStart: c.LengthStart}
 	if out.Suites, err = system.Choose(c.Suite); err != nil {

@@ -5,6 +5,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/start"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -47,7 +48,7 @@ func (c *drafterCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
+		return drafter.Run(a.ctx, drafter.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Models: models,
 			Drafts: paths, Pool: c.Pool,
 			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: gain, Host: host, PrefixCache: prefixes,
 			Verifiers: c.Drafter.Verifier})

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/draining"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -38,7 +38,7 @@ func (c *drainCmd) Run(a *app) error {
 	if err := rpc.CheckAddress(c.Address); err != nil {
 		return err
 	}
-	certificate, err := start.TLSFiles(c.Certificate).Load()
+	certificate, err := roles.TLSFiles(c.Certificate).Load()
 	if err != nil {
 		return err
 	}

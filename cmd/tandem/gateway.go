@@ -57,7 +57,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		folder = "" // a user without a folder keeps nothing
 	}
 	roles.BoundGateway()
-	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Target: path,
+	return gateway.Run(a.ctx, gateway.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Target: path,
 		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifiers: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		PoolStore: c.PoolStore,

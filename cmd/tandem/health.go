@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk/status"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -35,7 +34,7 @@ func (c *healthCmd) Run(a *app) error {
 	if c.Timeout <= 0 {
 		return tandem.Errorf("", tandem.Invalid, "--timeout is %v: want more than 0", c.Timeout)
 	}
-	certificate, err := start.TLSFiles(c.Certificate).Load()
+	certificate, err := roles.TLSFiles(c.Certificate).Load()
 	if err != nil {
 		return err
 	}

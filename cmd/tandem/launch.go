@@ -131,7 +131,7 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *age
 		}
 		room := l.Room.One
 		if room == 0 {
-			room = roles.Sizes(c.Sizes).ContextOf(info.Config.Context)
+			room = c.Sizes.ContextOf(info.Config.Context)
 		}
 		return c.print(a, program, server, agents.Description{Model: roles.ModelName(l.TargetFile), Context: room})
 	}

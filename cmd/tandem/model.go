@@ -1,12 +1,9 @@
 package main
 
 import (
-	"cmp"
-
 	"github.com/tandem-llm/tandem/app/modelinfo"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -33,14 +30,14 @@ type modelInfoCmd struct {
 
 // Run prints what a model file holds.
 func (c *modelInfoCmd) Run(a *app) error {
-	if err := cmp.Or(checkSizes(c.Sizes), c.Budget.Validate()); err != nil {
+	if err := c.Budget.Validate(); err != nil {
 		return err
 	}
 	if c.Identity {
 		defer terminal.Wide()()
 	}
 	info, err := modelinfo.Of(a.ctx, modelinfo.Config{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
-		Sizes: roles.Sizes(c.Sizes), KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),
+		Sizes: c.Sizes, KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),
 		Streams: c.Streaming(a.env(), "", settings.GPULayers{}, settings.CacheFolder{})})
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -14,12 +13,10 @@ type childFlags struct {
 	PulseFD int `name:"pulse-fd" hidden:"" setting:"-"`
 }
 
-// config returns the configuration of a process with these settings.
-func (c childFlags) config(a *app, listen string, p settings.Process, l settings.Logging) roles.Config {
-	return roles.Config{Listen: listen, Sizes: roles.Sizes(p.Sizes), TLS: start.TLSFiles(p.Certificate),
-		Insecure:   p.InsecureListen,
-		SecretFile: p.SecretFile, OTLPEndpoint: p.OTLPEndpoint, Grace: p.Grace, ReadyFD: c.ReadyFD, PulseFD: c.PulseFD,
-		Version: buildVersion().Version, Log: l.Logger(a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
+// program returns what a process with these settings gets of the program.
+func (c childFlags) program(a *app, l settings.Logging) roles.Program {
+	return roles.Program{ReadyFD: c.ReadyFD, PulseFD: c.PulseFD, Version: buildVersion().Version,
+		Log: l.Logger(a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
 }
 
 // models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.

@@ -8,7 +8,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -26,9 +25,6 @@ func modelPaths(m settings.Models, noDraft bool, r tandem.Request) (target strin
 	drafts, err = find.Drafts(m.Draft, m.Target, r)
 	return target, drafts, err
 }
-
-// checkSizes refuses sizes that no process accepts.
-func checkSizes(s settings.Sizes) error { return roles.Sizes(s).Check() }
 
 // showConfigCmd has every setting of every command, so that all are shown and checked.
 type showConfigCmd struct {

@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -91,7 +90,7 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
-	l, err := c.processes(a, c.Listen, c.Logging, roles.DefaultSessions)
+	l, err := c.processes(a, c.Listen, c.Logging, settings.DefaultSessions)
 	if err != nil {
 		return err
 	}

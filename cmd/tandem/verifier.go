@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -59,7 +60,7 @@ func (c *verifierCmd) Run(a *app) error {
 		if !p.Shared() {
 			spare = 0 // its cores are its own
 		}
-		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
+		return verifier.Run(a.ctx, verifier.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Models: models,
 			Target: path, Pool: c.Pool, Advertise: c.Advertise, Drafters: c.Drafter,
 			PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
 			Plan: start.PlanFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
@@ -18,9 +19,14 @@ const GatewayAddr = "127.0.0.1:8451"
 // QueuePerSession is how many requests may wait for each running one.
 const QueuePerSession = 16
 
+// TLSFiles returns the files that a process's settings name.
+func TLSFiles(c settings.Certificate) rpc.TLSFiles {
+	return rpc.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}
+}
+
 // credentials returns what a process shows the others.
 func (c Config) credentials() (*rpc.Credentials, error) {
-	certificate, err := c.TLS.Load()
+	certificate, err := TLSFiles(c.Certificate).Load()
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +48,7 @@ func (r *Process) access(name rpc.Role) (c rpc.Config, err error) {
 	r.Certificate = r.Credentials.Certificate
 	r.Certificate.Report(r.Log, r.Counters)
 	r.Credentials.Secret.Count(r.Counters)
-	c = rpc.Config{Listen: cmp.Or(r.Listen, GatewayAddr), TLS: r.Certificate, Insecure: r.Insecure,
+	c = rpc.Config{Listen: cmp.Or(r.Listen, GatewayAddr), TLS: r.Certificate, Insecure: r.InsecureListen,
 		Streams: max(128, (1+QueuePerSession)*r.Sessions+16)}
 	if name == rpc.Gateway {
 		return c, nil

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // A model's keys and values lie in one pool of pages, which all sessions share and which is reserved at the start. Its size is a matter of
@@ -21,7 +22,7 @@ const (
 )
 
 // floor returns the context that one session must have, of a model with that context: what is asked for, else LeastContext.
-func (s Sizes) floor(model int) int {
+func floor(s settings.Sizes, model int) int {
 	if s.Ctx == 0 {
 		return min(model, LeastContext)
 	}
@@ -29,15 +30,15 @@ func (s Sizes) floor(model int) int {
 }
 
 // least returns the pages without which a model cannot run: those of one session.
-func (t *Tenant) least(s Sizes) int { return engine.PagesFor(1, s.floor(t.Context), t.nodes) }
+func (t *Tenant) least(s settings.Sizes) int { return engine.PagesFor(1, floor(s, t.Context), t.nodes) }
 
 // most returns the pages that a model can use: those of all sessions with the whole context.
-func (t *Tenant) most(s Sizes) int {
-	return min(engine.PagesFor(s.sequences(), s.ContextOf(t.Context), t.nodes), kernels.MaxPages)
+func (t *Tenant) most(s settings.Sizes) int {
+	return min(engine.PagesFor(sequences(s), s.ContextOf(t.Context), t.nodes), kernels.MaxPages)
 }
 
 // pool returns the pages of a pool that holds so many tokens, and the trees of a session.
-func (t *Tenant) pool(tokens int, s Sizes) int {
+func (t *Tenant) pool(tokens int, s settings.Sizes) int {
 	return max(t.least(s), min(engine.PagesFor(1, tokens, t.nodes), t.most(s)))
 }
 
@@ -151,7 +152,7 @@ func (r *Room) kv(tokens int, models []Tenant) (sum int64) {
 func (r *Room) named(a engine.Available) (int, error) {
 	if least := r.kv(0, r.Models); least > r.KVMemory {
 		return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: keys and values of one session of %d tokens need %s",
-			engine.Bytes(r.KVMemory), r.floor(r.whole()), atLeast(least))
+			engine.Bytes(r.KVMemory), floor(r.Sizes, r.whole()), atLeast(least))
 	}
 	tokens := r.longest(r.all(), func(n int) bool { return r.kv(n, r.Models) <= r.KVMemory })
 	free := a.Bytes

@@ -11,11 +11,12 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // Room is memory for models that run at the same time, with the same sizes and options.
 type Room struct {
-	Sizes
+	settings.Sizes
 	Options  engine.Options
 	Target   string // GGUF file of the target, for drafts that need it
 	Beside   int64  // bytes that one of the processes needs beside its model
@@ -44,7 +45,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 		return err
 	}
 	o := r.Options
-	o.MaxRows, o.MaxWanted, o.Sequences = passRows, wanted, r.sequences()
+	o.MaxRows, o.MaxWanted, o.Sequences = passRows, wanted, sequences(r.Sizes)
 	t := Tenant{path: path, sides: sides, nodes: nodes, wanted: wanted}
 	_, t.fitted = o.Device.(kernels.Fitter)
 	if spec.Kind.IsDraft() {
@@ -109,12 +110,12 @@ func (r *Room) contextOf(path string, kind side.Kind) (int, error) {
 }
 
 // sequences returns how many sessions a model holds at once.
-func (s Sizes) sequences() int { return s.Sessions + SpareSessions }
+func sequences(s settings.Sizes) int { return s.Sessions + SpareSessions }
 
 // total returns what all models need at least with sizes s, in bytes.
-func (r *Room) total(s Sizes) (sum int64) {
+func (r *Room) total(s settings.Sizes) (sum int64) {
 	for _, t := range r.Models {
-		t.Footprint = t.For(s.sequences())
+		t.Footprint = t.For(sequences(s))
 		t.Pages = t.least(s)
 		sum += t.Total()
 	}
@@ -122,9 +123,9 @@ func (r *Room) total(s Sizes) (sum int64) {
 }
 
 // own returns what all models need at least of the device's own memory with sizes s.
-func (r *Room) own(s Sizes) (sum int64) {
+func (r *Room) own(s settings.Sizes) (sum int64) {
 	for _, t := range r.Models {
-		sum += t.For(s.sequences()).Own.Total(t.least(s))
+		sum += t.For(sequences(s)).Own.Total(t.least(s))
 	}
 	return sum
 }
@@ -138,7 +139,7 @@ func (r *Room) Total() (sum int64) {
 }
 
 // fits reports whether all models fit with sizes s.
-func (r *Room) fits(a engine.Available, s Sizes) bool {
+func (r *Room) fits(a engine.Available, s settings.Sizes) bool {
 	if a.Own != nil && r.own(s) > a.Own.Bytes {
 		return false
 	}
@@ -184,9 +185,9 @@ func (r *Room) Advice(available engine.Available) string {
 	}
 	// The largest context in whole pages, and the largest number of sessions, that fit.
 	pages := sort.Search(longest/kernels.PageRows, func(n int) bool {
-		return !r.fits(available, Sizes{(n + 1) * kernels.PageRows, r.Sessions})
+		return !r.fits(available, settings.Sizes{Ctx: (n + 1) * kernels.PageRows, Sessions: r.Sessions})
 	})
-	sessions := sort.Search(r.Sessions, func(n int) bool { return !r.fits(available, Sizes{r.Ctx, n + 1}) })
+	sessions := sort.Search(r.Sessions, func(n int) bool { return !r.fits(available, settings.Sizes{Ctx: r.Ctx, Sessions: n + 1}) })
 	var fits []string
 	if pages > 0 {
 		fits = append(fits, fmt.Sprintf("--ctx %d", pages*kernels.PageRows))
@@ -200,7 +201,7 @@ func (r *Room) Advice(available engine.Available) string {
 		fits = append(fits, "--kv-type q8_0")
 	}
 	if len(fits) == 0 {
-		one := Sizes{kernels.PageRows, 1}
+		one := settings.Sizes{Ctx: kernels.PageRows, Sessions: 1}
 		if own := r.own(one); available.Own != nil && own > available.Own.Bytes {
 			return fmt.Sprintf("one session of %d tokens needs %s of it", kernels.PageRows, engine.Bytes(own))
 		}

@@ -8,11 +8,14 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
+
+func sizes(ctx, sessions int) settings.Sizes { return settings.Sizes{Ctx: ctx, Sessions: sessions} }
 
 // Two models, of which the first has 1 MiB of weights and a MiB of cache for each page.
 func testRoom(sessions, ctx int) *Room {
-	return &Room{Sizes: Sizes{ctx, sessions}, Options: engine.Options{KVType: "q8_0"}, Models: []Tenant{
+	return &Room{Sizes: sizes(ctx, sessions), Options: engine.Options{KVType: "q8_0"}, Models: []Tenant{
 		{path: "a.gguf", nodes: 1, Context: 100 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 20}},
 		{path: "b.gguf", nodes: 0, Context: 10 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 16}},
 	}}
@@ -20,7 +23,7 @@ func testRoom(sessions, ctx int) *Room {
 
 func TestRoom(t *testing.T) {
 	const mib = 1 << 20
-	base := testRoom(0, 2).total(Sizes{2, 0}) - 2*mib - mib/16 // a session's three pages apart
+	base := testRoom(0, 2).total(sizes(2, 0)) - 2*mib - mib/16 // a session's three pages apart
 	for _, tc := range []struct {
 		sessions, ctx int
 		available     int64
@@ -56,13 +59,13 @@ func TestRoom(t *testing.T) {
 // A bound of each process by itself is not one of their sum.
 func TestRoomOfEach(t *testing.T) {
 	r := testRoom(3, 640)
-	largest := (&Room{Models: r.Models[:1]}).total(Sizes{640, 3})
+	largest := (&Room{Models: r.Models[:1]}).total(sizes(640, 3))
 	for each, want := range map[bool]bool{true: true, false: false} {
-		if got := r.fits(engine.Available{Bytes: largest, Each: each}, Sizes{640, 3}); got != want {
+		if got := r.fits(engine.Available{Bytes: largest, Each: each}, sizes(640, 3)); got != want {
 			t.Errorf("for each %v: fits %v", each, got)
 		}
 	}
-	if r.fits(engine.Available{Bytes: largest - 1, Each: true}, Sizes{640, 3}) {
+	if r.fits(engine.Available{Bytes: largest - 1, Each: true}, sizes(640, 3)) {
 		t.Error("a process larger than the bound fits")
 	}
 }
@@ -70,7 +73,7 @@ func TestRoomOfEach(t *testing.T) {
 // What the advice names fits, and one page or session more does not.
 func TestAdviceIsTight(t *testing.T) {
 	for extra := range int64(40) {
-		available := engine.Available{Bytes: testRoom(0, 2).total(Sizes{64, 1}) + extra*3<<19, By: "the test"}
+		available := engine.Available{Bytes: testRoom(0, 2).total(sizes(64, 1)) + extra*3<<19, By: "the test"}
 		r := testRoom(8, 2000)
 		if r.Check(available) == nil {
 			continue
@@ -93,10 +96,10 @@ func TestAdviceIsTight(t *testing.T) {
 				}
 			}
 		}
-		if ctx > 0 && (r.total(Sizes{ctx, 8}) > available.Bytes || r.total(Sizes{ctx + kernels.PageRows, 8}) <= available.Bytes) {
+		if ctx > 0 && (r.total(sizes(ctx, 8)) > available.Bytes || r.total(sizes(ctx+kernels.PageRows, 8)) <= available.Bytes) {
 			t.Errorf("%d bytes: --ctx %d is not the largest that fits", available.Bytes, ctx)
 		}
-		if sessions > 0 && (r.total(Sizes{2000, sessions}) > available.Bytes || r.total(Sizes{2000, sessions + 1}) <= available.Bytes) {
+		if sessions > 0 && (r.total(sizes(2000, sessions)) > available.Bytes || r.total(sizes(2000, sessions+1)) <= available.Bytes) {
 			t.Errorf("%d bytes: --sessions %d is not the largest that fits", available.Bytes, sessions)
 		}
 	}

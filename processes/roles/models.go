@@ -9,12 +9,11 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
 )
 
 const (
-	// DefaultSessions is how many sessions a process holds by default.
-	DefaultSessions = 8
 	// SpareSessions is KV memory, in sessions, for abandoned sessions that are not yet forgotten.
 	SpareSessions = 1
 	// passRows is the largest pass: one tree of the largest size, or many smaller ones with a chunk of prefill.
@@ -26,41 +25,10 @@ const (
 	draftRowsEach = 8
 )
 
-// Sizes bound what a process holds at once.
-type Sizes struct {
-	Ctx      int // longest session in tokens, prompt included; 0 = the model's context
-	Sessions int // held at once; 0 = DefaultSessions
-}
-
-// Check refuses impossible sizes.
-func (s Sizes) Check() error {
-	switch {
-	case s.Ctx < 0 || s.Ctx == 1:
-		return tandem.Errorf("", tandem.Invalid, "--ctx is %d: want at least 2, or 0 for the model's context", s.Ctx)
-	case s.Sessions < 0 || s.Sessions > 4096:
-		return tandem.Errorf("", tandem.Invalid, "--sessions is %d: want 1 to 4096, or 0 for the default", s.Sessions)
-	}
-	return nil
-}
-
 // DraftRows returns how many rows with logits a pass of a draft has at most. A pass grows the trees of some sessions by a level, and
 // schedules divide what does not fit into one.
-func (s Sizes) DraftRows() int { return min(passRows, max(draftRows, draftRowsEach*s.sequences())) }
-
-// OrDefault returns s with the number of sessions filled in.
-func (s Sizes) OrDefault() Sizes {
-	if s.Sessions == 0 {
-		s.Sessions = DefaultSessions
-	}
-	return s
-}
-
-// ContextOf returns the positions of a session of a model with that context.
-func (s Sizes) ContextOf(model int) int {
-	if s.Ctx == 0 || s.Ctx > model {
-		return model
-	}
-	return s.Ctx
+func DraftRows(s settings.Sizes) int {
+	return min(passRows, max(draftRows, draftRowsEach*sequences(s)))
 }
 
 // Models says how a process computes with its models.
@@ -139,7 +107,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	if s := k.Streaming; s != nil && s.Budget > 0 {
 		BoundGoIn(s.Limit(available), room.Total())
 	}
-	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, room.sequences()
+	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, sequences(room.Sizes)
 	o.Progress = func(int64, int64) { r.Alive() }
 	for i, path := range paths {
 		o.Device = devices[i]

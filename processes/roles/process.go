@@ -20,29 +20,28 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/services/peers/telemetry"
 )
 
-// Config configures a process of any kind. Impossible values are Invalid; errors of this package and of those
-// below it name settings as the command line does.
+// Config configures a process of any kind: its settings, and what the program gives it. Impossible values are Invalid; errors of this
+// package and of those below it name settings as the command line does.
 type Config struct {
-	Listen string // "unix:///path" or "host:port"; "": the role's default
-	Sizes
-	TLS          rpc.TLSFiles  // of this process's certificate; all empty: none
-	Insecure     bool          // it may listen without protection where other machines can connect
-	SecretFile   string        // file of the processes' shared secret; "": the one in the folder of the default sockets
-	OTLPEndpoint string        // collector of traces; "": from the environment, or off
-	Grace        time.Duration // for calls in progress at the end
-	ReadyFD      int           // descriptor for telling the supervisor that the process is ready; 0: no supervisor
-	PulseFD      int           // descriptor of the memory in which the process shows its progress; 0: none
-	Version      string        // of the program
-	Log          *slog.Logger  // nil discards
-	Ready        func()        // is called when the process serves; nil: nothing is
+	settings.Peer
+	Program
+}
 
-	Now func() time.Time // the wall clock, by which tickets expire; nil: time.Now. For tests
+// Program is what a program gives to a process that it runs. The zero value will do.
+type Program struct {
+	ReadyFD int              // descriptor for telling the supervisor that the process is ready; 0: no supervisor
+	PulseFD int              // descriptor of the memory in which the process shows its progress; 0: none
+	Version string           // of the program
+	Log     *slog.Logger     // as settings.Logging says; nil discards
+	Ready   func()           // called once the process serves; may be nil
+	Now     func() time.Time // the wall clock, by which tickets expire; nil: time.Now. For tests
 }
 
 // Process is the common part of a running process: its server, its traces, its log and counters.

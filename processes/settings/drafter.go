@@ -5,9 +5,7 @@ type Drafter struct {
 	Draft     []string `help:"GGUF file of a draft model; may be repeated (default: the shipped ones)." placeholder:"FILE" sep:"none" group:"Model"`
 	Target    string   `help:"The target, for drafts that read its hidden states (default: shipped). They use its embeddings and output matrix." placeholder:"FILE" group:"Model"`
 	Advertise string   `help:"Address under which others reach it (default: where it listens)." placeholder:"ADDR" group:"Serving"`
-	Addresses
-	Process
-	Logging
+	Peer
 	Processor
 	ModelOptions
 	DrafterOptions

@@ -10,9 +10,7 @@ import (
 // Gateway are the settings of a gateway.
 type Gateway struct {
 	Target string `short:"m" aliases:"model" help:"GGUF file of the target, for its tokenizer (default: the shipped one)." placeholder:"FILE" group:"Model"`
-	Addresses
-	Process
-	Logging
+	Peer
 	CacheDir
 	GatewayOptions
 	Speculation
@@ -26,6 +24,13 @@ type GatewayOptions struct {
 	KeepAwake bool `help:"Keep processors out of deep idle states while requests run, where the system allows it (write access to /dev/cpu_dma_latency)." default:"true" negatable:"" more:"" group:"Devices"`
 	LookupDrafts
 	Strategies
+}
+
+// Peer are the settings that gateway, drafter and verifier have in common, each started by itself.
+type Peer struct {
+	Addresses
+	Process
+	Logging
 }
 
 // Addresses say where one process is and where it finds the others.
@@ -46,12 +51,6 @@ type Process struct {
 	SharedSecret
 	OTLPEndpoint string        `name:"otlp-endpoint" help:"OTLP gRPC collector for traces, host:port or URL. The OTEL_… variables work too. Off by default." placeholder:"ADDR" more:"" group:"Serving"`
 	Grace        time.Duration `help:"How long calls in progress may go on after SIGTERM." default:"25s" more:"" group:"Serving"`
-}
-
-// Sizes bound what a process holds at once.
-type Sizes struct {
-	Ctx      int `help:"Longest session in tokens; 0 = the model's context. The prompt counts." default:"0" group:"Memory"`
-	Sessions int `help:"Sessions held at once; 0 = 8, for generate 1." default:"0" group:"Memory"`
 }
 
 // TLS is this process's certificate, and whether it may listen without one.

@@ -12,9 +12,7 @@ type Verifier struct {
 	Target    string `short:"m" aliases:"model" help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE" group:"Model"`
 	Advertise string `help:"Address under which others reach it (default: where it listens)." placeholder:"ADDR" group:"Serving"`
 	Taps
-	Addresses
-	Process
-	Logging
+	Peer
 	Processor
 	ModelOptions
 	VerifierOptions

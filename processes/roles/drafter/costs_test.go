@@ -2,13 +2,13 @@ package drafter
 
 import (
 	"context"
-	"log/slog"
 	"path/filepath"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/test/testkit"
@@ -20,7 +20,8 @@ func TestDrafterTellsItsCosts(t *testing.T) {
 	dir := t.TempDir()
 	addr := "unix://" + filepath.Join(dir, "d")
 	const models = "../../../models/"
-	c := Config{Config: roles.Config{Listen: addr, Sizes: roles.Sizes{Sessions: 2}, Version: "test", Log: slog.New(slog.DiscardHandler)},
+	c := Config{Config: roles.Config{Peer: settings.Peer{Addresses: settings.Addresses{Listen: addr},
+		Process: settings.Process{Sizes: settings.Sizes{Sessions: 2}}}, Program: roles.Program{Version: "test"}},
 		Models: roles.Models{Threads: 1, Open: engine.Open,
 			Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }},
 		Drafts: []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}, Pool: "file:" + filepath.Join(dir, "pool")}

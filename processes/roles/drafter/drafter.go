@@ -119,7 +119,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer r.Close()
-	c.Models.Wanted = r.DraftRows()
+	c.Models.Wanted = roles.DraftRows(r.Sizes)
 	announcer, undo, err := c.assemble(ctx, r)
 	defer undo.Run()
 	if err != nil {

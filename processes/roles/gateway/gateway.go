@@ -202,7 +202,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,
 			Limits: config.Limits, Describe: describe, Drafters: members.Names, Slots: monitor.Slots, Health: monitor.Health,
 			Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(), Keys: c.Keys, Texts: texts,
-			Insecure: c.Insecure, Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
+			Insecure: c.InsecureListen, Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
 		if err != nil {
 			return out, undo, err
 		}

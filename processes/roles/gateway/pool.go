@@ -107,7 +107,7 @@ func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 	if c.PoolListen == "" {
 		return start()
 	}
-	if err := rpc.Guard(c.PoolListen, r.Certificate, c.Insecure); err != nil {
+	if err := rpc.Guard(c.PoolListen, r.Certificate, c.InsecureListen); err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--pool-listen: %w", err)
 	}
 	secret, err := c.poolSecret(r.Credentials)

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -27,7 +28,7 @@ type Pair struct {
 	Heads  []string // side files of the target: medusa, ppd or gemma4-assistant
 	// side files of drafts: see Sides
 	DraftHeads []string
-	Sizes      roles.Sizes
+	Sizes      settings.Sizes
 	Options    engine.Options // that all models have in common
 
 	KVMemory int64 // for the keys and values of all; 0: a share of what is free
@@ -169,7 +170,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		if d == lookup.Name {
 			continue
 		}
-		if err := room.Add(d, drafter.DefaultTreeRows, room.DraftRows(), sides[d]...); err != nil {
+		if err := room.Add(d, drafter.DefaultTreeRows, roles.DraftRows(room.Sizes), sides[d]...); err != nil {
 			return err
 		}
 		if own := room.Models[len(room.Models)-1].Context; own < longest {

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/rolestest"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 const (
@@ -51,8 +51,8 @@ func TestCheck(t *testing.T) {
 	}{
 		{Pair{Target: "none.gguf"}, "", tandem.Invalid, "none.gguf"},
 		{Pair{Target: target, Drafts: []string{draft, "none.gguf"}}, "", tandem.Invalid, "none.gguf"},
-		{Pair{Target: target, Sizes: roles.Sizes{Ctx: 1}}, "", tandem.Invalid, "--ctx is 1"},
-		{Pair{Target: target, Sizes: roles.Sizes{Ctx: 64}}, strings.Repeat("x ", 100), tandem.Invalid, "64"},
+		{Pair{Target: target, Sizes: settings.Sizes{Ctx: 1}}, "", tandem.Invalid, "--ctx is 1"},
+		{Pair{Target: target, Sizes: settings.Sizes{Ctx: 64}}, strings.Repeat("x ", 100), tandem.Invalid, "64"},
 	} {
 		c.p.Options.Device = testdevice.CPU(t, 1)
 		err := c.p.Check(c.prompt, func(string) {})
@@ -92,7 +92,7 @@ func TestShorterContexts(t *testing.T) {
 		{[]string{draft}, 100000, []string{"--ctx 100000 is more than the context of target"}},
 	} {
 		var notes []string
-		err := (&Pair{Target: target, Drafts: tc.drafts, Options: on, Sizes: roles.Sizes{Ctx: tc.ctx, Sessions: 1}}).Check("",
+		err := (&Pair{Target: target, Drafts: tc.drafts, Options: on, Sizes: settings.Sizes{Ctx: tc.ctx, Sessions: 1}}).Check("",
 			func(note string) { notes = append(notes, note) })
 		if err != nil || len(notes) != len(tc.says) || len(notes) > 0 && !strings.Contains(notes[0], tc.says[0]) {
 			t.Errorf("%v, --ctx %d: told %q, %v: want %q", tc.drafts, tc.ctx, notes, err, tc.says)

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // weigher predicts so many times the speed of the target alone for every draft. Of the draft called useless a profile says something else.
@@ -37,7 +38,7 @@ func (w weigher) Measured(draft string) float64 {
 func TestUselessDraft(t *testing.T) {
 	var notes []string
 	p := Pair{Target: target, Drafts: []string{draft, "../../../models/gopher-draft-go-f16.gguf"}, Options: engine.Options{
-		Device: testdevice.CPU(t, 1)}, Sizes: roles.Sizes{Ctx: 256, Sessions: 1}, Streaming: &roles.Streaming{},
+		Device: testdevice.CPU(t, 1)}, Sizes: settings.Sizes{Ctx: 256, Sessions: 1}, Streaming: &roles.Streaming{},
 		Weigher: weigher{faster: 2, useless: draft}}
 	err := p.Check("", func(note string) { notes = append(notes, note) })
 	if err != nil || !slices.Equal(p.Drafts, []string{"../../../models/gopher-draft-go-f16.gguf"}) || len(notes) != 1 ||
@@ -54,7 +55,7 @@ func TestWeigh(t *testing.T) {
 		seen := map[string]int{}
 		for budget := int64(150 * mib); budget < 260*mib; budget += 10 * mib {
 			check := func(drafts []string, weigh bool) (Pair, []string, error) {
-				p := Pair{Target: target, Drafts: drafts, Sizes: roles.Sizes{Ctx: 256, Sessions: 1},
+				p := Pair{Target: target, Drafts: drafts, Sizes: settings.Sizes{Ctx: 256, Sessions: 1},
 					Options: engine.Options{Device: testdevice.CPU(t, 1)},
 					Streaming: &roles.Streaming{Budget: budget, On: func(d kernels.Device, memory int64) kernels.Streamer {
 						return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack})

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
+	"github.com/tandem-llm/tandem/processes/settings"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	front "github.com/tandem-llm/tandem/services/public/ask"
 )
@@ -227,8 +228,11 @@ func (s *System) config(name string) roles.Config {
 		by, _ := s.wrong.LoadOrStore(name, time.Duration(0))
 		return time.Now().Add(by.(time.Duration))
 	}
-	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: max(s.sessions, 2)}, Version: "test", Now: now,
-		Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	return roles.Config{
+		Peer: settings.Peer{Addresses: settings.Addresses{Listen: s.addr(name)},
+			Process: settings.Process{Sizes: settings.Sizes{Sessions: max(s.sessions, 2)}}},
+		Program: roles.Program{Version: "test", Now: now,
+			Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}}
 }
 
 // run runs a role until end is called, at the end of the test at the latest.
