@@ -45,6 +45,14 @@ type ThreadSetter interface {
 	SetThreads(n int) error
 }
 
+// Losable is a Device that can be lost while it is in use, such as a GPU.
+type Losable interface {
+	// Gone is closed once the device is lost; nil for one that cannot be.
+	Gone() <-chan struct{}
+	// Lost returns why the device can compute no more; nil as long as it can.
+	Lost() error
+}
+
 // Coupler is a Device that can run the two halves of a divided pass together with another device, in the same memory.
 type Coupler interface {
 	Device

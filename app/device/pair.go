@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
@@ -45,29 +46,23 @@ func (o Opener) pair(p Spec, threads int) (roles.Device, error) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))) // Go runs both sides at the same time
 	}
-	return newMortalPair(d), nil
+	return newLosablePair(d), nil
 }
 
-// mortal is a device that can be lost.
-type mortal interface {
-	Gone() <-chan struct{}
-	Lost() error
-}
-
-// mortalPair is a pair that is lost with the first of its sides that is.
-type mortalPair struct {
+// losablePair is a pair that is lost with the first of its sides that is.
+type losablePair struct {
 	*pair
-	sides  []mortal
+	sides  []kernels.Losable
 	gone   chan struct{}
 	closed chan struct{}
 	once   [2]sync.Once // of gone, of closed
 	wg     sync.WaitGroup
 }
 
-func newMortalPair(d *pair) *mortalPair {
-	m := &mortalPair{pair: d, gone: make(chan struct{}), closed: make(chan struct{})}
+func newLosablePair(d *pair) *losablePair {
+	m := &losablePair{pair: d, gone: make(chan struct{}), closed: make(chan struct{})}
 	for _, side := range []roles.Device{d.left, d.right} {
-		x, ok := side.(mortal)
+		x, ok := side.(kernels.Losable)
 		if !ok {
 			continue
 		}
@@ -83,11 +78,11 @@ func newMortalPair(d *pair) *mortalPair {
 	return m
 }
 
-// Gone is closed once a side is lost.
-func (m *mortalPair) Gone() <-chan struct{} { return m.gone }
+// Gone implements kernels.Losable.
+func (m *losablePair) Gone() <-chan struct{} { return m.gone }
 
-// Lost returns why a side is lost; nil as long as both are there.
-func (m *mortalPair) Lost() error {
+// Lost implements kernels.Losable.
+func (m *losablePair) Lost() error {
 	for _, x := range m.sides {
 		if err := x.Lost(); err != nil {
 			return err
@@ -97,7 +92,7 @@ func (m *mortalPair) Lost() error {
 }
 
 // Close ends the three.
-func (m *mortalPair) Close() {
+func (m *losablePair) Close() {
 	m.once[1].Do(func() { close(m.closed) })
 	m.wg.Wait()
 	m.pair.Close()

@@ -165,23 +165,17 @@ func (d *Device) Free() (int64, string, error) {
 	return 1<<63 - 1, d.Far.About().Name, nil
 }
 
-// mortal is a device that can be lost, such as a GPU.
-type mortal interface {
-	Gone() <-chan struct{}
-	Lost() error
-}
-
-// Gone is closed once the far device is lost; nil for one that cannot be.
+// Gone implements kernels.Losable: the far device can be lost.
 func (d *Device) Gone() <-chan struct{} {
-	if m, ok := d.Far.(mortal); ok {
+	if m, ok := d.Far.(kernels.Losable); ok {
 		return m.Gone()
 	}
 	return nil
 }
 
-// Lost returns why the far device can compute no more, or nil.
+// Lost implements kernels.Losable.
 func (d *Device) Lost() error {
-	if m, ok := d.Far.(mortal); ok {
+	if m, ok := d.Far.(kernels.Losable); ok {
 		return d.of(far, m.Lost())
 	}
 	return nil

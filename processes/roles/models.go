@@ -59,12 +59,6 @@ type Device interface {
 	Close() // frees its threads and memory
 }
 
-// mortal is a Device that can be lost while it is in use, such as a GPU.
-type mortal interface {
-	Gone() <-chan struct{} // closed then
-	Lost() error           // why
-}
-
 // Load loads models with pools of keys and values for sessions of nodes tree rows each, and shows the supervisor its progress.
 // They share the threads evenly, each getting at least one. undo closes them, and what was made before an error. Errors: those of
 // loading, and Exhausted for models that do not fit into memory, with what would fit.
@@ -76,8 +70,8 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 		undo.Add(devices[i].Close)
-		if d, ok := devices[i].(mortal); ok {
-			r.mortals = append(r.mortals, d)
+		if d, ok := devices[i].(kernels.Losable); ok {
+			r.losable = append(r.losable, d)
 		}
 		o.Device = devices[i]
 	}
@@ -156,7 +150,7 @@ func (r *Process) stream(room *Room, devices []Device, s *Streaming, available e
 		return tandem.Errorf("", tandem.Internal, "a streaming device of type %T", d)
 	}
 	devices[0] = on
-	r.mortals = append(r.mortals, on)
+	r.losable = append(r.losable, on)
 	r.Tell(func(counters map[string]int64) { tellStream(counters, on.StreamStats()) })
 	return nil
 }
@@ -217,7 +211,7 @@ func (r *reads) goOn(now kernels.StreamStats, tick time.Duration) bool {
 // streamer is the part of a streaming device that a process uses.
 type streamer interface {
 	Device
-	mortal
+	kernels.Losable
 	kernels.Streamer
 }
 

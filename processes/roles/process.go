@@ -57,8 +57,8 @@ type Process struct {
 
 	gauges  map[string]func() int64 // complete before the server serves
 	tellers []func(counters map[string]int64)
-	mortals []mortal         // devices whose loss ends the process
-	pulse   *supervise.Pulse // nil: no supervisor
+	losable []kernels.Losable // devices whose loss ends the process
+	pulse   *supervise.Pulse  // nil: no supervisor
 }
 
 // Start opens the traces and the server's address, so that an address in use is noticed before a model is loaded. drain is called
@@ -167,9 +167,9 @@ func (r *Process) Serve(ctx context.Context) error {
 
 // watch stops the server once a device is lost, without waiting for what is in progress, and hands over why. stop ends it.
 func (r *Process) watch() (lost <-chan error, stop func()) {
-	why, done := make(chan error, len(r.mortals)), make(chan struct{})
+	why, done := make(chan error, len(r.losable)), make(chan struct{})
 	var wg sync.WaitGroup
-	for _, d := range r.mortals {
+	for _, d := range r.losable {
 		wg.Go(func() {
 			select {
 			case <-d.Gone():
