@@ -191,7 +191,7 @@ func (f running) passError(rows int, err error) error {
 	kind := tandem.Internal
 	if e := (*tandem.Error)(nil); errors.As(err, &e) {
 		kind = e.Kind
-	} else if d, mortal := f.device.(interface{ Lost() error }); mortal && d.Lost() != nil {
+	} else if d, ok := f.device.(kernels.Losable); ok && d.Lost() != nil {
 		kind = tandem.Unavailable
 	}
 	return tandem.Errorf("engine", kind, "pass of %d rows: %w", rows, err)
