@@ -12,7 +12,6 @@ import (
 // told.
 type instant struct {
 	common
-	self   Source
 	draft  func(root tandem.Token, p tandem.Proposal) tandem.Proposed
 	before bool // what its drafts cost was spent before the round, as tandem.Verdict.Guessing
 }
@@ -22,14 +21,6 @@ func (d *instant) InPool() bool { return false }
 
 // Usual implements Source.
 func (d *instant) Usual() (time.Duration, bool) { return 0, false }
-
-func (d *instant) pending() bool                           { return false }
-func (d *instant) start(context.Context)                   { d.state = ready }
-func (d *instant) tick(context.Context) bool               { return false }
-func (d *instant) settle(context.Context, <-chan struct{}) {}
-func (d *instant) follow(context.Context)                  {} // it knows what was committed
-func (d *instant) cut(*Call, time.Duration)                {} // its calls have ended when they begin
-func (d *instant) retire() <-chan struct{}                 { return nil }
 
 // Propose implements Source.
 func (d *instant) Propose(ctx context.Context, p tandem.Proposal) (round.Draft, error) {
@@ -46,7 +37,7 @@ func (d *instant) Begin(_ context.Context, p tandem.Proposal, ended chan<- *Call
 }
 
 func (d *instant) call(p tandem.Proposal) *Call {
-	c := &Call{of: d.self, ask: d.session.ask(p), begun: time.Now()}
+	c := &Call{judge: d.judge, cut: func(*Call, time.Duration) {}, ask: d.session.ask(p), begun: time.Now()}
 	c.got = d.draft(c.ask.Root, p)
 	return c
 }
@@ -66,3 +57,14 @@ func (d *instant) judge(ctx context.Context, c *Call) (round.Draft, error) {
 	}
 	return out, nil
 }
+
+// deaf is a hearer that hears nothing, for kinds to override what they hear.
+type deaf struct{}
+
+func (deaf) offers() bool                                                  { return false }
+func (deaf) ask(bool) int                                                  { return 0 }
+func (deaf) committed(int)                                                 {}
+func (deaf) forget()                                                       {}
+func (deaf) take(tandem.Guess, *bill)                                      {}
+func (deaf) verdict(tandem.Tree, int, *tandem.Verdict)                     {}
+func (deaf) idle(tandem.Token, tandem.Bounds) (d tandem.Proposed, ok bool) { return d, false }

@@ -46,7 +46,6 @@ type process struct {
 	task   *task           // the latest Open; nil before the first
 	after  <-chan struct{} // the first Open waits for it; nil: does not wait
 	call   *Call           // the latest that ran in the background; nil before the first
-	opened bool            // it has held the session
 	reopen bool            // paused: it must open the session again before it proposes
 	retry  time.Time
 	pause  time.Duration   // the next one's length; 0 after a success
@@ -61,9 +60,10 @@ type process struct {
 	silent bool            // call is only for its hindsight
 }
 
-func newProcess(c common, after <-chan struct{}, opened bool) *process {
-	p := &process{common: c, after: after, opened: opened}
-	p.stop = func() { p.cancelTask() }
+// newProcess returns a source of any entry with a drafter. Its first Open waits for after.
+func newProcess(c common, after <-chan struct{}) Source {
+	p := &process{common: c, after: after}
+	p.opens, p.stop = p, func() { p.cancelTask() }
 	return p
 }
 
@@ -224,7 +224,6 @@ func (p *process) follow(ctx context.Context) {
 }
 
 func (p *process) pending() bool { return p.state == opening && !p.late }
-func (p *process) offers() bool  { return false }
 
 // InPool implements Source.
 func (p *process) InPool() bool { return true }
@@ -235,13 +234,6 @@ func (p *process) Usual() (time.Duration, bool) { return p.pace, true }
 // Ready implements Source.
 func (p *process) Ready() bool {
 	return p.state == ready && (p.call == nil || p.call.Ended()) && !p.aside()
-}
-
-func (p *process) absent() string {
-	if p.aside() {
-		return "put aside"
-	}
-	return states[p.state]
 }
 
 // restart makes the drafter hold the session in its new epoch.
@@ -330,7 +322,7 @@ func (p *process) deadline(q tandem.Proposal) time.Duration {
 
 // Propose implements Source.
 func (p *process) Propose(ctx context.Context, q tandem.Proposal) (round.Draft, error) {
-	c := &Call{of: p, ask: p.complete(q), begun: time.Now()}
+	c := &Call{judge: p.judge, cut: p.cut, ask: p.complete(q), begun: time.Now()}
 	limited, cancel := context.WithTimeout(ctx, p.deadline(c.ask.Proposal))
 	defer cancel()
 	p.up = p.entry.Record.Up.Next()
@@ -352,7 +344,7 @@ func (p *process) Begin(ctx context.Context, q tandem.Proposal, ended chan<- *Ca
 
 // begin asks in the background, for as long as limit says; 0: as long as a round waits.
 func (p *process) begin(ctx context.Context, q tandem.Proposal, limit time.Duration, ended chan<- *Call) *Call {
-	c := &Call{of: p, ask: p.complete(q), done: make(chan struct{})}
+	c := &Call{judge: p.judge, cut: p.cut, ask: p.complete(q), done: make(chan struct{})}
 	if limit == 0 {
 		limit = p.deadline(c.ask.Proposal)
 	}
@@ -438,37 +430,3 @@ func (p *process) useful(got tandem.Proposed) time.Duration {
 	}
 	return got.Ahead
 }
-
-// Call is one Propose in the background.
-type Call struct {
-	of     Source
-	ask    round.Ask
-	trial  bool // asked only to see whether it is answered
-	done   chan struct{}
-	cancel context.CancelFunc
-
-	// valid once done is closed
-	got   tandem.Proposed
-	err   error
-	begun time.Time
-	took  time.Duration
-}
-
-// Of returns the source that was asked.
-func (c *Call) Of() Source { return c.of }
-
-// Ended reports whether Draft may be called.
-func (c *Call) Ended() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// Draft evaluates a call that has ended, once. ctx is that of the request.
-func (c *Call) Draft(ctx context.Context) (round.Draft, error) { return c.of.judge(ctx, c) }
-
-// Cut gives up a call that has taken took so far while others have long answered.
-func (c *Call) Cut(took time.Duration) { c.of.cut(c, took) }

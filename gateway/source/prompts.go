@@ -1,8 +1,6 @@
 package source
 
 import (
-	"slices"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/spec/shape"
@@ -15,34 +13,16 @@ const (
 	promptSpots = 4
 )
 
-// Reserve returns how many of a round's nodes are for prompt nodes, so that the verdict can carry guesses of PPD; 0 if it is not asked or
-// there is no room for its first level.
-func (s *Set) Reserve(asked []string) int {
-	d := s.prompter(asked)
-	if d == nil {
-		return 0
-	}
-	most := s.session.Nodes - 2 // room for a guess at least
-	n := min(promptSpots*d.of.Levels*d.of.Members, int(promptShare*float64(s.session.Nodes)), most)
+// reserve implements prompter.
+func (d *selfDraft) reserve() int {
+	most := d.session.Nodes - 2 // room for a guess at least
+	n := min(promptSpots*d.of.Levels*d.of.Members, int(promptShare*float64(d.session.Nodes)), most)
 	return max(n/d.of.Members*d.of.Members, 0)
 }
 
-// prompter returns the self-draft that needs prompt nodes, if it is asked.
-func (s *Set) prompter(asked []string) *selfDraft {
-	i := slices.IndexFunc(s.own, func(d *selfDraft) bool { return d.Name() == tandem.PPD })
-	if i < 0 || !slices.Contains(asked, tandem.PPD) || s.own[i].of.Members == 0 {
-		return nil
-	}
-	return s.own[i]
-}
-
-// Prompt returns t with at most reserve prompt nodes, behind those of its nodes where the accepted path will likely end.
-func (s *Set) Prompt(t tandem.Tree, asked []string, reserve int) tandem.Tree {
-	d := s.prompter(asked)
-	if d == nil {
-		return t
-	}
-	room := min(reserve, s.session.Nodes-t.Len())
+// prompt implements prompter: they are behind those of t's nodes where the accepted path will likely end.
+func (d *selfDraft) prompt(t tandem.Tree, most int) tandem.Tree {
+	room := min(most, d.session.Nodes-t.Len())
 	var sizes []int
 	for n := d.of.Members; n <= room; n = max(n+d.of.Members, n*5/4/d.of.Members*d.of.Members) {
 		sizes = append(sizes, n)
@@ -56,17 +36,15 @@ func (s *Set) Prompt(t tandem.Tree, asked []string, reserve int) tandem.Tree {
 		all[i] = shape.Allot(t, d.expected(), d.of, n)
 		gains[i] = shape.Gain(t, d.expected(), all[i])
 	}
-	i := s.session.strategy.Prompts(d.Name(), t.Len(), sizes, gains)
+	i := d.session.strategy.Prompts(d.Name(), t.Len(), sizes, gains)
 	if i < 0 {
 		return t
 	}
 	return shape.Prompt(t, all[i], d.of)
 }
 
-// PromptsRefused gives up the self-draft whose prompt nodes the verifier has refused.
-func (s *Set) PromptsRefused(asked []string) {
-	if d := s.prompter(asked); d != nil {
-		s.Counters.Add("guesses.refused", 1)
-		d.Judge(round.Suspicious)
-	}
+// refused implements prompter: the self-draft is given up.
+func (d *selfDraft) refused() {
+	d.Counters.Add("guesses.refused", 1)
+	d.Judge(round.Suspicious)
 }

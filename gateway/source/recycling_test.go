@@ -19,6 +19,12 @@ func newRecyclingSet(t *testing.T, tenant string) (*Set, *Session, *tandem.Count
 	return set, s, counters
 }
 
+// recyclingOf returns a set's source that drafts from successors.
+func recyclingOf(s *Set) *recycling {
+	i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == tandem.Recycling })
+	return s.list[i].(*recycling)
+}
+
 // after returns the successors of one node.
 func after(first tandem.Token) (out []tandem.Token) {
 	for i := range tandem.Token(tandem.MostSuccessors) {
@@ -31,7 +37,7 @@ func after(first tandem.Token) (out []tandem.Token) {
 // root alone does; a verdict with a token that does not exist teaches nothing.
 func TestRecyclingLearnsFromRejectedNodes(t *testing.T) {
 	set, s, counters := newRecyclingSet(t, "a")
-	draw := func() tandem.Tree { return set.recycling.draw(3, tandem.Proposal{Bounds: bounds}).Tree }
+	draw := func() tandem.Tree { return recyclingOf(set).draw(3, tandem.Proposal{Bounds: bounds}).Tree }
 	if n := set.Successors(tandem.Bounds{}); n != 0 {
 		t.Errorf("%d successors are asked for without drafts", n)
 	}
@@ -68,7 +74,7 @@ func TestTenantsShareNoSuccessors(t *testing.T) {
 	set, s, _ := newRecyclingSet(t, "a")
 	tokens := func(tenant string) int {
 		s.Tenant = tenant
-		return set.recycling.draw(3, tandem.Proposal{Bounds: bounds}).Tree.Len()
+		return recyclingOf(set).draw(3, tandem.Proposal{Bounds: bounds}).Tree.Len()
 	}
 	teach := func(tenant string) {
 		s.Tenant = tenant

@@ -1,10 +1,8 @@
 package source
 
 import (
-	"context"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
@@ -15,16 +13,24 @@ import (
 // which came with the latest verdict or when the session was opened at the verifier.
 type selfDraft struct {
 	instant
+	deaf
 	of        tandem.SelfDraft
 	guess     tandem.Guess     // for the round to come; no levels: none
-	cost      time.Duration    // its share of the arithmetic of all guesses that came with it
+	paid      *bill            // for it
 	hindsight tandem.Hindsight // on the latest tokens that it guessed without a gap
 	lengths   []float64        // see expected
 }
 
-func newSelfDraft(c common) *selfDraft {
+// newSelfDraft returns the source of an entry for a self-draft, nil for another entry.
+func newSelfDraft(c common, _ <-chan struct{}) Source {
+	if c.entry.Self == nil {
+		return nil
+	}
 	d := &selfDraft{of: *c.entry.Self}
-	d.instant = instant{common: c, self: d, draft: d.draw, before: true}
+	d.instant = instant{common: c, draft: d.draw, before: true}
+	if d.hears, d.lacks = d, "has not guessed"; d.of.Members > 0 {
+		d.prompts = d
+	}
 	return d
 }
 
@@ -33,18 +39,8 @@ func (d *selfDraft) guessed() bool { return len(d.guess.Levels) > 0 }
 // Ready implements Source.
 func (d *selfDraft) Ready() bool { return d.offers() && d.guessed() }
 
-func (d *selfDraft) offers() bool            { return d.state != off && !d.aside() }
-func (d *selfDraft) restart(context.Context) { d.guess = tandem.Guess{} }
-
-func (d *selfDraft) absent() string {
-	switch {
-	case d.aside():
-		return "put aside"
-	case d.state == off:
-		return states[off]
-	}
-	return "has not guessed"
-}
+func (d *selfDraft) offers() bool { return d.offered() }
+func (d *selfDraft) forget()      { d.guess = tandem.Guess{} }
 
 // draw makes a tree for a proposal, of the likeliest paths through the guess.
 func (d *selfDraft) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
@@ -60,7 +56,7 @@ func (d *selfDraft) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 		t, _ = spec.Cut(withoutUnlikely(t, p.Stop), p.Plan, 0)
 	}
 	_, depth := t.Depths()
-	return tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: d.cost, Tree: t}
+	return tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: d.paid.share(), Tree: t}
 }
 
 // rates returns the chances of a guess's candidates, by its probabilities and what corrects them.
@@ -80,12 +76,47 @@ func withoutUnlikely(t tandem.Tree, least float64) tandem.Tree {
 	return tandem.Tree{Tokens: t.Tokens[:n], Parents: t.Parents[:n], LogProbs: t.LogProbs[:n]}
 }
 
-// look notes which of a round's committed tokens the guess had, as hindsight.
-func (d *selfDraft) look(committed []tandem.Token) {
+// idle implements hearer.
+func (d *selfDraft) idle(root tandem.Token, b tandem.Bounds) (tandem.Proposed, bool) {
+	if !d.guessed() {
+		return tandem.Proposed{}, false
+	}
+	return d.draw(root, tandem.Proposal{Bounds: b}), true
+}
+
+// take implements hearer.
+func (d *selfDraft) take(g tandem.Guess, b *bill) {
+	switch {
+	case d.guessed() || len(g.Levels) > d.of.Levels || g.Validate(d.Vocab) != nil:
+		d.Counters.Add("guesses.garbage", 1)
+		return
+	case len(g.Levels) == 0 || len(g.Levels[0]) == 0:
+		return
+	}
+	d.guess, d.paid = g, b
+	b.of++
+	if d.of.Members > 0 {
+		d.learnLengths()
+	}
+}
+
+// committed implements hearer. It compares the guess with the tokens, as hindsight; and with all of those that it is on, once they are known:
+// to learn from the levels that its round has decided would count the deeper levels only where text is easy to guess.
+func (d *selfDraft) committed(n int) {
 	if !d.guessed() {
 		d.hindsight = tandem.Hindsight{}
 		return
 	}
+	text, g := d.session.Text, d.guess
+	at := text.Len() - n
+	d.look(text.Tokens[at:])
+	d.session.dues = append(d.session.dues, due{at + len(g.Levels), func() {
+		d.accuracies.learn(d.of, d.session.Sampling.Temperature > 0, g, text.Tokens[at:at+len(g.Levels)])
+	}})
+}
+
+// look notes which of a round's committed tokens the guess had.
+func (d *selfDraft) look(committed []tandem.Token) {
 	for i, t := range committed[:min(len(committed), len(d.guess.Levels))] {
 		hit := uint64(0)
 		if level := d.guess.Levels[i]; len(level) > 0 && level[0].Token == t {

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -19,23 +20,16 @@ const most = 16
 // Set holds the sources of one session, in the order in which they are asked. It belongs to the session's goroutine.
 type Set struct {
 	*Shared
-	session   *Session
-	list      []Source
-	own       []*selfDraft               // of list
-	recycling *recycling                 // of list; nil: not there
-	version   uint64                     // the roster's, for which list is right
-	wants     map[*roster.Entry]bool     // entries for which the strategy has decided whether they are opened
-	closing   map[string]<-chan struct{} // by name: a Close at the entry before
-	early     []early
+	session *Session
+	list    []Source
+	version uint64                     // the roster's, for which list is right
+	wants   map[*roster.Entry]bool     // entries for which the strategy has decided whether they are opened
+	closing map[string]<-chan struct{} // by name: a Close at the entry before
 }
 
-// early is a guess whose tokens are not all known yet. It waits until they are: to learn from the levels that its round has decided would
-// count the deeper levels only where text is easy to guess.
-type early struct {
-	of    *selfDraft
-	guess tandem.Guess
-	at    int // committed tokens before its first level
-}
+// kinds makes the source of an entry: the first that does not return nil. A kind's first call of its process waits for after, the Close of
+// the entry before.
+var kinds = []func(c common, after <-chan struct{}) Source{newSelfDraft, newRecycling, newProcess}
 
 // NewSet returns an empty set for a session. Adopt must be called before anything else.
 func (c *Shared) NewSet(s *Session) *Set {
@@ -63,15 +57,20 @@ func (s *Set) Update(ctx context.Context, b tandem.Bounds) (reopened int) {
 		return 0 // nothing will be drafted
 	}
 	for _, x := range s.list {
-		if x.tick(ctx) {
+		if o := x.base().opens; o != nil && o.tick(ctx) {
 			reopened++
 		}
 	}
 	for _, x := range s.list {
-		if c := x.base(); c.state == unasked && !c.aside() && !s.later(c.entry) && s.opens(c.entry) {
-			x.start(ctx)
+		c := x.base()
+		if c.state == unasked && !c.aside() && !s.later(c.entry) && s.opens(c.entry) {
+			if c.opens != nil {
+				c.opens.start(ctx)
+			} else {
+				c.state = ready
+			}
 		}
-		if !s.session.strategy.Several() && (x.pending() || x.Ready()) {
+		if !s.session.strategy.Several() && (c.opens != nil && c.opens.pending() || x.Ready()) {
 			break // the others are opened if this one fails
 		}
 	}
@@ -115,35 +114,34 @@ func (s *Set) opens(e *roster.Entry) bool {
 func (s *Set) enlist() {
 	entries, version := s.Roster.List(s.session.Names)
 	before := s.list
-	s.list, s.own, s.recycling, s.version = make([]Source, 0, len(entries)), nil, nil, version
+	s.list, s.version = make([]Source, 0, len(entries)), version
 	opened := map[string]bool{}
 	for _, x := range before {
-		if slices.Contains(entries, x.base().entry) {
-			continue
-		}
-		p, isProcess := x.(*process)
-		opened[x.Name()] = isProcess && p.opened
-		if done := x.retire(); done != nil {
-			s.closing[x.Name()] = done
+		if !slices.Contains(entries, x.base().entry) {
+			opened[x.Name()] = x.base().opened
+			s.retire(x)
 		}
 	}
 	for _, e := range entries {
-		i := slices.IndexFunc(before, func(x Source) bool { return x.base().entry == e })
-		switch c := (common{Shared: s.Shared, session: s.session, entry: e}); {
-		case i >= 0:
+		if i := slices.IndexFunc(before, func(x Source) bool { return x.base().entry == e }); i >= 0 {
 			s.list = append(s.list, before[i])
-		case e.Self != nil:
-			s.list = append(s.list, newSelfDraft(c))
-		case e.Recycling:
-			s.list = append(s.list, newRecycling(c))
-		default:
-			s.list = append(s.list, newProcess(c, s.closing[e.Name], opened[e.Name]))
+			continue
 		}
-		switch d := s.list[len(s.list)-1].(type) {
-		case *selfDraft:
-			s.own = append(s.own, d)
-		case *recycling:
-			s.recycling = d
+		c := common{Shared: s.Shared, session: s.session, entry: e, opened: opened[e.Name]}
+		for _, make := range kinds {
+			if x := make(c, s.closing[e.Name]); x != nil {
+				s.list = append(s.list, x)
+				break
+			}
+		}
+	}
+}
+
+// retire ends the session at a source. The next of its name waits for that.
+func (s *Set) retire(x Source) {
+	if o := x.base().opens; o != nil {
+		if done := o.retire(); done != nil {
+			s.closing[x.Name()] = done
 		}
 	}
 }
@@ -153,17 +151,34 @@ func (s *Set) Settle(ctx context.Context, patience time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, x := range s.list {
-		if x.base().entry.Features && s.session.strategy.Several() {
-			continue // it reads what the target has computed, so it is later; others draft meanwhile
+		c := x.base()
+		if c.opens == nil || c.entry.Features && s.session.strategy.Several() {
+			continue // the latter reads what the target has computed, so it is later; others draft meanwhile
 		}
-		x.settle(ctx, limited.Done())
+		c.opens.settle(ctx, limited.Done())
 	}
 }
 
 // Restart opens the session at the drafters in its new epoch.
 func (s *Set) Restart(ctx context.Context) {
 	for _, x := range s.list {
-		x.restart(ctx)
+		if o := x.base().opens; o != nil {
+			o.restart(ctx)
+		}
+	}
+	for _, h := range s.hearers() {
+		h.forget()
+	}
+}
+
+// hearers returns the sources that hear what verdicts say.
+func (s *Set) hearers() iter.Seq2[Source, hearer] {
+	return func(yield func(Source, hearer) bool) {
+		for _, x := range s.list {
+			if h := x.base().hears; h != nil && !yield(x, h) {
+				return
+			}
+		}
 	}
 }
 
@@ -173,21 +188,17 @@ func (s *Set) Leave() {
 	for _, x := range s.list {
 		if x.base().state == off {
 			kept = append(kept, x)
-		} else if done := x.retire(); done != nil {
-			s.closing[x.Name()] = done
+		} else {
+			s.retire(x)
 		}
 	}
 	s.list, s.version = kept, 0
-	s.own = slices.DeleteFunc(s.own, func(d *selfDraft) bool { return d.state != off })
-	if s.recycling != nil && s.recycling.state != off {
-		s.recycling = nil
-	}
 }
 
 // Close closes the session at the drafters for good.
 func (s *Set) Close() {
 	for _, x := range s.list {
-		x.retire()
+		s.retire(x)
 	}
 }
 
@@ -205,8 +216,8 @@ func (s *Set) Ready() (out []Source) {
 // answers are read at the start of a later round.
 func (s *Set) Follow(ctx context.Context, names []string) {
 	for _, name := range names {
-		if i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == name }); i >= 0 {
-			s.list[i].follow(ctx)
+		if i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == name && x.base().opens != nil }); i >= 0 {
+			s.list[i].base().opens.follow(ctx)
 		}
 	}
 }
@@ -237,7 +248,7 @@ func (s *Set) Absent() string {
 	}
 	var out strings.Builder
 	for i, x := range s.list {
-		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], x.Name(), x.absent())
+		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], x.Name(), x.base().absent())
 	}
 	return out.String()
 }
@@ -250,7 +261,8 @@ func (s *Set) Guesses(b tandem.Bounds) []string {
 	}
 	var offered []string
 	for _, x := range s.list {
-		switch offers := x.offers(); {
+		h := x.base().hears
+		switch offers := h != nil && h.offers(); {
 		case offers && s.opens(x.base().entry):
 			offered = append(offered, x.Name())
 		case offers || !x.Ready():
@@ -269,63 +281,92 @@ func (s *Set) Guesses(b tandem.Bounds) []string {
 // TakeGuesses replaces the guesses for what follows the committed tokens by a verdict's. all may hold guesses of the self-drafts in asked;
 // any other guess is counted and ignored. took is how long computing them took.
 func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration) {
-	for _, d := range s.own {
-		d.guess = tandem.Guess{}
+	of := map[string]hearer{}
+	for x, h := range s.hearers() {
+		h.forget()
+		if slices.Contains(asked, x.Name()) {
+			of[x.Name()] = h
+		}
 	}
-	var good []*selfDraft
+	b := &bill{took: took}
 	for _, g := range all {
-		i := slices.IndexFunc(s.own, func(d *selfDraft) bool { return d.Name() == g.SelfDraft })
-		switch {
-		case i < 0 || !slices.Contains(asked, g.SelfDraft):
-			s.Counters.Add("guesses.unasked", 1)
-			continue
-		case s.own[i].guessed() || len(g.Levels) > s.own[i].of.Levels || g.Validate(s.Vocab) != nil:
-			s.Counters.Add("guesses.garbage", 1)
-			continue
-		case len(g.Levels) == 0 || len(g.Levels[0]) == 0:
-			continue
-		}
-		d := s.own[i]
-		d.guess, good = g, append(good, d)
-		if d.of.Members > 0 {
-			d.learnLengths()
-		}
-	}
-	for _, d := range good {
-		d.cost = max(took, 0) / time.Duration(len(good))
-	}
-	s.Counters.Add("guesses.taken", int64(len(good)))
-}
-
-// Committed compares the guesses with the n tokens that a round has committed, and older guesses with the tokens that are known by now.
-func (s *Set) Committed(n int) {
-	tokens := s.session.Text.Tokens
-	if s.recycling != nil {
-		s.recycling.look(n)
-	}
-	for _, d := range s.own {
-		d.look(tokens[len(tokens)-n:])
-		if d.guessed() {
-			s.early = append(s.early, early{d, d.guess, len(tokens) - n})
-		}
-	}
-	rest := s.early[:0]
-	for _, e := range s.early {
-		if end := e.at + len(e.guess.Levels); end <= len(tokens) {
-			s.accuracies.learn(e.of.of, s.session.Sampling.Temperature > 0, e.guess, tokens[e.at:end])
+		if h := of[g.SelfDraft]; h != nil {
+			h.take(g, b)
 		} else {
-			rest = append(rest, e)
+			s.Counters.Add("guesses.unasked", 1)
 		}
 	}
-	s.early = rest
+	s.Counters.Add("guesses.taken", int64(b.of))
 }
 
-// Idle returns what the self-drafts that had guessed but are not in drafts would have drafted for a round, by its root and bounds.
+// Successors returns how many of the target's likeliest tokens the verdict of the next round is to carry for each node, for the sources
+// that may draft from them within b.
+func (s *Set) Successors(b tandem.Bounds) (n int) {
+	for _, h := range s.hearers() {
+		n = max(n, h.ask(b.Plain()))
+	}
+	return n
+}
+
+// TakeSuccessors tells the sources what a round's verdict says of likely tokens. t is the tree that was verified as a whole, or none;
+// committed counts the round's tokens.
+func (s *Set) TakeSuccessors(t tandem.Tree, committed int, v *tandem.Verdict) {
+	for _, h := range s.hearers() {
+		h.verdict(t, committed, v)
+	}
+}
+
+// Committed tells the sources that a round has committed n tokens.
+func (s *Set) Committed(n int) {
+	for _, h := range s.hearers() {
+		h.committed(n)
+	}
+	s.session.settleDues()
+}
+
+// Idle returns what sources that had something to draft but are not in drafts would have drafted for a round, by its root and bounds.
 func (s *Set) Idle(root tandem.Token, b tandem.Bounds, drafts []round.Draft) (out []strategy.Draft) {
-	for _, d := range s.own {
-		if d.guessed() && !slices.ContainsFunc(drafts, func(x round.Draft) bool { return x.Drafter == d.Name() }) {
-			out = append(out, strategy.Draft{Drafter: d.Name(), Got: d.draw(root, tandem.Proposal{Bounds: b})})
+	for x, h := range s.hearers() {
+		if slices.ContainsFunc(drafts, func(d round.Draft) bool { return d.Drafter == x.Name() }) {
+			continue
+		}
+		if got, ok := h.idle(root, b); ok {
+			out = append(out, strategy.Draft{Drafter: x.Name(), Got: got})
 		}
 	}
 	return out
+}
+
+// prompter returns the part of a source that needs prompt nodes, if the source is asked.
+func (s *Set) prompter(asked []string) prompter {
+	for _, x := range s.list {
+		if p := x.base().prompts; p != nil && slices.Contains(asked, x.Name()) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Reserve returns how many of a round's nodes are for prompt nodes, so that the verdict can carry the guesses that are asked for; 0 if none
+// of them needs any, or there is no room for a first level.
+func (s *Set) Reserve(asked []string) int {
+	if p := s.prompter(asked); p != nil {
+		return p.reserve()
+	}
+	return 0
+}
+
+// Prompt returns t with at most reserve prompt nodes.
+func (s *Set) Prompt(t tandem.Tree, asked []string, reserve int) tandem.Tree {
+	if p := s.prompter(asked); p != nil {
+		return p.prompt(t, reserve)
+	}
+	return t
+}
+
+// PromptsRefused says that the verifier has refused the prompt nodes.
+func (s *Set) PromptsRefused(asked []string) {
+	if p := s.prompter(asked); p != nil {
+		p.refused()
+	}
 }

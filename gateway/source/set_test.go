@@ -148,11 +148,11 @@ func TestBothSources(t *testing.T) {
 			}
 			ended := make(chan *Call, 1)
 			call := x.Begin(t.Context(), p, ended)
-			if got := <-ended; got != call || !call.Ended() || call.Of() != x {
+			if got := <-ended; got != call || !call.Ended() {
 				t.Errorf("%s: another call has ended than was begun", x.Name())
 			}
 			beside, err := call.Draft(t.Context())
-			if err != nil || !slices.Equal(beside.Got.Tree.Tokens, alone.Got.Tree.Tokens) {
+			if err != nil || beside.Drafter != x.Name() || !slices.Equal(beside.Got.Tree.Tokens, alone.Got.Tree.Tokens) {
 				t.Errorf("%s drafts %v beside others, %v alone; %v", x.Name(), beside.Got.Tree, alone.Got.Tree, err)
 			}
 			if want := []tandem.Token{3, 7, 7}; !slices.Equal(alone.Got.Tree.Tokens, want) || alone.Drafter != x.Name() {

@@ -1,5 +1,7 @@
-// Package source knows what a session may ask for drafts: drafter processes, and the target's self-drafts, whose guesses come with
-// verdicts. A session asks both through Source; Set holds those of one session.
+// Package source knows what a session may ask for drafts: drafter processes, the target's self-drafts, whose guesses come with verdicts,
+// and what the gateway drafts from earlier verdicts. A session asks all of them through Source; Set holds those of one session.
+//
+// A kind of source is a file with its type, and a row of kinds.
 package source
 
 import (
@@ -7,15 +9,11 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/gateway/peer"
 	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/round"
-	"github.com/tandem-llm/tandem/gateway/strategy"
-	"github.com/tandem-llm/tandem/spec"
 )
 
-// Source is one drafter process or self-draft, as one session sees it from its Enlist to its Dismiss. It belongs to the session's
-// goroutine.
+// Source is what drafts for one session, from its Enlist to its Dismiss. It belongs to the session's goroutine.
 type Source interface {
 	// Name is the name that requests, strategies and statistics know it by.
 	Name() string
@@ -34,74 +32,45 @@ type Source interface {
 	Judge(round.Judgement)
 
 	base() *common
-	judge(context.Context, *Call) (round.Draft, error)
-	cut(*Call, time.Duration)
-	start(context.Context)     // makes a new source ready, or begins to
-	tick(context.Context) bool // advances its state; true if it has opened the session again
-	pending() bool             // it may be ready soon
-	offers() bool              // tickets may ask it for guesses
-	absent() string            // what keeps it from drafting
-	follow(context.Context)    // sends it what was committed
-	restart(context.Context)   // the session has a new epoch
-	settle(context.Context, <-chan struct{})
-	retire() <-chan struct{} // ends the session there; closes when that is done, nil: there is nothing to do
 }
 
-// Shared is what the sources of all sessions of a gateway have in common.
-type Shared struct {
-	Roster     *roster.Roster
-	Run        func(func()) // starts a goroutine that Shutdown waits for
-	Closer     *peer.Closer
-	Events     tandem.Events
-	Counters   *tandem.Counters
-	ProposeMin time.Duration // of the deadline of a Propose
-	ProposeMax time.Duration
-	Stall      time.Duration // of an Open without progress
-	Vocab      int
-
-	accuracies accuracies
-	recycled   successors
+// opener is a source's part that opens the session at another process. A source without one is ready as soon as it is wanted.
+type opener interface {
+	start(context.Context)                   // begins to open the session
+	tick(context.Context) (reopened bool)    // takes what has happened since the last tick
+	pending() bool                           // it may be ready soon
+	settle(context.Context, <-chan struct{}) // waits for start's end, until the channel closes
+	follow(context.Context)                  // sends what was committed, for hindsight alone
+	restart(context.Context)                 // the session has a new epoch
+	retire() <-chan struct{}                 // closes the session; the channel closes when that is done, nil: it was never opened
 }
 
-// Session is what sources know of their session.
-type Session struct {
-	Text     *round.Text
-	Opening  func() tandem.Opening                 // the session as it is now
-	Traced   func(context.Context) context.Context // for one more Open: muted if the trace is full
-	Nodes    int                                   // no tree has more
-	Sampling tandem.Sampling
-	Tenant   string
-	Names    []string // the drafters that may draft, in this order; nil: all
-	strategy strategy.Strategy
+// hearer is a source's part that drafts from what verdicts say beside their tokens. A source without one hears nothing of them.
+type hearer interface {
+	offers() bool                                                          // tickets may ask it for guesses
+	ask(plain bool) (successors int)                                       // that the next verdict is to carry for each node
+	committed(n int)                                                       // so many tokens were; the strategy learns of them after this
+	idle(root tandem.Token, b tandem.Bounds) (got tandem.Proposed, d bool) // what it would have drafted for that round; d: it would have
+	forget()                                                               // what it has heard is on another text than the next round's
+	take(g tandem.Guess, b *bill)                                          // a guess that it was asked for; more than one may come
+	verdict(t tandem.Tree, committed int, v *tandem.Verdict)               // on t, if that is known
 }
 
-// Complete fills in a proposal's fields about the session.
-func (s *Session) Complete(p tandem.Proposal, returned bool) tandem.Proposal {
-	q := s.Text.Question()
-	p.Session, p.Epoch, p.Base, p.Hash, p.Return = s.Text.Session, q.Epoch, q.Base, q.Hash, returned
-	if p.Growth != tandem.GrowPacer { // whose thresholds are of plain probabilities
-		p.Temper = spec.DraftTemper(s.Sampling.Temperature)
-	}
-	return p
+// prompter is a source's part that has prompt nodes added to a tree, so that the verdict on that can carry its guesses.
+type prompter interface {
+	reserve() int                               // nodes of the next tree that are kept for them; 0: there is no room
+	prompt(t tandem.Tree, most int) tandem.Tree // t with at most so many of them
+	refused()                                   // by the verifier
 }
 
-// trial is the smallest proposal.
-func (s *Session) trial() tandem.Proposal {
-	return s.Complete(tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}, true)
+// bill is what the guesses of one answer took together; those that are of use share it.
+type bill struct {
+	took time.Duration
+	of   int // guesses
 }
 
-// ask returns what the answer to a proposal is checked against.
-func (s *Session) ask(p tandem.Proposal) round.Ask {
-	return round.Ask{Proposal: p, Root: s.Text.Root(), Nodes: s.Nodes}
-}
-
-// hindsight passes a source's hindsight on the session's first base tokens to the strategy. spent is the time of the pass that it took if
-// nothing else was asked for, else 0.
-func (s *Session) hindsight(name string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
-	if int(base) <= s.Text.Len() {
-		s.strategy.Hindsight(name, base, h, spent)
-	}
-}
+// share returns what one of them took.
+func (b *bill) share() time.Duration { return max(b.took, 0) / time.Duration(b.of) }
 
 // state is where a session stands with one source.
 type state uint8
@@ -125,12 +94,29 @@ type common struct {
 	session *Session
 	entry   *roster.Entry
 	state   state
-	stop    func() // ends what is under way when the source is given up; nil: nothing can be
+	opened  bool     // it has held the session
+	opens   opener   // nil: it needs none
+	hears   hearer   // nil: it hears nothing of verdicts
+	prompts prompter // nil: it needs no prompt nodes
+	lacks   string   // what a source that is not given up or aside waits for; "": what its state says
+	stop    func()   // ends what is under way when the source is given up; nil: nothing can be
 }
 
 func (c *common) base() *common { return c }
 func (c *common) Name() string  { return c.entry.Name }
+func (c *common) offered() bool { return c.state != off && !c.aside() }
 func (c *common) aside() bool   { return c.entry.Record.Conduct.Aside() }
+
+// absent returns what keeps the source from drafting.
+func (c *common) absent() string {
+	switch {
+	case c.aside():
+		return "put aside"
+	case c.state != off && c.lacks != "":
+		return c.lacks
+	}
+	return states[c.state]
+}
 
 // offend gives the source up for this session because it sent garbage, and counts that against it.
 func (c *common) offend() {
