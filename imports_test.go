@@ -77,8 +77,10 @@ var rooms = map[string][]string{
 	"drafter": {".", "spec", "engine", "schedule", "text"},
 	"drafter/draftertest": {".", "drafter", "engine", "kernels/testdevice", "modelfile", "test/testkit", "test/testkit/family",
 		"go.uber.org/goleak"},
-	"verifier": {".", "spec", "engine", "schedule", "processes/cache/prefixes"}, // long prefixes are kept in files, as bytes
-	"gateway":  {".", "spec", "text", "gateway/round", "gateway/source"},
+	"verifier": {".", "spec", "engine", "schedule", "verifier/disk"},
+	// long prefixes are kept in files, as bytes; it knows no sessions
+	"verifier/disk": {".", "engine", "schedule", "processes/cache/prefixes"},
+	"gateway":       {".", "spec", "text", "gateway/round", "gateway/source"},
 	// a round is a value, and knows neither what drafts nor what carries it out
 	"gateway/round":  {".", "spec", "gateway/strategy"},
 	"gateway/source": {".", "spec", "gateway/peer", "gateway/roster", "gateway/round", "gateway/strategy"},
@@ -119,7 +121,7 @@ var rooms = map[string][]string{
 		"services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
 	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/settings", "verifier",
-		"engine", "modelfile", "kernels", "processes/profile", "services/peers",
+		"verifier/disk", "engine", "modelfile", "kernels", "processes/profile", "services/peers",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
 	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter", "gateway", "engine",
 		"text", "services/peers", "services/peers/awake",
@@ -223,7 +225,7 @@ var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevi
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
 var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"drafter/draftertest"}),
-	"verifier":     slices.Concat(domain, []string{"processes/measure"}),
+	"verifier":     slices.Concat(domain, []string{"processes/measure", "processes/cache/prefixes"}),
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},

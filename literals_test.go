@@ -18,7 +18,7 @@ const (
 
 // chosenIn are the rooms and files that decide which tokens are drafted, by whom and when.
 var chosenIn = []string{"spec/*.go", "spec/learn/*.go", "spec/shape/*.go", "spec/worth/*.go", "gateway/strategy/*.go", "gateway/round/*.go",
-	"gateway/fleet/*.go", "drafter/*.go", "verifier/guess.go"}
+	"gateway/fleet/*.go", "drafter/*.go", "verifier/guesses/*.go"}
 
 // TestLiterals: in those rooms a number is 0, 1 or 2, or stands in the table with its unit, its source and what the replays lose without
 // it. These are no tuned numbers:

@@ -27,9 +27,7 @@ func TestCrowdedOutIsTold(t *testing.T) {
 	}
 	step := func() {
 		b.sched.Step()
-		for b.verdicts = nil; len(b.heard.verdicts) > 0; {
-			b.verdicts = append(b.verdicts, <-b.heard.verdicts)
-		}
+		b.verdicts = b.heard.Pending(benchRows)
 	}
 	b.ask(old, 8)
 	if step(); len(b.verdicts) != 1 || b.verdicts[0].Kind != tandem.OK || b.sched.Holds(young) || !b.sched.Holds(old) {

@@ -43,8 +43,8 @@ func TestPanicsEndOneSession(t *testing.T) {
 	}
 	damaged := schedule.NewCall(ctx)
 	v.sched.Post(func() {
-		s := v.session(1)
-		s.tokens = nil
+		s := v.admission.session(1)
+		s.text.Tokens = nil
 		v.sched.Enter(s, damaged)
 	})
 	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) || !strings.Contains(tandem.StackOf(err), "pass.go") {

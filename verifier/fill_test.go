@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/schedule"
+	"github.com/tandem-llm/tandem/verifier/outbox"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 type bench struct {
 	*Verifier
 	t        testing.TB
-	heard    *subscriber
+	heard    *outbox.Subscriber
 	verdicts []tandem.Verdict // of the last pass
 }
 
@@ -55,7 +56,7 @@ func benchOf(t testing.TB, m *engine.Model) *bench {
 	if b.Verifier, err = build(Config{Model: m, Counters: &tandem.Counters{}, MaxWaiting: 1000, Costs: flat}); err != nil {
 		t.Fatal(err)
 	}
-	if b.heard, err = b.out.subscribe(0); err != nil {
+	if b.heard, err = b.out.Subscribe(0); err != nil {
 		t.Fatal(err)
 	}
 	b.sched.SetPatience(0)
@@ -126,7 +127,7 @@ func (b *bench) openOf(tenant string, id tandem.SessionID, tokens []tandem.Token
 
 // enter opens a session and does not wait for its prompt.
 func (b *bench) enter(o tandem.Opening) (*session, error) {
-	s, err := b.open(o)
+	s, err := b.admission.open(o)
 	if err == nil {
 		b.sched.Enter(s, schedule.NewCall(context.Background()))
 	}
@@ -136,7 +137,7 @@ func (b *bench) enter(o tandem.Opening) (*session, error) {
 // dropAll drops the sessions with the first so many ids.
 func (b *bench) dropAll(n int) {
 	for id := range tandem.SessionID(n) {
-		if s := b.session(id + 1); s != nil {
+		if s := b.admission.session(id + 1); s != nil {
 			b.sched.Drop(s, nil)
 		}
 	}
@@ -144,12 +145,12 @@ func (b *bench) dropAll(n int) {
 
 // ask puts a ticket with a tree of so many nodes: siblings below the root.
 func (b *bench) ask(s *session, nodes int) {
-	tree := tandem.Root(s.tokens[len(s.tokens)-1])
+	tree := tandem.Root(s.text.Root())
 	for i := 1; i < nodes; i++ {
 		tree.Tokens, tree.Parents = append(tree.Tokens, tandem.Token(i)), append(tree.Parents, 0)
 	}
-	t := tandem.Ticket{Session: s.ID, Epoch: s.Epoch, Base: tandem.Position(len(s.tokens)), Hash: s.hash, Tree: tree}
-	b.admit(t, b.room.enter(t))
+	t := tandem.Ticket{Session: s.ID, Epoch: s.Epoch, Base: tandem.Position(len(s.text.Tokens)), Hash: s.text.Hash, Tree: tree}
+	b.admission.take(t, b.queue.enter(t))
 }
 
 // run runs a pass and returns who got how many rows: of trees, of prompts.
@@ -159,18 +160,17 @@ func (b *bench) run() (trees, prompts map[tandem.SessionID]int) {
 	trees, prompts = map[tandem.SessionID]int{}, map[tandem.SessionID]int{}
 	before, held := b.cfg.Counters.Snapshot()["passes.rows"], map[tandem.SessionID]int{}
 	for id := range tandem.SessionID(benchSessions) {
-		if s := b.session(id + 1); s != nil {
+		if s := b.admission.session(id + 1); s != nil {
 			held[s.ID] = s.seq.Len() - s.Reused()
 		}
 	}
 	b.sched.Step()
 	all := int(b.cfg.Counters.Snapshot()["passes.rows"] - before)
-	for len(b.heard.verdicts) > 0 {
-		v := <-b.heard.verdicts
+	for _, v := range b.heard.Pending(benchRows) {
 		b.verdicts, trees[v.Session] = append(b.verdicts, v), v.Nodes
 	}
 	for id, was := range held {
-		if n := b.session(id).seq.Len() - b.session(id).Reused() - was; trees[id] == 0 && n > 0 {
+		if n := b.admission.session(id).seq.Len() - b.admission.session(id).Reused() - was; trees[id] == 0 && n > 0 {
 			prompts[id] = n
 		}
 	}

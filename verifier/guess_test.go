@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec/shape"
 	"github.com/tandem-llm/tandem/verifier"
+	"github.com/tandem-llm/tandem/verifier/guesses"
 )
 
 const (
@@ -228,7 +229,7 @@ func TestGuessesAreThoseOfTheAcceptedRow(t *testing.T) {
 
 // slowGuesser waits before it guesses, or fails.
 type slowGuesser struct {
-	verifier.Guesser
+	guesses.Guesser
 	wait  func()
 	fails string
 	asks  []int // of each run

@@ -19,7 +19,7 @@ func TestLoad(t *testing.T) {
 	text := counting(1, 5*engine.PageTokens)
 	b.openOf("a", 1, text)
 	b.fill()
-	b.count()
+	b.load.count()
 	l := b.Load()
 	if l.Sessions != 1 || l.FreePages >= all {
 		t.Errorf("with a session: %+v", l)
@@ -32,7 +32,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("found %d tokens of a running session: want 4 pages of %d", n, engine.PageTokens)
 	}
 	b.dropAll(1)
-	b.count()
+	b.load.count()
 	if l := b.Load(); l.Sessions != 0 || l.FreePages != all {
 		t.Errorf("when it has ended: %+v", l)
 	}

@@ -49,7 +49,7 @@ func TestOnePromptIsComputedOnce(t *testing.T) {
 		t.Errorf("%v: want all 199 rows by the first session and by the other tenant's", rows)
 	}
 	for id := tandem.SessionID(2); id <= 4; id++ { // 128 in whole pages
-		if s := b.session(id); rows[id] != 199-128 || s.Reused() != 128 || s.seq.Len() != 199 {
+		if s := b.admission.session(id); rows[id] != 199-128 || s.Reused() != 128 || s.seq.Len() != 199 {
 			t.Errorf("session %v: %d rows, %d found, %d held", id, rows[id], s.Reused(), s.seq.Len())
 		}
 	}

@@ -1,110 +1,129 @@
 package verifier
 
 import (
-	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
+	"github.com/tandem-llm/tandem/verifier/accept"
+	"github.com/tandem-llm/tandem/verifier/disk"
+	"github.com/tandem-llm/tandem/verifier/features"
+	"github.com/tandem-llm/tandem/verifier/guesses"
+	"github.com/tandem-llm/tandem/verifier/outbox"
 )
 
-// session is one request's state in the target model; see Verifier for its invariants.
+// shared is what all sessions work with. Sessions are the schedule's goroutine's, and so are guesses, sampler and crowded; the others are
+// safe for concurrent use.
+type shared struct {
+	model    *engine.Model
+	events   tandem.Events
+	counters *tandem.Counters
+	sched    *schedule.Schedule
+	out      *outbox.Outbox
+	features *features.Store // nil: none are handed out
+	keeper   *disk.Keeper    // nil: prefixes are in memory alone
+
+	guesses *guesses.Maker
+	sampler sample.Sampler
+	crowded crowded
+}
+
+// crowded are sessions that were dropped for lack of memory, and neither opened again nor closed since: their next ticket is told so. Their
+// number is bounded, since a gateway may never come back.
+type crowded map[tandem.SessionID]struct{}
+
+func (c crowded) add(id tandem.SessionID) {
+	for other := range c {
+		if len(c) < outbox.MostMissing {
+			break
+		}
+		delete(c, other)
+	}
+	c[id] = struct{}{}
+}
+
+// session is one request's state in the target model; see Verifier for its invariants. Its methods run on the schedule's goroutine.
 type session struct {
 	schedule.Entry
-	v          *Verifier
+	*shared
 	limit      tandem.Position // of tokens: the smaller of the gateway's limit and the context
 	maxNodes   int
 	tenant     string
 	kept       int // tokens that were handed to the keeper
-	sampling   tandem.Sampling
-	history    *sample.History // of tokens, as far as sampling needs it
+	text       accept.Text
 	seq        *engine.Sequence
-	tokens     []tandem.Token
-	hash       tandem.PrefixHash
 	ticket     *check         // the one that waits
 	verdict    tandem.Verdict // the last; Base 0 if there is none
 	accepted   []int32        // tree rows of its path, not yet in place
 	selfDrafts []string       // whose guesses Opened is to carry
-	guesses    []tandem.Guess // for Opened
+	first      []tandem.Guess // for Opened
 	begun      time.Time      // when it was opened
 	took       took           // of the latest pass, until Settle
 }
 
-// session returns the session of that id, or nil. Call it, and everything below, on the schedule's goroutine.
-func (v *Verifier) session(id tandem.SessionID) *session {
-	s, _ := v.sched.Session(id).(*session)
-	return s
+// took is what Settle needs of a session's part of a pass.
+type took struct {
+	out      *engine.Output
+	part     int // of out
+	extended int // rows before the tree's
 }
 
-// check refuses an opening that no session can be made of. It returns how many tokens the session may have.
-func (v *Verifier) check(o tandem.Opening) (limit int, err error) {
-	const op = "open"
-	m := v.cfg.Model
-	cfg := m.Config()
-	limit = min(int(o.Limit), cfg.Context)
-	switch widest := min(m.MaxRows(), m.MaxWanted()); {
-	case o.Session == 0:
-		return 0, tandem.Errorf(op, tandem.Invalid, "session is 0: want any other number")
-	case o.MaxNodes < 1 || o.MaxNodes > widest:
-		return 0, tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, widest)
-	case limit < 1:
-		return 0, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens: want at least 1", o.Limit)
-	}
-	if err := v.belongs(o); err != nil {
-		return 0, err
-	}
-	limits := tandem.Limits{Context: limit, Vocab: cfg.Vocab}
-	if err := tandem.ValidatePromptTokens(o.Tokens, limits); err != nil {
-		return 0, err
-	}
-	if err := o.Sampling.Validate(limits); err != nil {
-		return 0, err
-	}
-	return limit, nil
+// newSession returns the session of o, with at most limit tokens, whose state in the model is seq.
+func newSession(o tandem.Opening, limit int, seq *engine.Sequence, with *shared) *session {
+	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), shared: with, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
+		tenant: o.Tenant, text: accept.New(o, &with.sampler), seq: seq, selfDrafts: o.SelfDrafts, begun: time.Now()}
 }
 
-// open makes the session of o.
-func (v *Verifier) open(o tandem.Opening) (*session, error) {
-	const op = "open"
-	m := v.cfg.Model
-	limit, err := v.check(o)
+// prepare checks the tree of a ticket and cuts it to what the session has room for. Every error is the fault of the tree's maker, except
+// that of a full session.
+func (s *session) prepare(c *check) error {
+	const op = "ticket"
+	root, tree := s.text.Root(), c.ticket.Tree
+	if tree.Tokens == nil {
+		tree = tandem.Root(root)
+	}
+	deepest := s.limit - c.ticket.Base - 1 // a path of that many nodes leaves room for the token after it
+	if deepest < 0 {
+		return tandem.Errorf(op, tandem.Invalid, "base %d: session %v holds at most %d tokens", c.ticket.Base, s.ID, s.limit)
+	}
+	if err := tree.Validate(s.maxNodes, s.model.Config().Vocab); err != nil {
+		return err
+	}
+	tree, err := s.guesses.Prompts(tree)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := v.sched.Replace(o); err != nil {
-		return nil, err
+	if tree.Tokens[0] != root {
+		return tandem.Errorf(op, tandem.Invalid, "root is token %d: token %d is committed at %d", tree.Tokens[0], root, c.ticket.Base-1)
 	}
-	if need := engine.PagesFor(1, limit, o.MaxNodes-1); need > m.Pages() {
-		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens with trees of %d nodes: they need %d pages of %d tokens, "+
-			"all of the memory for keys and values holds %d", limit, o.MaxNodes, need, engine.PageTokens, m.Pages())
-	}
-	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, o.MaxNodes-1)
-	if err != nil {
-		return nil, err
-	}
-	v.out.found(o.Session)
-	delete(v.crowded, o.Session)
-	v.features.open(o, seq.Len())
-	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
-		tenant: o.Tenant, sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), selfDrafts: o.SelfDrafts, begun: time.Now()}, nil
-}
-
-// belongs refuses a session that began with another identity or whose tokens are of another vocabulary: its text would
-// change.
-func (v *Verifier) belongs(o tandem.Opening) error {
-	n := v.cfg.Model.Names()
-	switch {
-	case o.Fingerprint != "" && o.Fingerprint != n.Vocabulary:
-		v.cfg.Counters.Add("refused.vocabulary", 1)
-		return tandem.Errorf(tandem.OpVocabulary, tandem.Unavailable,
-			"the gateway's vocabulary is %s, that of the verifier's model %s is %s: want one model file for both", o.Fingerprint,
-			v.cfg.Model.Config().Name, n.Vocabulary)
-	case o.Identity != "" && o.Identity != n.Identity:
-		v.cfg.Counters.Add("refused.identity", 1)
-		return tandem.OtherIdentity(o.Session, o.Identity, n.Identity)
-	}
+	c.cut(tree, int(deepest))
 	return nil
+}
+
+// queue has a prepared ticket verified in a pass.
+func (s *session) queue(c *check) {
+	s.ticket = c
+	s.sched.Queue(s, nil, c.at.came, c.tree.Len())
+}
+
+// answer gives the verdict of a pass on the session's ticket.
+func (s *session) answer(c *check, verdict tandem.Verdict) {
+	s.verdict = verdict
+	s.counters.Add("verdicts", 1)
+	c.answer(verdict)
+	s.answered()
+}
+
+// refuse answers the session's ticket with the reason why there is no verdict.
+func (s *session) refuse(c *check, k tandem.Kind, message string) {
+	c.refuse(k, message)
+	s.answered()
+}
+
+// answered makes room for another ticket.
+func (s *session) answered() {
+	s.ticket = nil
+	s.sched.End(s, nil)
 }

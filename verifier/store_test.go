@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-llm/tandem/test/testkit"
 	"github.com/tandem-llm/tandem/test/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
+	"github.com/tandem-llm/tandem/verifier/disk"
 )
 
 // said is a log that tests read.
@@ -47,11 +48,11 @@ func stored(t *testing.T, m *engine.Model, dir string) (verifier.Config, *said) 
 	t.Helper()
 	s := &said{}
 	log := slog.New(slog.NewTextHandler(s, nil))
-	files, err := prefixes.Open(prefixes.Config{Dir: dir, Limit: 1 << 30, Model: verifier.StoredAs(m), Page: engine.PageTokens, Log: log})
+	files, err := prefixes.Open(prefixes.Config{Dir: dir, Limit: 1 << 30, Model: disk.StoredAs(m), Page: engine.PageTokens, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return verifier.Config{Model: m, Store: verifier.StoreConfig{Files: files, Log: log, Least: 1}}, s
+	return verifier.Config{Model: m, Store: disk.KeeperConfig{Files: files, Log: log, Least: 1}}, s
 }
 
 // count waits until a counter has reached n.

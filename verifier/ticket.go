@@ -2,110 +2,40 @@ package verifier
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/verifier/outbox"
 )
 
-// check is a ticket on its way to a verdict.
+// check is a ticket on its way to a verdict. It is answered or forgotten once. The schedule's goroutine's.
 type check struct {
 	ticket tandem.Ticket
-	at     *place      // where it waits for a pass
-	s      *session    // nil until it is queued
-	tree   tandem.Tree // the part of the ticket's tree that is verified
-	nodes  []int32     // per node of tree: its number in the ticket's tree
-	depths []int32
-	deep   int // the deepest of the guesses
+	at     *queued        // where it waits for a pass
+	out    *outbox.Outbox // where its verdict goes
+	owner  uint64         // of its session; 0: unknown
+	tree   tandem.Tree    // the part of the ticket's tree that is verified
+	nodes  []int32        // per node of tree: its number in the ticket's tree
+	depths []int32        // per node of tree; the root's is 0
+	deep   int            // the deepest of the guesses
 
 	ctx       context.Context // of the process stage
 	end       tandem.End
 	verifying tandem.End // ends the verify stage; nil while there is none
 }
 
-// admit takes a ticket that has a place: it is queued for a pass or answered at once.
-func (v *Verifier) admit(t tandem.Ticket, at *place) {
-	came := at.came
+// begin takes a ticket that is in a queue; the process stage begins.
+func begin(t tandem.Ticket, at *queued, owner uint64, out *outbox.Outbox, events *tandem.Events) *check {
 	attrs := []tandem.Attr{{Key: "epoch", Int: int64(t.Epoch)}, {Key: "base", Int: int64(t.Base)}}
 	if t.Trace != "" {
 		attrs = append(attrs, tandem.Link(t.Trace))
 	}
-	c := &check{ticket: t, at: at}
-	c.ctx, c.end = v.cfg.Events.Begin(v.cfg.Events.Adopt(context.Background(), t.Trace), tandem.StageProcess, attrs...)
-	s := v.session(t.Session)
-	stale := func(reason, format string, args ...any) {
-		v.cfg.Counters.Add("tickets.stale_"+reason, 1)
-		v.refuse(c, tandem.Stale, fmt.Sprintf(format, args...))
-	}
-	_, crowded := v.crowded[t.Session]
-	switch {
-	case s == nil && crowded:
-		v.cfg.Counters.Add("tickets.crowded_out", 1)
-		v.refuse(c, tandem.Exhausted, fmt.Sprintf("session %v was dropped, since others needed its memory", t.Session))
-	case s == nil:
-		v.cfg.Counters.Add("tickets.unknown_session", 1)
-		v.refuse(c, tandem.UnknownSession, fmt.Sprintf("session %v is not held", t.Session))
-	case t.Epoch != s.Epoch:
-		stale("epoch", "epoch %d: epoch %d is held", t.Epoch, s.Epoch)
-	case s.verdict.Base > 0 && t.Base == s.verdict.Base && t.Hash == s.verdict.Hash:
-		v.cfg.Counters.Add("tickets.repeated", 1)
-		v.answer(c, s.verdict)
-	case int(t.Base) != len(s.tokens):
-		stale("base", "base %d: %d tokens are held", t.Base, len(s.tokens))
-	case t.Hash != s.hash:
-		stale("hash", "hash of %d tokens is %016x here, %016x there", t.Base, uint64(s.hash), uint64(t.Hash))
-	case s.ticket != nil:
-		v.cfg.Counters.Add("tickets.repeated", 1)
-		v.forget(c, nil) // the waiting one will be answered
-	default:
-		now := time.Now()
-		if t.Drafter != "" && v.blames.distrusted(t.Drafter, now) {
-			v.cfg.Counters.Add("tickets.distrusted", 1)
-			c.ticket.Tree = tandem.Tree{}
-		}
-		if err := owner.Guard(func() error { return c.prepare(s, v.cfg.Model.Config().Vocab) }); err != nil {
-			v.cfg.Counters.Add("tickets.invalid", 1)
-			message := err.Error()
-			if t.Drafter != "" {
-				message = fmt.Sprintf("drafter %q: %s", t.Drafter, message)
-				v.blames.blame(t.Drafter, now)
-			}
-			v.refuse(c, tandem.KindOf(err), message)
-			return
-		}
-		c.s, s.ticket = s, c
-		v.sched.Queue(s, nil, came, c.tree.Len())
-	}
+	c := &check{ticket: t, at: at, owner: owner, out: out}
+	c.ctx, c.end = events.Begin(events.Adopt(context.Background(), t.Trace), tandem.StageProcess, attrs...)
+	return c
 }
 
-// prepare checks the ticket's tree and cuts it to the session's room. Every error is the fault of
-// the tree's maker, except that of a full session.
-func (c *check) prepare(s *session, vocab int) error {
-	const op = "ticket"
-	root := s.tokens[len(s.tokens)-1]
-	tree := c.ticket.Tree
-	if tree.Tokens == nil {
-		tree = tandem.Root(root)
-	}
-	deepest := s.limit - c.ticket.Base - 1 // a path of that many nodes leaves room for the token after it
-	if deepest < 0 {
-		return tandem.Errorf(op, tandem.Invalid, "base %d: session %v holds at most %d tokens", c.ticket.Base, s.ID, s.limit)
-	}
-	if err := tree.Validate(s.maxNodes, vocab); err != nil {
-		return err
-	}
-	if w, ok := s.v.selfDraft(tandem.PPD); ok {
-		if err := checkPrompts(tree, w); err != nil {
-			return err
-		}
-	} else if n := tree.Guesses(); tree.Prompts > 0 { // the side file is gone since they were placed; the guesses are as good as before
-		s.v.cfg.Counters.Add("guesses.prompts_dropped", int64(tree.Prompts))
-		tree = tandem.Tree{Tokens: tree.Tokens[:n], Parents: tree.Parents[:n]}
-	}
-	if tree.Tokens[0] != root {
-		return tandem.Errorf(op, tandem.Invalid, "root is token %d: token %d is committed at %d", tree.Tokens[0], root, c.ticket.Base-1)
-	}
+// cut takes over the nodes of a valid tree that are no deeper than deepest.
+func (c *check) cut(tree tandem.Tree, deepest int) {
 	depths, _ := tree.Depths()
 	kept := make([]int32, len(depths)) // new numbers
 	for i, d := range depths {
@@ -125,18 +55,36 @@ func (c *check) prepare(s *session, vocab int) error {
 			c.tree.Prompts++
 		}
 	}
-	return nil
 }
 
-// refuse answers a ticket with the reason why there is no verdict.
-func (v *Verifier) refuse(c *check, k tandem.Kind, message string) {
-	v.answer(c, tandem.Verdict{Session: c.ticket.Session, Epoch: c.ticket.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash, Kind: k,
+// successors returns how many of the target's likeliest tokens after each node the verdict is to carry.
+func (c *check) successors() int { return min(max(c.ticket.Successors, 0), tandem.MostSuccessors) }
+
+// verify begins the verify stage, unless it has begun.
+func (c *check) verify(events *tandem.Events) {
+	if c.verifying == nil {
+		_, c.verifying = events.Begin(c.ctx, tandem.StageVerify, tandem.Attr{Key: "width", Int: int64(c.tree.Len())},
+			tandem.Attr{Key: "depth", Int: int64(c.deep)})
+	}
+}
+
+// verified ends the verify stage, if it has begun.
+func (c *check) verified(err error, attrs ...tandem.Attr) {
+	if c.verifying != nil {
+		c.verifying(err, attrs...)
+		c.verifying = nil
+	}
+}
+
+// refuse answers the ticket with the reason why there is no verdict.
+func (c *check) refuse(k tandem.Kind, message string) {
+	c.answer(tandem.Verdict{Session: c.ticket.Session, Epoch: c.ticket.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash, Kind: k,
 		Message: message})
 }
 
-// answer delivers the verdict on a ticket and forgets the ticket.
-func (v *Verifier) answer(c *check, verdict tandem.Verdict) {
-	v.out.put(v.ownerOf(c), verdict)
+// answer delivers the verdict on the ticket, which is done with.
+func (c *check) answer(verdict tandem.Verdict) {
+	c.out.Put(c.owner, verdict)
 	var err error
 	outcome := "rejected"
 	switch {
@@ -149,25 +97,13 @@ func (v *Verifier) answer(c *check, verdict tandem.Verdict) {
 	case len(verdict.Path) > 0:
 		outcome = "partial"
 	}
-	v.forget(c, err, tandem.Attr{Key: "nodes", Int: int64(verdict.Nodes)}, tandem.Attr{Key: "accepted", Int: int64(len(verdict.Path))},
+	c.forget(err, tandem.Attr{Key: "nodes", Int: int64(verdict.Nodes)}, tandem.Attr{Key: "accepted", Int: int64(len(verdict.Path))},
 		tandem.Attr{Key: "batch", Int: int64(verdict.Batch)}, tandem.Attr{Key: "outcome", Str: outcome})
 }
 
-// verified ends the verify stage, if it has begun.
-func (c *check) verified(err error, attrs ...tandem.Attr) {
-	if c.verifying != nil {
-		c.verifying(err, attrs...)
-		c.verifying = nil
-	}
-}
-
-// forget ends a ticket's stages and makes room for another.
-func (v *Verifier) forget(c *check, err error, attrs ...tandem.Attr) {
-	if c.s != nil {
-		c.s.ticket = nil
-		v.sched.End(c.s, nil)
-	}
+// forget ends the ticket's stages and makes room for another.
+func (c *check) forget(err error, attrs ...tandem.Attr) {
 	c.verified(err)
 	c.end(err, attrs...)
-	v.room.leave(c.at)
+	c.at.leave()
 }

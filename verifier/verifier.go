@@ -9,10 +9,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec/worth"
+	"github.com/tandem-llm/tandem/verifier/disk"
+	"github.com/tandem-llm/tandem/verifier/embed"
+	"github.com/tandem-llm/tandem/verifier/features"
+	"github.com/tandem-llm/tandem/verifier/guesses"
+	"github.com/tandem-llm/tandem/verifier/outbox"
 )
 
 // Config says what a verifier works with.
@@ -27,16 +31,16 @@ type Config struct {
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
 	// SelfDrafts are Guesser's, with what was measured of them; nil: without.
 	SelfDrafts []tandem.SelfDraft
-	Guesser    Guesser       // makes the target's own guesses; nil: Model does
-	FirstShare float64       // of a prompt's time that guesses in Opened may add; default 0.02
-	Idle       time.Duration // a session without a ticket this long is dropped; default 60 s
+	Guesser    guesses.Guesser // makes the target's own guesses; nil: Model does
+	FirstShare float64         // of a prompt's time that guesses in Opened may add; default 0.02
+	Idle       time.Duration   // a session without a ticket this long is dropped; default 60 s
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
 	PrefixCache int
-	Store       StoreConfig // keeps long prefixes in files; without Files: they are kept in memory alone
-	Pulse       owner.Pulse // shows the verifier's progress; may be nil
+	Store       disk.KeeperConfig // keeps long prefixes in files; without Files: they are kept in memory alone
+	Pulse       owner.Pulse       // shows the verifier's progress; may be nil
 	// Taps are the hidden states that Model hands out (engine.Options.Taps), for Features; nil: none. FeatureBytes bounds the memory
-	// that they take; default DefaultFeatureBytes.
+	// that they take; default features.DefaultBytes.
 	Taps         []int
 	FeatureBytes int
 	// Process describes the process and its model; Describe adds what the verifier knows. nil: nothing.
@@ -66,7 +70,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.FirstShare = worth.GuessShare
 	}
 	if c.FeatureBytes == 0 {
-		c.FeatureBytes = DefaultFeatureBytes
+		c.FeatureBytes = features.DefaultBytes
 	}
 	if err := engine.CheckTarget("target "+c.Model.Config().Name, c.Model.Config()); err != nil {
 		return c, err
@@ -85,16 +89,16 @@ func (c Config) withDefaults() (Config, error) {
 
 // Verifier implements tandem.Verifier over the target model.
 //
-// All sessions belong to one goroutine, the schedule's. Submit hands tickets over to it, as many as there is room for;
+// All sessions belong to one goroutine, the schedule's. Submit hands tickets over to it, as many as the queue takes;
 // the verifier answers tickets that need no pass at once, and queues the sessions of the others. A pass takes all
 // queued sessions that fit, one part each: the root, which extends the prefix, and below it the tree.
 // A tree is verified whole, in one pass. After the pass each
 // tree is accepted from the root down and the accepted nodes become positions of the cache. Tickets that ask for the target's own
-// guesses are answered last, after one run of the heads for all of them; see guess. Sessions join and
+// guesses are answered last, after one run of the heads for all of them; see guesses.Maker. Sessions join and
 // leave between any two passes. How a pass is filled, with prompts beside trees, is the schedule's business.
 //
 // Invariants of a session between passes:
-//  1. tokens is what the gateway committed when it opened the session, plus the tokens of every verdict
+//  1. Its text is what the gateway committed when it opened the session, plus the tokens of every verdict
 //     since: the verifier decides them, so it need not be told.
 //  2. Once the prompt is in, the cache holds all tokens but the last, which is the next tree's root.
 //  3. At most one ticket of a session waits: one for tokens that end at its base. The verdict on the previous
@@ -103,25 +107,25 @@ func (c Config) withDefaults() (Config, error) {
 //
 // A wrong ticket is counted and answered by a verdict of the error's kind, because no caller waits for Submit's outcome. A
 // drafter that sent garbage a few times is distrusted for a while; see ledger.
+//
+// Which goroutine may touch what: admission, the sessions that it makes, their tickets and what they share (type shared) belong to the
+// schedule's goroutine, so methods here reach them by sched.Do and sched.Post alone. The other fields are safe for concurrent use: each
+// has a lock of its own, takes no other while it holds it, and calls nothing that could wait.
 type Verifier struct {
-	cfg   Config
-	sched *schedule.Schedule
-	room  *room // of tickets that wait for a pass
-	out   *outbox
+	cfg      Config
+	sched    *schedule.Schedule
+	queue    *queue // tickets that wait for a pass
+	out      *outbox.Outbox
+	features *features.Store // nil: none are handed out
+	keeper   *disk.Keeper    // nil: prefixes are in memory alone
+	texts    embed.Texts
+	load     *counter
 
-	features *features // nil: none are handed out
-	keeper   *keeper   // nil: prefixes are in memory alone
-	counted  counted
-
-	blames     ledger                        // of drafters; the schedule's goroutine's, as all below
-	crowded    map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since
-	sampler    sample.Sampler
-	asking     []*asking                // sessions of the pass whose answers wait for guesses
-	took       map[string]time.Duration // running means of what guesses take, by self-draft
-	selfDrafts []tandem.SelfDraft       // the target's; never changed
+	admission admission
 }
 
-// New returns a verifier with its goroutine running; Shutdown ends it.
+// New returns a verifier with its goroutine running; Shutdown ends it. Errors: Invalid for a value out of its range; Unsupported for a
+// store of a model whose keys and values are not to be had as bytes.
 func New(cfg Config) (*Verifier, error) {
 	v, err := build(cfg)
 	if err == nil {
@@ -139,19 +143,24 @@ func build(cfg Config) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
-	out := newOutbox(cfg.Counters)
-	v := &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
-		crowded: map[tandem.SessionID]struct{}{}, took: map[string]time.Duration{}, selfDrafts: cfg.SelfDrafts,
-		features: newFeatures(cfg.Taps, cfg.Model.FeatureWidth(), cfg.FeatureBytes, cfg.Counters)}
-	v.sched = schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
+	m, counters := cfg.Model, cfg.Counters
+	m.Prefixes().Bound(cfg.PrefixCache)
+	out := outbox.New(counters)
+	maker := guesses.New(guesses.MakerConfig{Guesser: cfg.Guesser, SelfDrafts: cfg.SelfDrafts, Costs: cfg.Costs,
+		FirstShare: cfg.FirstShare, Counters: counters})
+	sched := schedule.New(schedule.Config{Name: "verifier", Model: m, Events: cfg.Events, Counters: counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
-		Answer: v.guess, Last: out.close})
+		Answer: maker.Run, Last: out.Close})
+	v := &Verifier{cfg: cfg, sched: sched, queue: newQueue(cfg.MaxWaiting, counters), out: out,
+		features: features.New(cfg.Taps, m.FeatureWidth(), cfg.FeatureBytes, counters),
+		texts:    embed.Texts{Model: m, Schedule: sched, Counters: counters}, load: &counter{model: m, sched: sched}}
 	if cfg.Store.Files != nil {
-		if v.keeper, err = newKeeper(cfg.Store, v); err != nil {
+		if v.keeper, err = disk.New(cfg.Store, m, sched, counters); err != nil {
 			return nil, err
 		}
 	}
+	v.admission = admission{blames: ledger{counters: counters}, shared: &shared{model: m, events: cfg.Events, counters: counters,
+		sched: sched, out: out, features: v.features, keeper: v.keeper, guesses: maker, crowded: crowded{}}}
 	return v, nil
 }
 
@@ -161,12 +170,12 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 	if err := ctx.Err(); err != nil {
 		return tandem.Errorf("verifier", tandem.KindOf(err), "ticket of session %v: %w", t.Session, err)
 	}
-	at := v.room.enter(t)
+	at := v.queue.enter(t)
 	if at == nil {
 		return tandem.Errorf("verifier", tandem.Exhausted, "%d tickets wait for a pass, as many as may", v.cfg.MaxWaiting)
 	}
-	if !v.sched.Post(func() { v.admit(t, at) }) {
-		v.room.leave(at)
+	if !v.sched.Post(func() { v.admission.take(t, at) }) {
+		at.leave()
 		return tandem.Errorf("verifier", tandem.Unavailable, "shutting down")
 	}
 	return nil
@@ -177,48 +186,79 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 // older than the one held; Unavailable for a session of another identity or vocabulary; Exhausted if there is no memory for the prompt
 // beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	found, parted := v.keeper.Restore(ctx, o, func() error {
+		_, err := checkOpening(v.cfg.Model, v.cfg.Counters, o)
+		return err
+	})
+	defer found.Leave()
 	var s *session
-	var found *arrival
-	parted := 0
-	if v.keeper != nil {
-		found, parted = v.keeper.restore(ctx, o)
-		defer found.leave()
-	}
 	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
-		defer found.done()
-		found.put()
-		if s, err = v.open(o); err == nil {
+		defer found.Done()
+		found.Put()
+		if s, err = v.admission.open(o); err == nil {
 			s.seq.Parts(parted)
 		}
 		return s, err
 	})
 	if err == nil {
-		opened.Guesses = s.guesses
+		opened.Guesses = s.first
 	}
 	opened.Identity = v.cfg.Model.Names().Identity
 	return opened, err
 }
 
-// Goes reports that the running pass makes progress: see schedule.Schedule.
+// Goes reports that the running pass makes progress: see schedule.Schedule. Safe for concurrent use.
 func (v *Verifier) Goes() { v.sched.Goes() }
 
 // Close implements tandem.Verifier.
 func (v *Verifier) Close(ctx context.Context, id tandem.SessionID) error {
 	return v.sched.Do(ctx, func() error {
 		v.sched.Close(id)
-		v.out.found(id)
-		delete(v.crowded, id)
+		v.admission.found(id)
 		return nil
 	})
 }
 
-// CloseOwned forgets the sessions of an owner, such as a gateway that is gone. See tandem.Opening.
+// CloseOwned forgets the sessions of an owner, such as a gateway that is gone. See tandem.Opening. Errors: Unavailable after Shutdown,
+// that of ctx.
 func (v *Verifier) CloseOwned(ctx context.Context, owner uint64) error {
 	return v.sched.Do(ctx, func() error {
 		v.sched.CloseOwned(owner)
-		v.out.forget(owner)
+		v.out.Forget(owner)
 		return nil
 	})
+}
+
+// Verdicts implements tandem.Verifier. Further errors: Exhausted for a subscriber that lags far behind, or one of many of its process.
+func (v *Verifier) Verdicts(ctx context.Context, s tandem.Subscription) error {
+	return v.out.Verdicts(ctx, s)
+}
+
+// Vectors implements tandem.VectorSource: see embed.Texts. Further errors: Unavailable for texts of another vocabulary.
+func (v *Verifier) Vectors(ctx context.Context, q tandem.VectorQuery) (tandem.Vectors, error) {
+	if err := belongs(v.cfg.Model, v.cfg.Counters, tandem.Opening{Fingerprint: q.Fingerprint}); err != nil {
+		return tandem.Vectors{Identity: v.cfg.Model.Names().Identity}, err
+	}
+	return v.texts.Vectors(ctx, q)
+}
+
+// Features implements tandem.FeatureSource. It is Unsupported without Config.Taps.
+func (v *Verifier) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
+	return v.features.Features(ctx, q)
+}
+
+// FeatureBytes returns how much memory features take now. Safe for concurrent use.
+func (v *Verifier) FeatureBytes() int64 { return v.features.Bytes() }
+
+// Waiting returns which tickets wait for a pass now. Safe for concurrent use.
+func (v *Verifier) Waiting() Waiting { return v.queue.waiting() }
+
+// Load returns the load without waiting for a pass: sessions and prefixes are as of a moment ago, which a long pass makes longer. Safe for
+// concurrent use.
+func (v *Verifier) Load() Load {
+	l := v.load.latest()
+	l.FreePages, l.Waiting = v.cfg.Model.FreePages(), v.queue.waiting().Tickets
+	return l
 }
 
 // Describe implements tandem.Verifier.
@@ -227,7 +267,7 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	if v.cfg.Process != nil {
 		d = v.cfg.Process()
 	}
-	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.selfDrafts)
+	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.cfg.SelfDrafts)
 	d.Taps = v.cfg.Taps
 	return d, nil
 }
@@ -236,13 +276,21 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 // the verifier's goroutine, no longer than ctx; subscriptions to verdicts end with Unavailable. The model may be closed after it has
 // returned nil.
 func (v *Verifier) Shutdown(ctx context.Context) error {
-	if v.keeper != nil {
-		v.keeper.flush(ctx)
-		if err := v.keeper.stop(ctx); err != nil {
-			return err
+	err := v.keeper.Close(ctx, func() {
+		for x := range v.sched.Sessions() {
+			if s, ok := x.(*session); ok {
+				s.store(true)
+			}
 		}
+	})
+	if err != nil {
+		return err
 	}
 	return v.sched.Stop(ctx)
 }
 
-var _ tandem.Verifier = (*Verifier)(nil)
+var (
+	_ tandem.Verifier      = (*Verifier)(nil)
+	_ tandem.VectorSource  = (*Verifier)(nil)
+	_ tandem.FeatureSource = (*Verifier)(nil)
+)

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/verifying"
 	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/verifier"
+	"github.com/tandem-llm/tandem/verifier/disk"
 )
 
 // Config configures a verifier process.
@@ -177,14 +178,14 @@ func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, pl
 }
 
 // store opens the files with long prefixes; none, and a warning, if that is not possible.
-func (c Config) store(r *roles.Process, m *engine.Model) verifier.StoreConfig {
+func (c Config) store(r *roles.Process, m *engine.Model) disk.KeeperConfig {
 	p := c.Prefixes
 	if p.Limit == 0 {
-		return verifier.StoreConfig{}
+		return disk.KeeperConfig{}
 	}
-	none := func(why string) verifier.StoreConfig {
+	none := func(why string) disk.KeeperConfig {
 		r.Log.Warn("--prefix-store: nothing is kept on disk", "why", why)
-		return verifier.StoreConfig{}
+		return disk.KeeperConfig{}
 	}
 	switch {
 	case c.PrefixCache < 0:
@@ -192,12 +193,12 @@ func (c Config) store(r *roles.Process, m *engine.Model) verifier.StoreConfig {
 	case m.Copies() == nil:
 		return none("keys and values are not, or not alone, in the memory of " + m.About().String())
 	}
-	p.Model, p.Page, p.Log = verifier.StoredAs(m), engine.PageTokens, r.Log
+	p.Model, p.Page, p.Log = disk.StoredAs(m), engine.PageTokens, r.Log
 	files, err := prefixes.Open(p)
 	if err != nil {
 		return none(err.Error())
 	}
-	return verifier.StoreConfig{Files: files, Log: r.Log}
+	return disk.KeeperConfig{Files: files, Log: r.Log}
 }
 
 const (

@@ -1,4 +1,4 @@
-package verifier
+package disk
 
 import (
 	"context"
@@ -11,9 +11,10 @@ import (
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 )
 
-// arrival is the beginning of a text that an Open has read from files: in memory, but not yet to be found.
-type arrival struct {
-	k      *keeper
+// Arrival is the beginning of a text that was read from files: in memory, but not yet to be found there. Its owner calls Put and Done just
+// before the session is made, on the goroutine of the passes, and Leave in any case, on any goroutine. A nil *Arrival brings nothing.
+type Arrival struct {
+	k      *Keeper
 	tokens []tandem.Token
 	names  []prefixes.Name // of its pages on the disk
 	tenant *prefixes.Tenant
@@ -28,14 +29,19 @@ type arrival struct {
 	over   bool
 }
 
-// restore reads the beginning of o's text from files if they have more of it than the memory. It returns nil if there is nothing to put.
-// parted is where the text leaves the pages that the files have, if there are no states behind the last of them; else 0.
-func (k *keeper) restore(ctx context.Context, o tandem.Opening) (_ *arrival, parted int) {
+// Restore reads the beginning of o's text from files if they have more of it than the memory, and tells o.Progress meanwhile. It returns
+// nil if there is nothing to put: no such files, no memory for all of the text, an o that check refuses, or the end of ctx. It calls check
+// on the goroutine of the passes, before it takes memory. parted is the number of tokens after which the text leaves that of the files, if
+// these have no states there to go on from; else 0.
+func (k *Keeper) Restore(ctx context.Context, o tandem.Opening, check func() error) (_ *Arrival, parted int) {
+	if k == nil {
+		return nil, 0
+	}
 	if len(o.Tokens) <= k.Least*engine.PageTokens || !k.enter() {
 		return nil, 0
 	}
 	defer k.running.Done()
-	a := &arrival{k: k, tokens: o.Tokens[:len(o.Tokens)-1], tenant: k.Files.Tenant(o.Tenant)}
+	a := &Arrival{k: k, tokens: o.Tokens[:len(o.Tokens)-1], tenant: k.Files.Tenant(o.Tenant)}
 	if a.names, parted = k.there(a.tenant, a.tenant.Names(a.tokens)); len(a.names) < k.Least {
 		return nil, parted
 	}
@@ -43,8 +49,8 @@ func (k *keeper) restore(ctx context.Context, o tandem.Opening) (_ *arrival, par
 		return nil, parted
 	}
 	begun := time.Now()
-	if err := k.v.sched.Do(ctx, func() error { return a.begin(o) }); err != nil || a.in == nil {
-		k.pass()
+	if err := k.passes.Do(ctx, func() error { return a.begin(o, check) }); err != nil || a.in == nil {
+		k.yield()
 		return nil, parted
 	}
 	read := make(chan struct{})
@@ -59,8 +65,8 @@ func (k *keeper) restore(ctx context.Context, o tandem.Opening) (_ *arrival, par
 	return a, parted
 }
 
-// there returns the names of the first pages that are on the disk, up to one that a sequence can begin with. parted is restore's.
-func (k *keeper) there(t *prefixes.Tenant, names []prefixes.Name) (_ []prefixes.Name, parted int) {
+// there returns the names of the first pages that are on the disk, up to one that a sequence can begin with. parted is as in Restore.
+func (k *Keeper) there(t *prefixes.Tenant, names []prefixes.Name) (_ []prefixes.Name, parted int) {
 	n := 0
 	for n < len(names) && t.Has(names[n], prefixes.Page) {
 		n++
@@ -73,7 +79,7 @@ func (k *keeper) there(t *prefixes.Tenant, names []prefixes.Name) (_ []prefixes.
 }
 
 // await waits for a value on c, and tells the progress of the reading meanwhile. It returns false if the caller, or the verifier, gives up.
-func (k *keeper) await(ctx context.Context, o tandem.Opening, a *arrival, c <-chan struct{}) bool {
+func (k *Keeper) await(ctx context.Context, o tandem.Opening, a *Arrival, c <-chan struct{}) bool {
 	every := time.NewTicker(tandem.ProgressEvery)
 	defer every.Stop()
 	for {
@@ -87,7 +93,7 @@ func (k *keeper) await(ctx context.Context, o tandem.Opening, a *arrival, c <-ch
 		case <-every.C:
 		}
 		if o.Progress != nil { // what is read now counts as found
-			p := k.v.sched.Progress()
+			p := k.passes.Progress()
 			p.Steps, p.Cached = p.Steps+k.read.Load(), len(a.tokens)
 			o.Progress(p)
 		}
@@ -95,10 +101,9 @@ func (k *keeper) await(ctx context.Context, o tandem.Opening, a *arrival, c <-ch
 }
 
 // begin takes the memory for what is to be read; a.in stays nil if there is nothing to read, or no memory for all of the text. It runs on
-// the schedule's goroutine.
-func (a *arrival) begin(o tandem.Opening) error {
-	v := a.k.v
-	if _, err := v.check(o); err != nil {
+// the goroutine of the passes.
+func (a *Arrival) begin(o tandem.Opening, check func() error) error {
+	if err := check(); err != nil {
 		return err
 	}
 	in := a.k.copies.Begin(o.Tenant, a.tokens)
@@ -107,19 +112,19 @@ func (a *arrival) begin(o tandem.Opening) error {
 		in.Close()
 		return nil
 	}
-	spare := engine.PagesFor(1, len(a.tokens)+1, 0) - n + v.sched.Load().Sessions // sessions that run go on meanwhile
+	spare := engine.PagesFor(1, len(a.tokens)+1, 0) - n + a.k.passes.Load().Sessions // sessions that run go on meanwhile
 	var err error
 	if a.pages, a.state, err = in.Room(n, spare, a.k.state > 0); err != nil {
 		in.Close()
-		v.cfg.Counters.Add("store.no_memory", 1)
+		a.k.counters.Add("store.no_memory", 1)
 		return nil
 	}
-	a.in, a.good, a.pace = in, min(a.held, n), engine.PageTokens*v.sched.RowTime()
+	a.in, a.good, a.pace = in, min(a.held, n), engine.PageTokens*a.k.passes.RowTime()
 	return nil
 }
 
 // read fills in pages, several at a time, until all are there, one is missing or wrong, or computing the rest is as fast.
-func (a *arrival) read(ctx context.Context) {
+func (a *Arrival) read(ctx context.Context) {
 	begun := time.Now()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -144,7 +149,7 @@ func (a *arrival) read(ctx context.Context) {
 				mu.Lock()
 				filled[i], done = true, done+1
 				if spent := time.Since(begun); a.pace > 0 && done >= readers && spent > time.Duration(done)*a.pace {
-					a.k.v.cfg.Counters.Add("store.slow", 1)
+					a.k.counters.Add("store.slow", 1)
 					stop()
 				}
 				mu.Unlock()
@@ -164,8 +169,8 @@ func (a *arrival) read(ctx context.Context) {
 }
 
 // tell counts and logs what was read.
-func (a *arrival) tell(spent time.Duration) {
-	n, c := a.good-a.held, a.k.v.cfg.Counters
+func (a *Arrival) tell(spent time.Duration) {
+	n, c := a.good-a.held, a.k.counters
 	if n < 1 && !a.stated {
 		return
 	}
@@ -178,34 +183,34 @@ func (a *arrival) tell(spent time.Duration) {
 		"in", spent.Round(time.Millisecond))
 }
 
-// put makes what was read a kept prefix. It runs on the schedule's goroutine, as done does.
-func (a *arrival) put() {
+// Put makes what was read a kept prefix. For the goroutine of the passes, as Done.
+func (a *Arrival) Put() {
 	if a != nil {
 		a.in.Put(a.good, a.stated)
 	}
 }
 
-// done ends the arrival, once: what it has put stays as long as the memory is not needed.
-func (a *arrival) done() {
+// Done ends the arrival, once: what it has put stays as long as the memory is not needed.
+func (a *Arrival) Done() {
 	if a == nil || a.over {
 		return
 	}
 	a.over = true
 	a.in.Close()
-	a.k.pass()
+	a.k.yield()
 }
 
-// leave ends an arrival whose session was not made.
-func (a *arrival) leave() {
+// Leave ends an arrival whose session was not made. It puts what was read, for another session. Safe for concurrent use.
+func (a *Arrival) Leave() {
 	if a == nil {
 		return
 	}
-	if !a.k.v.sched.Post(func() {
+	if !a.k.passes.Post(func() {
 		if !a.over {
-			a.put()
-			a.done()
+			a.Put()
+			a.Done()
 		}
 	}) {
-		a.k.pass() // the verifier ends
+		a.k.yield() // the verifier ends
 	}
 }

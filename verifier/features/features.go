@@ -1,4 +1,5 @@
-package verifier
+// Package features keeps the target's hidden states of committed positions for the drafters that read them.
+package features
 
 import (
 	"context"
@@ -11,23 +12,23 @@ import (
 )
 
 const (
-	// DefaultFeatureBytes is how much memory the features of all sessions take at most, unless told otherwise.
-	DefaultFeatureBytes = 64 << 20
-	// featureRows is how many positions share a page of features.
-	featureRows = 32
-	// mostFeatureBytes is about how much one answer holds: a larger one would take longer to send than its first rows to use.
-	mostFeatureBytes = 256 << 10
+	// DefaultBytes is how much memory the features of all sessions take at most, unless told otherwise.
+	DefaultBytes = 64 << 20
+	// pageRows is how many positions share a page of features.
+	pageRows = 32
+	// mostAnswered is about how many bytes one answer holds: a larger one would take longer to send than its first rows to use.
+	mostAnswered = 256 << 10
 )
 
-// features keeps the target's hidden states of committed positions, as f16, for drafters that ask for them. Safe for concurrent use: it
-// answers without the schedule's goroutine, which may be busy with a pass of the target.
+// Store keeps the target's hidden states of committed positions, as f16, for drafters that ask for them. Safe for concurrent use: it
+// answers without the schedule's goroutine, which may be busy with a pass of the target. A nil *Store keeps nothing.
 //
 //  1. Only rows of committed positions are kept: those of the prompt as its pieces are computed, after a verdict the root's and those
 //     of the accepted nodes. Converting them waits until the verdicts are on their way (schedule.Session.Settle).
 //  2. Positions found in memory that other sessions have filled have no features: no pass computes them.
 //  3. All sessions together have at most a fixed number of pages. When they are used up, the session with the most gives up its oldest.
 //  4. A session's rows are kept from the moment that an Opening announces that they will be wanted, or a drafter asks for some.
-type features struct {
+type Store struct {
 	taps     []int
 	width    int // of a row
 	most     int // pages
@@ -38,11 +39,11 @@ type features struct {
 	pages int        // in use
 	spare [][]uint16 // the others that were ever needed
 	row   []float32  // scratch
-	read  featureRead
+	read  readRow
 }
 
-// featureRead copies the hidden states of a row of a pass to dst.
-type featureRead func(out *engine.Output, part, row int, dst []float32)
+// readRow copies the hidden states of a row of a pass to dst.
+type readRow func(out *engine.Output, part, row int, dst []float32)
 
 // kept is what is kept of one session.
 type kept struct {
@@ -50,27 +51,29 @@ type kept struct {
 	wanted  bool
 	end     int           // nothing will be added before this position
 	coming  int           // rows of the positions before this one are in a pass or will be without a ticket
-	pages   []featurePage // ascending, with gaps where positions have no features
+	pages   []page        // ascending, with gaps where positions have no features
 	changed chan struct{} // closed when end has changed or the session is gone
 }
 
-// featurePage holds the rows of successive positions.
-type featurePage struct {
+// page holds the rows of successive positions.
+type page struct {
 	first, n int
-	rows     []uint16 // (featureRows, width)
+	rows     []uint16 // (pageRows, width)
 }
 
-// newFeatures returns nil for a model without taps.
-func newFeatures(taps []int, width, bytes int, counters *tandem.Counters) *features {
+// New returns a store for rows of width values each, all taps' of a position one after the other, which take so many bytes at most but a
+// page in any case. It is nil without taps.
+func New(taps []int, width, bytes int, counters *tandem.Counters) *Store {
 	if len(taps) == 0 {
 		return nil
 	}
-	return &features{taps: taps, width: width, most: max(bytes/(2*featureRows*width), 1), counters: counters,
+	return &Store{taps: taps, width: width, most: max(bytes/(2*pageRows*width), 1), counters: counters,
 		of: map[tandem.SessionID]*kept{}, row: make([]float32, width), read: (*engine.Output).Features}
 }
 
-// open begins to keep a session of so many tokens, all but the last of which will be computed but for the first held.
-func (f *features) open(o tandem.Opening, held int) {
+// Open begins to keep the session that o opens. Passes will compute the tokens of its prompt but the last, and but the first held ones,
+// which were found in memory.
+func (f *Store) Open(o tandem.Opening, held int) {
 	if f == nil {
 		return
 	}
@@ -79,44 +82,37 @@ func (f *features) open(o tandem.Opening, held int) {
 	f.of[o.Session] = &kept{epoch: o.Epoch, wanted: o.Features, end: held, coming: len(o.Tokens) - 1, changed: make(chan struct{})}
 }
 
-// forget gives up what is kept of a session.
-func (f *features) forget(id tandem.SessionID) {
+// with calls do with what is kept of a session, if anything is, under mu.
+func (f *Store) with(id tandem.SessionID, do func(k *kept)) {
 	if f == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if k := f.of[id]; k != nil {
+		do(k)
+	}
+}
+
+// Forget gives up what is kept of a session, if anything is, and ends waits for more.
+func (f *Store) Forget(id tandem.SessionID) {
+	f.with(id, func(k *kept) {
 		for len(k.pages) > 0 {
 			f.drop(k)
 		}
 		delete(f.of, id)
 		close(k.changed)
-	}
+	})
 }
 
-// expect says that the rows of a session's positions before end are about to be kept.
-func (f *features) expect(id tandem.SessionID, end int) {
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if k := f.of[id]; k != nil {
-		k.coming = end
-	}
+// Expect says that the rows of a session's positions before end are about to be kept: who asks for them waits.
+func (f *Store) Expect(id tandem.SessionID, end int) {
+	f.with(id, func(k *kept) { k.coming = end })
 }
 
-// decided says that what a session has before end is all that it will have there.
-func (f *features) decided(id tandem.SessionID, end int) {
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if k := f.of[id]; k != nil {
-		k.advance(end)
-	}
+// Decided says that what a session has before end is all that it will have there.
+func (f *Store) Decided(id tandem.SessionID, end int) {
+	f.with(id, func(k *kept) { k.advance(end) })
 }
 
 func (k *kept) advance(end int) {
@@ -127,33 +123,29 @@ func (k *kept) advance(end int) {
 	}
 }
 
-// keep adds rows of a pass's part to a session: they are those of the positions from first on.
-func (f *features) keep(id tandem.SessionID, first int, out *engine.Output, part int, rows []int) {
-	if f == nil || len(rows) == 0 {
+// Keep adds rows of a part of a pass to a session: they are those of the positions from first on. out is only read.
+func (f *Store) Keep(id tandem.SessionID, first int, out *engine.Output, part int, rows []int) {
+	if len(rows) == 0 {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	k := f.of[id]
-	if k == nil {
-		return
-	}
-	if k.wanted && first >= k.end {
-		for i, row := range rows {
-			f.read(out, part, row, f.row)
-			half.Pack(f.place(k, first+i), f.row)
+	f.with(id, func(k *kept) {
+		if k.wanted && first >= k.end {
+			for i, row := range rows {
+				f.read(out, part, row, f.row)
+				half.Pack(f.place(k, first+i), f.row)
+			}
+			f.counters.Add("features.kept", int64(len(rows)))
 		}
-		f.counters.Add("features.kept", int64(len(rows)))
-	}
-	k.advance(first + len(rows))
+		k.advance(first + len(rows))
+	})
 }
 
 // place returns where a session's row of position at goes, after all that it has.
-func (f *features) place(k *kept, at int) []uint16 {
+func (f *Store) place(k *kept, at int) []uint16 {
 	n := len(k.pages)
-	if n == 0 || k.pages[n-1].n == featureRows || k.pages[n-1].first+k.pages[n-1].n != at {
-		rows := f.page(k) // may take k's oldest
-		k.pages = append(k.pages, featurePage{first: at, rows: rows})
+	if n == 0 || k.pages[n-1].n == pageRows || k.pages[n-1].first+k.pages[n-1].n != at {
+		rows := f.memory(k) // may take k's oldest
+		k.pages = append(k.pages, page{first: at, rows: rows})
 		n = len(k.pages)
 	}
 	p := &k.pages[n-1]
@@ -161,8 +153,8 @@ func (f *features) place(k *kept, at int) []uint16 {
 	return p.rows[(p.n-1)*f.width : p.n*f.width]
 }
 
-// page returns memory for a page of k, taken from a session if there is none.
-func (f *features) page(k *kept) []uint16 {
+// memory returns memory for a page of k, taken from a session if there is none.
+func (f *Store) memory(k *kept) []uint16 {
 	if f.pages == f.most {
 		victim := k
 		for _, other := range f.of {
@@ -179,28 +171,28 @@ func (f *features) page(k *kept) []uint16 {
 		f.spare = f.spare[:n-1]
 		return rows
 	}
-	return make([]uint16, featureRows*f.width)
+	return make([]uint16, pageRows*f.width)
 }
 
 // drop gives up a session's oldest page.
-func (f *features) drop(k *kept) {
+func (f *Store) drop(k *kept) {
 	f.spare = append(f.spare, k.pages[0].rows)
 	k.pages = slices.Delete(k.pages, 0, 1)
 	f.pages--
 }
 
-// bytes returns how much memory rows take now.
-func (f *features) bytes() int64 {
+// Bytes returns how much memory the rows of all sessions take now.
+func (f *Store) Bytes() int64 {
 	if f == nil {
 		return 0
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return int64(f.pages) * featureRows * int64(f.width) * 2
+	return int64(f.pages) * pageRows * int64(f.width) * 2
 }
 
 // answer returns what is kept for q, or the channel to wait for before it asks again.
-func (f *features) answer(q tandem.FeatureQuery) (out tandem.Features, wait <-chan struct{}, err error) {
+func (f *Store) answer(q tandem.FeatureQuery) (out tandem.Features, wait <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := f.of[q.Session]
@@ -219,7 +211,7 @@ func (f *features) answer(q tandem.FeatureQuery) (out tandem.Features, wait <-ch
 		}
 		return out, nil, nil
 	}
-	most := max(mostFeatureBytes/(2*f.width), 1)
+	most := max(mostAnswered/(2*f.width), 1)
 	for _, p := range k.pages {
 		if p.first+p.n <= from {
 			continue
@@ -241,17 +233,18 @@ func (f *features) answer(q tandem.FeatureQuery) (out tandem.Features, wait <-ch
 	return out, nil, nil
 }
 
-// Features implements tandem.FeatureSource. It is Unsupported without Config.Taps.
-func (v *Verifier) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
+// Features implements tandem.FeatureSource. Errors: Unsupported of a nil Store, UnknownSession, Stale for another epoch, Invalid for a
+// query that asks for nothing, that of a ctx that ends while it waits.
+func (f *Store) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
 	const op = "features"
-	if v.features == nil {
+	if f == nil {
 		return tandem.Features{}, tandem.Errorf(op, tandem.Unsupported, "the verifier keeps no hidden states: want --taps")
 	}
 	if err := q.Validate(); err != nil {
 		return tandem.Features{}, err
 	}
 	for {
-		out, wait, err := v.features.answer(q)
+		out, wait, err := f.answer(q)
 		if err != nil || wait == nil {
 			return out, err
 		}
@@ -263,7 +256,4 @@ func (v *Verifier) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.
 	}
 }
 
-// FeatureBytes returns how much memory features take now. Safe for concurrent use.
-func (v *Verifier) FeatureBytes() int64 { return v.features.bytes() }
-
-var _ tandem.FeatureSource = (*Verifier)(nil)
+var _ tandem.FeatureSource = (*Store)(nil)

@@ -1,4 +1,5 @@
-package verifier
+// Package embed turns texts into vectors, in the passes of the target that verify trees.
+package embed
 
 import (
 	"context"
@@ -56,22 +57,30 @@ func (e *embedding) vector() []float32 {
 	return e.state
 }
 
-// Vectors implements tandem.VectorSource. Texts that memory allows at once share passes; the others follow. Of a recurrent model there is
-// one at a time, because each needs a slot for its states, of which there are few.
-func (v *Verifier) Vectors(ctx context.Context, q tandem.VectorQuery) (tandem.Vectors, error) {
-	c := v.cfg.Model.Config()
-	out := tandem.Vectors{Identity: v.cfg.Model.Names().Identity}
-	if err := v.embeds(q); err != nil {
+// Texts makes vectors of texts with a model. It has no state: the texts are sessions of the schedule.
+type Texts struct {
+	Model    *engine.Model
+	Schedule *schedule.Schedule // of the model's passes
+	Counters *tandem.Counters
+}
+
+// Vectors implements tandem.VectorSource, but does not look at the query's fingerprint. Texts that memory allows at once share passes; the
+// others follow. Of a recurrent model there is one at a time, because each needs a slot for its states, of which there are few. Errors:
+// Unsupported for another pooling; Invalid for a text that is no prompt of the model, or needs more than all of the memory; Exhausted.
+func (t Texts) Vectors(ctx context.Context, q tandem.VectorQuery) (tandem.Vectors, error) {
+	c := t.Model.Config()
+	out := tandem.Vectors{Identity: t.Model.Names().Identity}
+	if err := t.check(q); err != nil {
 		return out, err
 	}
 	for done := 0; done < len(q.Inputs); done = len(out.Rows) {
 		var made []*embedding
-		err := v.sched.Once(ctx, q.Progress, func() (all []schedule.Session, err error) {
+		err := t.Schedule.Once(ctx, q.Progress, func() (all []schedule.Session, err error) {
 			for _, tokens := range q.Inputs[done:] {
 				if c.Recurrent() && len(made) == 1 {
 					break
 				}
-				e, err := v.embedding(q, tokens)
+				e, err := t.embedding(q, tokens)
 				if len(made) > 0 && tandem.KindOf(err) == tandem.Exhausted {
 					break
 				}
@@ -88,20 +97,17 @@ func (v *Verifier) Vectors(ctx context.Context, q tandem.VectorQuery) (tandem.Ve
 		for _, e := range made {
 			out.Rows = append(out.Rows, e.vector())
 		}
-		v.cfg.Counters.Add("embeddings", int64(len(made)))
+		t.Counters.Add("embeddings", int64(len(made)))
 	}
 	return out, nil
 }
 
-// embeds refuses a query that this verifier cannot answer.
-func (v *Verifier) embeds(q tandem.VectorQuery) error {
-	m, c := v.cfg.Model, v.cfg.Model.Config()
+// check refuses a query that cannot be answered.
+func (t Texts) check(q tandem.VectorQuery) error {
+	m, c := t.Model, t.Model.Config()
 	if q.Pooling != tandem.PoolingLast && q.Pooling != tandem.PoolingMean {
 		return tandem.Errorf("embed", tandem.Unsupported, "pooling %.50q: want %s or %s", string(q.Pooling), tandem.PoolingLast,
 			tandem.PoolingMean)
-	}
-	if err := v.belongs(tandem.Opening{Fingerprint: q.Fingerprint}); err != nil {
-		return err
 	}
 	r := tandem.EmbedRequest{Inputs: q.Inputs}
 	if err := r.Validate(tandem.Limits{Context: c.Context, Vocab: c.Vocab}); err != nil {
@@ -117,15 +123,15 @@ func (v *Verifier) embeds(q tandem.VectorQuery) error {
 }
 
 // embedding begins a text of q. Call it on the schedule's goroutine. Errors: Exhausted.
-func (v *Verifier) embedding(q tandem.VectorQuery, tokens []tandem.Token) (*embedding, error) {
-	seq, err := v.cfg.Model.NewSequence(len(tokens), 0)
+func (t Texts) embedding(q tandem.VectorQuery, tokens []tandem.Token) (*embedding, error) {
+	seq, err := t.Model.NewSequence(len(tokens), 0)
 	if err != nil {
 		return nil, err
 	}
-	d := v.cfg.Model.Config().Dim
+	d := t.Model.Config().Dim
 	o := tandem.Opening{Session: tandem.NewSessionID(), Tenant: q.Tenant}
 	return &embedding{Entry: schedule.NewEntry(o, schedule.Shared(seq)), seq: seq, tokens: slices.Clone(tokens), pooling: q.Pooling,
 		sum: make([]float64, d), state: make([]float32, d)}, nil
 }
 
-var _ tandem.VectorSource = (*Verifier)(nil)
+var _ tandem.VectorSource = Texts{}

@@ -1,4 +1,4 @@
-package verifier
+package features
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 // shelf is a store of features whose rows say which position they are of, and a twin that forgets nothing.
 type shelf struct {
-	*features
+	*Store
 	t        testing.TB
 	counters *tandem.Counters
 }
@@ -24,7 +24,7 @@ const shelfWidth = 3
 
 func newShelf(t testing.TB, pages int) *shelf {
 	s := &shelf{t: t, counters: new(tandem.Counters)}
-	s.features = newFeatures([]int{2}, shelfWidth, pages*2*featureRows*shelfWidth, s.counters)
+	s.Store = New([]int{2}, shelfWidth, pages*2*pageRows*shelfWidth, s.counters)
 	s.read = func(_ *engine.Output, part, row int, dst []float32) {
 		for i := range dst {
 			dst[i] = float32((part+row)%512 + i) // exact in f16
@@ -39,7 +39,7 @@ func (s *shelf) add(id tandem.SessionID, first, n int) {
 	for i := range n {
 		rows = append(rows, i)
 	}
-	s.keep(id, first, nil, first, rows)
+	s.Keep(id, first, nil, first, rows)
 }
 
 // ask returns the answer to a question, which must not have to wait.
@@ -68,7 +68,7 @@ func opens(id tandem.SessionID, tokens int, wanted bool) tandem.Opening {
 
 func TestFeaturesOfOneSession(t *testing.T) {
 	s := newShelf(t, 100)
-	s.open(opens(1, 101, true), 40) // 40 tokens were found
+	s.Open(opens(1, 101, true), 40) // 40 tokens were found
 	if out := s.ask(1, 0, 30); out.From != 30 || out.Len() != 0 {
 		t.Errorf("of what was found there are %d rows from %d", out.Len(), out.From)
 	}
@@ -92,7 +92,7 @@ func TestFeaturesOfOneSession(t *testing.T) {
 	if out := s.ask(1, 100, 101); out.From != 100 || out.Len() != 0 {
 		t.Errorf("%d rows from %d of a token that no pass has seen", out.Len(), out.From)
 	}
-	s.expect(1, 103)
+	s.Expect(1, 103)
 	_, wait, _ := s.answer(tandem.FeatureQuery{Session: 1, Epoch: 1, From: 100, Until: 103})
 	if wait == nil {
 		t.Fatal("no wait for rows of a pass that has ended")
@@ -110,19 +110,19 @@ func TestFeaturesOfOneSession(t *testing.T) {
 			t.Errorf("%+v: %v: want %v", q, err, kind)
 		}
 	}
-	s.forget(1)
-	if s.bytes() != 0 {
-		t.Errorf("%d bytes of no session", s.bytes())
+	s.Forget(1)
+	if s.Bytes() != 0 {
+		t.Errorf("%d bytes of no session", s.Bytes())
 	}
 }
 
 // TestFeaturesNobodyWants: they are kept once somebody has asked, and what came before is not to be had.
 func TestFeaturesNobodyWants(t *testing.T) {
 	s := newShelf(t, 100)
-	s.open(opens(1, 11, false), 0)
+	s.Open(opens(1, 11, false), 0)
 	s.add(1, 0, 10)
-	if s.bytes() != 0 {
-		t.Errorf("%d bytes that nobody wants", s.bytes())
+	if s.Bytes() != 0 {
+		t.Errorf("%d bytes that nobody wants", s.Bytes())
 	}
 	if out := s.ask(1, 0, 10); out.From != 10 || out.Len() != 0 {
 		t.Errorf("%d rows from %d", out.Len(), out.From)
@@ -145,10 +145,10 @@ func TestFeaturesAreBounded(t *testing.T) {
 		end, open := ends[id]
 		switch n := 1 + random.IntN(40); {
 		case !open:
-			s.open(opens(id, 10, true), 0)
+			s.Open(opens(id, 10, true), 0)
 			ends[id] = 0
 		case random.IntN(40) == 0:
-			s.forget(id)
+			s.Forget(id)
 			delete(ends, id)
 		default:
 			if random.IntN(4) == 0 {
@@ -157,8 +157,8 @@ func TestFeaturesAreBounded(t *testing.T) {
 			s.add(id, end, n)
 			ends[id] = end + n
 		}
-		if got := s.bytes(); got > 2*pages*featureRows*shelfWidth {
-			t.Fatalf("%d bytes: want at most %d", got, 2*pages*featureRows*shelfWidth)
+		if got := s.Bytes(); got > 2*pages*pageRows*shelfWidth {
+			t.Fatalf("%d bytes: want at most %d", got, 2*pages*pageRows*shelfWidth)
 		}
 		if end := ends[id]; end > 0 {
 			if out := s.ask(id, tandem.Position(end-1), tandem.Position(end)); out.Len() != 1 {
@@ -177,10 +177,10 @@ func TestFeaturesAreBounded(t *testing.T) {
 		t.Errorf("counted %v", n)
 	}
 	for id := range ends {
-		s.forget(id)
+		s.Forget(id)
 	}
-	if s.bytes() != 0 || len(s.spare) > pages {
-		t.Errorf("%d bytes and %d pages at the end", s.bytes(), len(s.spare))
+	if s.Bytes() != 0 || len(s.spare) > pages {
+		t.Errorf("%d bytes and %d pages at the end", s.Bytes(), len(s.spare))
 	}
 }
 
@@ -188,14 +188,14 @@ func TestFeaturesAreBounded(t *testing.T) {
 func TestTheLargestSessionGivesUp(t *testing.T) {
 	s := newShelf(t, 5)
 	for id, n := range map[tandem.SessionID]int{1: 1, 2: 4} {
-		s.open(opens(id, 200, true), 0)
-		s.add(id, 0, n*featureRows)
+		s.Open(opens(id, 200, true), 0)
+		s.add(id, 0, n*pageRows)
 	}
-	s.add(1, featureRows, 1)
+	s.add(1, pageRows, 1)
 	if out := s.ask(1, 0, 33); out.From != 0 || out.Len() != 33 {
 		t.Errorf("the small session has %d rows from %d", out.Len(), out.From)
 	}
-	if out := s.ask(2, 0, 128); out.From != featureRows || out.Len() != 3*featureRows {
+	if out := s.ask(2, 0, 128); out.From != pageRows || out.Len() != 3*pageRows {
 		t.Errorf("the large session has %d rows from %d", out.Len(), out.From)
 	}
 }
@@ -204,9 +204,9 @@ func TestTheLargestSessionGivesUp(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	s := &shelf{t: t, counters: new(tandem.Counters)}
 	const width = 8192
-	s.features = newFeatures([]int{1, -1}, width, 64<<20, s.counters)
+	s.Store = New([]int{1, -1}, width, 64<<20, s.counters)
 	s.read = func(_ *engine.Output, _, _ int, dst []float32) { clear(dst) }
-	s.open(opens(1, 101, true), 0)
+	s.Open(opens(1, 101, true), 0)
 	s.add(1, 0, 100)
 	var lengths []int
 	for from := 0; from < 100; {
@@ -218,8 +218,8 @@ func TestAnswersAreBounded(t *testing.T) {
 		lengths = append(lengths, out.Len())
 		from += out.Len()
 	}
-	if len(lengths) != 7 || slices.Max(lengths) != mostFeatureBytes/(2*width) {
-		t.Errorf("pieces of %v rows: want at most %d", lengths, mostFeatureBytes/(2*width))
+	if len(lengths) != 7 || slices.Max(lengths) != mostAnswered/(2*width) {
+		t.Errorf("pieces of %v rows: want at most %d", lengths, mostAnswered/(2*width))
 	}
 }
 
@@ -227,12 +227,11 @@ func TestFeaturesWait(t *testing.T) { synctest.Test(t, featuresWait) }
 
 func featuresWait(t *testing.T) {
 	s := newShelf(t, 10)
-	v := &Verifier{features: s.features}
-	s.open(opens(1, 11, true), 0)
+	s.Open(opens(1, 11, true), 0)
 	q := tandem.FeatureQuery{Session: 1, Epoch: 1, Until: 10}
 	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := v.Features(soon, q); tandem.KindOf(err) != tandem.Deadline {
+	if _, err := s.Features(soon, q); tandem.KindOf(err) != tandem.Deadline {
 		t.Errorf("a wait without an end: %v", err)
 	}
 	for _, c := range []struct {
@@ -242,7 +241,7 @@ func featuresWait(t *testing.T) {
 		kind tandem.Kind
 	}{
 		{"a piece", func() { s.add(1, 0, 4) }, 4, tandem.OK},
-		{"closed", func() { s.forget(1) }, 0, tandem.UnknownSession},
+		{"closed", func() { s.Forget(1) }, 0, tandem.UnknownSession},
 	} {
 		type result struct {
 			out tandem.Features
@@ -250,7 +249,7 @@ func featuresWait(t *testing.T) {
 		}
 		done := make(chan result)
 		go func() {
-			out, err := v.Features(t.Context(), q)
+			out, err := s.Features(t.Context(), q)
 			done <- result{out, err}
 		}()
 		synctest.Wait()
@@ -261,10 +260,10 @@ func featuresWait(t *testing.T) {
 		}
 		q.From = 4
 	}
-	if _, err := (&Verifier{}).Features(t.Context(), q); tandem.KindOf(err) != tandem.Unsupported {
+	if _, err := (*Store)(nil).Features(t.Context(), q); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("without taps: %v", err)
 	}
-	if _, err := v.Features(t.Context(), tandem.FeatureQuery{Session: 1}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := s.Features(t.Context(), tandem.FeatureQuery{Session: 1}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("nothing asked for: %v", err)
 	}
 }
