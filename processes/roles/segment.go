@@ -20,7 +20,7 @@ func Besides(addr string) string {
 
 // OpenSegment makes shared memory for what a process hands out, serves its descriptor on a socket, unless that is "", and adds gauges of
 // how full it is. The zero shape is for trees.
-func (r *Process) OpenSegment(socket string, shape shm.Config) (*shm.Segment, error) {
+func (r *Process) OpenSegment(socket string, shape shm.SegmentConfig) (*shm.Segment, error) {
 	segment, err := shm.New(shape)
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func start(t testing.TB, inline int, apart bool) *stack {
 	t.Cleanup(nats.Close)
 	cfg := pool.Config{Access: nats.Access(), Counters: s.counters}
 
-	s.segment, err = shm.New(shm.Config{Lease: time.Hour})
+	s.segment, err = shm.New(shm.SegmentConfig{Lease: time.Hour})
 	must(err)
 	t.Cleanup(func() { _ = s.segment.Close() })
 	l, err := rpc.Listen("unix://" + filepath.Join(dir, "segment"))

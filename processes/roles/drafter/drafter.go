@@ -136,7 +136,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		return nil, undo, err
 	}
 	socket := roles.Besides(r.Server.Addr())
-	segment, err := r.OpenSegment(socket, shm.Config{})
+	segment, err := r.OpenSegment(socket, shm.SegmentConfig{})
 	if err != nil {
 		return nil, undo, err
 	}

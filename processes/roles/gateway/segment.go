@@ -34,7 +34,7 @@ func (c Config) segment(r *roles.Process) (w *trees.Writer, socket string, undo 
 	if socket == "" {
 		return nil, "", func() {}
 	}
-	segment, err := r.OpenSegment(socket, shm.Config{})
+	segment, err := r.OpenSegment(socket, shm.SegmentConfig{})
 	if err != nil {
 		r.Log.Warn("the verifier cannot be given this gateway's shared memory: merged trees travel inside tickets", "error", err)
 		return nil, "", func() {}

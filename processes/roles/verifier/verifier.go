@@ -89,7 +89,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	features := shm.Config{Slots: featureSlots, SlotSize: featureSlot}
+	features := shm.SegmentConfig{Slots: featureSlots, SlotSize: featureSlot}
 	if len(c.Taps) > 0 {
 		c.Models.Options.Taps, c.Models.Beside = c.Taps, int64(c.FeatureBytes)+int64(features.Slots)*int64(features.SlotSize)
 	}
@@ -210,7 +210,7 @@ const (
 
 // segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
 // can be on this host.
-func (c Config) segment(r *roles.Process, shape shm.Config, undo *roles.Cleanup) (*shm.Segment, string, error) {
+func (c Config) segment(r *roles.Process, shape shm.SegmentConfig, undo *roles.Cleanup) (*shm.Segment, string, error) {
 	socket := roles.Besides(r.Server.Addr())
 	if len(c.Taps) == 0 || socket == "" {
 		return nil, "", nil

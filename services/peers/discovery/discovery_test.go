@@ -56,7 +56,7 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	}
 	x := &process{addr: addr}
 	var err error
-	x.segment, err = shm.New(shm.Config{Slots: 4})
+	x.segment, err = shm.New(shm.SegmentConfig{Slots: 4})
 	must(err)
 	s, err := rpc.NewServer(rpc.Config{Listen: addr, Grace: time.Millisecond})
 	must(err)

@@ -21,7 +21,7 @@ import (
 
 func newSegment(t *testing.T, socket string) *shm.Segment {
 	t.Helper()
-	o, err := shm.New(shm.Config{Slots: 4, Lease: time.Minute})
+	o, err := shm.New(shm.SegmentConfig{Slots: 4, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (c copies) Fetch(ctx context.Context, _ string, h shm.Handle) ([]byte, erro
 	return c.segment.Copy(h)
 }
 
-func newSegment(t testing.TB, cfg shm.Config) *shm.Segment {
+func newSegment(t testing.TB, cfg shm.SegmentConfig) *shm.Segment {
 	t.Helper()
 	o, err := shm.New(cfg)
 	if err != nil {
@@ -66,7 +66,7 @@ func mapped(t testing.TB, segment *shm.Segment) *shm.Set {
 func TestTreesByHandle(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	segment := newSegment(t, shm.Config{Slots: 4, Lease: time.Hour})
+	segment := newSegment(t, shm.SegmentConfig{Slots: 4, Lease: time.Hour})
 	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), Fetcher: copies{hang: true}})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	for i := range 40 {
@@ -92,7 +92,7 @@ func TestTreesByHandle(t *testing.T) {
 func TestBadHandles(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	segment := newSegment(t, shm.Config{Slots: 4, Lease: time.Hour})
+	segment := newSegment(t, shm.SegmentConfig{Slots: 4, Lease: time.Hour})
 	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), MaxNodes: 16})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	put(t, p, ticket(1, chain(2)))
@@ -172,7 +172,7 @@ func TestBadHandles(t *testing.T) {
 func TestVerifierElsewhere(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	segment := newSegment(t, shm.Config{SlotSize: 16 << 10, Lease: time.Hour})
+	segment := newSegment(t, shm.SegmentConfig{SlotSize: 16 << 10, Lease: time.Hour})
 	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: segment}, MaxNodes: 4096})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	for i, c := range []struct{ nodes, fetched int }{{16, 0}, {256, 0}, {2000, 1}} {
@@ -190,7 +190,7 @@ func TestVerifierElsewhere(t *testing.T) {
 
 func TestClaimsThatFailDegrade(t *testing.T) {
 	s := newServer(t)
-	segment := newSegment(t, shm.Config{Slots: 8, SlotSize: 16 << 10, Lease: time.Hour})
+	segment := newSegment(t, shm.SegmentConfig{Slots: 8, SlotSize: 16 << 10, Lease: time.Hour})
 	for name, c := range map[string]struct {
 		fetcher Fetcher
 		spoil   func()
@@ -198,7 +198,7 @@ func TestClaimsThatFailDegrade(t *testing.T) {
 	}{
 		"no fetcher": {nil, func() {}, "tickets.claim_failed"},
 		"hangs":      {copies{hang: true}, func() {}, "tickets.claim_failed"},
-		"stale":      {copies{segment: newSegment(t, shm.Config{Slots: 1})}, func() {}, "tickets.stale_handle"},
+		"stale":      {copies{segment: newSegment(t, shm.SegmentConfig{Slots: 1})}, func() {}, "tickets.stale_handle"},
 	} {
 		cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 		src := newSource(t, SourceConfig{Config: cfg, Fetcher: c.fetcher})
@@ -222,7 +222,7 @@ func TestClaimsThatFailDegrade(t *testing.T) {
 func TestNoFreeSlotSendsInline(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	segment := newSegment(t, shm.Config{Slots: 1, Lease: time.Hour})
+	segment := newSegment(t, shm.SegmentConfig{Slots: 1, Lease: time.Hour})
 	if _, err := segment.Put(shm.Key{}, 0, []byte("held")); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestCloseDuringFetches(t *testing.T) {
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{hang: true}, FetchTime: time.Minute})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Wait: 200 * time.Millisecond,
-		Trees: trees.NewWriter(newSegment(t, shm.Config{SlotSize: 16 << 10, Lease: time.Hour}), 0, cfg.Counters)})
+		Trees: trees.NewWriter(newSegment(t, shm.SegmentConfig{SlotSize: 16 << 10, Lease: time.Hour}), 0, cfg.Counters)})
 	put(t, p, ticket(1, chain(2))) // once the pool is there
 	put(t, p, ticket(2, chain(2000)))
 	start := time.Now()

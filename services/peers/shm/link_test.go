@@ -22,7 +22,7 @@ import (
 // TestLeaseEndsWithConnections: a payload stays while a reader is there that was there when it was put; one that came for
 // it alone, over gRPC, has its time.
 func TestLeaseEndsWithConnections(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 4, Lease: time.Hour})
+	s, socket := pair(t, SegmentConfig{Slots: 4, Lease: time.Hour})
 	early := put(t, s, "x")
 	first, second := attach(t, socket), attach(t, socket)
 	testkit.Eventually(t, "the readers are not known", func() bool { return s.Readers(Verifier) == 2 })
@@ -47,7 +47,7 @@ func TestLeaseEndsWithConnections(t *testing.T) {
 
 // TestOnePayloadOfAKey: the next payload of a session ends the lease of the one before, so nobody need release it.
 func TestOnePayloadOfAKey(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 3, Lease: time.Hour})
+	s, socket := pair(t, SegmentConfig{Slots: 3, Lease: time.Hour})
 	r := attach(t, socket)
 	var last Handle
 	for i := range 20 {
@@ -87,7 +87,7 @@ func TestOnePayloadOfAKey(t *testing.T) {
 // TestReadersSayWhatTheyAre: the owner counts readers by role; one of an earlier release, which says nothing, gets the segment too,
 // and one that says nonsense is sent away.
 func TestReadersSayWhatTheyAre(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 1})
+	s, socket := pair(t, SegmentConfig{Slots: 1})
 	v, g := attach(t, socket), attachAs(t, socket, Gateway)
 	testkit.Eventually(t, "a verifier and a gateway", func() bool { return s.Readers(Verifier) == 1 && s.Readers(Gateway) == 1 })
 	_ = v.Close()
@@ -147,7 +147,7 @@ func TestLink(t *testing.T) {
 	l := NewLink(Verifier, set, func(context.Context) (string, error) { asked.Add(1); return socket, nil })
 	defer l.Close()
 	start := func() *Segment {
-		s, err := New(Config{Slots: 2, Lease: time.Hour})
+		s, err := New(SegmentConfig{Slots: 2, Lease: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

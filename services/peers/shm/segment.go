@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Config describes a segment. Zero fields take the default named beside them.
-type Config struct {
+// SegmentConfig describes a segment. Zero fields take the default named beside them.
+type SegmentConfig struct {
 	Slots    int           // 256
 	SlotSize int           // payload bytes of a slot: 8 KiB
 	Lease    time.Duration // 2 s
@@ -59,7 +59,7 @@ type slot struct {
 
 // New makes a segment: its memory is allocated whole, so a machine without room refuses here and not
 // later. The caller must Close it.
-func New(cfg Config) (*Segment, error) {
+func New(cfg SegmentConfig) (*Segment, error) {
 	const op = "shm"
 	if cfg.Slots == 0 {
 		cfg.Slots = 256

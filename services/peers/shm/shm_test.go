@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // pair returns an owner that serves a socket, and the socket.
-func pair(t *testing.T, cfg Config) (*Segment, string) {
+func pair(t *testing.T, cfg SegmentConfig) (*Segment, string) {
 	t.Helper()
 	s, err := New(cfg)
 	if err != nil {
@@ -75,7 +75,7 @@ func wantKind(t *testing.T, err error, k tandem.Kind) {
 }
 
 func TestPayloadTravels(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 4, SlotSize: 1000})
+	s, socket := pair(t, SegmentConfig{Slots: 4, SlotSize: 1000})
 	r := attach(t, socket)
 	for round := range 20 {
 		text := strings.Repeat(fmt.Sprint(round), 10*round)
@@ -105,18 +105,18 @@ func TestPayloadTravels(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	s, _ := pair(t, Config{Slots: 2, SlotSize: 100, Lease: time.Hour})
+	s, _ := pair(t, SegmentConfig{Slots: 2, SlotSize: 100, Lease: time.Hour})
 	_, err := s.Put(Key{}, 0, make([]byte, 200))
 	wantKind(t, err, tandem.Invalid)
 	put(t, s, "a")
 	put(t, s, "b")
 	_, err = s.Put(Key{}, 0, []byte("c"))
 	wantKind(t, err, tandem.Exhausted)
-	short, _ := pair(t, Config{Slots: 1, Lease: 30 * time.Millisecond})
+	short, _ := pair(t, SegmentConfig{Slots: 1, Lease: 30 * time.Millisecond})
 	first := put(t, short, "a")
 	testkit.Eventually(t, "the lease ends", func() bool { return tandem.KindOf(held(short, first)) == tandem.Stale })
 	put(t, short, "b") // its lease has ended
-	for _, cfg := range []Config{{Slots: -1}, {SlotSize: -1}, {Slots: 1 << 20, SlotSize: 1 << 20}, {SlotSize: maxSegment + 1}} {
+	for _, cfg := range []SegmentConfig{{Slots: -1}, {SlotSize: -1}, {Slots: 1 << 20, SlotSize: 1 << 20}, {SlotSize: maxSegment + 1}} {
 		_, err := New(cfg)
 		wantKind(t, err, tandem.Invalid)
 	}
@@ -124,7 +124,7 @@ func TestLimits(t *testing.T) {
 
 func TestLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock stands still, however busy the machine is
-		s, err := New(Config{Slots: 1, Lease: 60 * time.Millisecond})
+		s, err := New(SegmentConfig{Slots: 1, Lease: 60 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func held(s *Segment, h Handle) error {
 }
 
 func TestHandleOutOfBounds(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 2, SlotSize: 64})
+	s, socket := pair(t, SegmentConfig{Slots: 2, SlotSize: 64})
 	r := attach(t, socket)
 	h := put(t, s, "x")
 	for name, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestHandleOutOfBounds(t *testing.T) {
 }
 
 func TestTornWritesAreDetected(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 1, SlotSize: 256})
+	s, socket := pair(t, SegmentConfig{Slots: 1, SlotSize: 256})
 	r := attach(t, socket)
 	h := put(t, s, "whole")
 	at := s.geometry.offset(0)
@@ -197,7 +197,7 @@ func TestTornWritesAreDetected(t *testing.T) {
 }
 
 func TestReaderSeesWholePayloadsOnly(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 2, SlotSize: 4096})
+	s, socket := pair(t, SegmentConfig{Slots: 2, SlotSize: 4096})
 	r := attach(t, socket)
 	handles := make(chan Handle, 8)
 	var work sync.WaitGroup
@@ -231,7 +231,7 @@ func TestReaderSeesWholePayloadsOnly(t *testing.T) {
 }
 
 func TestSegmentCannotBeWrittenOrResizedByOthers(t *testing.T) {
-	s, err := New(Config{Slots: 1})
+	s, err := New(SegmentConfig{Slots: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +358,7 @@ func TestAttachToNobody(t *testing.T) {
 }
 
 func TestSegmentSurvivesHostileReaders(t *testing.T) {
-	s, socket := pair(t, Config{Slots: 1})
+	s, socket := pair(t, SegmentConfig{Slots: 1})
 	for _, hello := range []string{"", "x", strings.Repeat("x", 16), strings.Repeat("x", 1000)} {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
@@ -408,7 +408,7 @@ func mappings(t *testing.T) int {
 
 func TestNothingLeaks(t *testing.T) {
 	cycle := func() {
-		s, err := New(Config{Slots: 2})
+		s, err := New(SegmentConfig{Slots: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

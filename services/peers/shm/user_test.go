@@ -54,7 +54,7 @@ func TestOtherUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := New(Config{})
+	o, err := New(SegmentConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type rig struct {
 	counters *tandem.Counters
 }
 
-func newRig(t *testing.T, cfg shm.Config, inline int) *rig {
+func newRig(t *testing.T, cfg shm.SegmentConfig, inline int) *rig {
 	t.Helper()
 	cfg.Lease = time.Hour
 	segment, err := shm.New(cfg)
@@ -87,7 +87,7 @@ func (r *rig) envelope(k tandem.Ticket) wire.Envelope {
 // TestWhereTreesTravel: by handle where a verifier has the segment mapped and the tree is worth one; by a handle to be fetched where it
 // fits no ticket; else inside.
 func TestWhereTreesTravel(t *testing.T) {
-	r := newRig(t, shm.Config{SlotSize: 16 << 10}, 0)
+	r := newRig(t, shm.SegmentConfig{SlotSize: 16 << 10}, 0)
 	wants := func(what string, nodes int, handle, leased bool) wire.Envelope {
 		t.Helper()
 		e := r.envelope(ticket(nodes, nodes))
@@ -122,7 +122,7 @@ func TestWhereTreesTravel(t *testing.T) {
 	if _, err := r.Envelope(tandem.Ticket{}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a ticket without a tree: %v: want invalid", err)
 	}
-	patient := newRig(t, shm.Config{}, 1024)
+	patient := newRig(t, shm.SegmentConfig{}, 1024)
 	_, gone = patient.attach()
 	defer gone()
 	small, large := patient.envelope(ticket(1, 16)), patient.envelope(ticket(2, 400))
@@ -134,7 +134,7 @@ func TestWhereTreesTravel(t *testing.T) {
 // TestAnswers: whoever has mapped the segment is told the handle of the ticket's tree, which is written once; a tree without a ticket is
 // written for the answer.
 func TestAnswers(t *testing.T) {
-	r := newRig(t, shm.Config{Slots: 4}, 0)
+	r := newRig(t, shm.SegmentConfig{Slots: 4}, 0)
 	id := r.segment.ID()
 	p := tandem.Proposal{Session: 5, Epoch: 2, Base: 7}
 	reader, gone := r.attach()
@@ -177,7 +177,7 @@ func TestAnswers(t *testing.T) {
 
 // TestNoRoom: what finds no slot travels inside, and is counted.
 func TestNoRoom(t *testing.T) {
-	r := newRig(t, shm.Config{Slots: 1}, 0)
+	r := newRig(t, shm.SegmentConfig{Slots: 1}, 0)
 	_, gone := r.attach()
 	defer gone()
 	held := ticket(1, 16)

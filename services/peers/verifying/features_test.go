@@ -67,7 +67,7 @@ func (w *watched) Features(ctx context.Context, r *peerv1.FeaturesRequest, o ...
 
 func segment(t *testing.T, socket string, slots int) *shm.Segment {
 	t.Helper()
-	o, err := shm.New(shm.Config{Slots: slots, SlotSize: 64 << 10, Lease: time.Minute})
+	o, err := shm.New(shm.SegmentConfig{Slots: slots, SlotSize: 64 << 10, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
