@@ -151,7 +151,7 @@ func talk(t *testing.T, v tandem.Verifier, m *engine.Model) (said []tandem.Token
 // overGRPC returns v as another process reaches it.
 func overGRPC(t *testing.T, v *verifier.Verifier) tandem.Verifier {
 	t.Helper()
-	served := verifying.NewServer(verifying.Config{Verifier: v})
+	served := verifying.NewServer(verifying.ServerConfig{Verifier: v})
 	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "v"), Drain: served.Close})
 	if err != nil {
 		t.Fatal(err)

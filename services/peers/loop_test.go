@@ -115,7 +115,7 @@ func start(t testing.TB, inline int, apart bool) *stack {
 	work.Go(func() { _ = draftServer.Run(ctx) })
 
 	target := verifier{verdicts: make(chan []tandem.Verdict, 64)}
-	verdicts := verifying.NewServer(verifying.Config{Verifier: target})
+	verdicts := verifying.NewServer(verifying.ServerConfig{Verifier: target})
 	verifyServer, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(dir, "verifier"), Drain: verdicts.Close})
 	must(err)
 	verdicts.Register(verifyServer.Registrar())

@@ -127,7 +127,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
 	r.Gauge("features.bytes", v.FeatureBytes)
-	server = verifying.NewServer(verifying.Config{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
+	server = verifying.NewServer(verifying.ServerConfig{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
 		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
 		Announced: func() wire.Announcement { return announcer.What() }, Draining: func() bool { return announcer.Draining() },
 		Map: func(socket string) func() {

@@ -52,7 +52,7 @@ func startVerifier(t *testing.T, p *pool.Config, addr, as string) *verifierProce
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := verifying.Config{Verifier: aim{d: described}}
+	cfg := verifying.ServerConfig{Verifier: aim{d: described}}
 	if p != nil {
 		x.announcer, err = Announce(AnnouncerConfig{Pool: *p, Beat: beat, What: wire.Announcement{Addr: as, Verifier: facts()},
 			Load: func(what *wire.Announcement) {

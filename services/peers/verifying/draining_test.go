@@ -16,7 +16,7 @@ import (
 func TestDraining(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	v, drains := new(sure), new(atomic.Bool)
-	serve(t, addr, Config{Verifier: v, Draining: drains.Load})
+	serve(t, addr, ServerConfig{Verifier: v, Draining: drains.Load})
 	a, b := as(t, addr, "a1"), as(t, addr, "b2")
 	ctx := t.Context()
 	open := func(c *Client, id tandem.SessionID) error {

@@ -101,7 +101,7 @@ func TestFeaturesByHandle(t *testing.T) {
 	own, other := segment(t, socket, 2), filepath.Join(dir, "other")
 	segment(t, other, 1)
 	f, counters := &source{out: rows(6, 20, 400)}, new(tandem.Counters)
-	serve(t, addr, Config{Verifier: new(fake), Features: f, Segment: own, Counters: counters})
+	serve(t, addr, ServerConfig{Verifier: new(fake), Features: f, Segment: own, Counters: counters})
 	small, large := rows(5, 2, 400), rows(6, 20, 400)
 	for _, c := range []struct {
 		what    string
@@ -144,7 +144,7 @@ func TestGarbageFeatures(t *testing.T) {
 	dir := t.TempDir()
 	addr, socket := "unix://"+filepath.Join(dir, "v"), filepath.Join(dir, "seg")
 	f := &source{}
-	serve(t, addr, Config{Verifier: new(fake), Features: f, Segment: segment(t, socket, 8)})
+	serve(t, addr, ServerConfig{Verifier: new(fake), Features: f, Segment: segment(t, socket, 8)})
 	client := dial(t, addr).Mapping(linked(t, socket), "draft")
 	w := &watched{VerifierServiceClient: client.rpc}
 	client.rpc = w
@@ -181,7 +181,7 @@ func TestGarbageFeatures(t *testing.T) {
 func TestFeaturesThatDoNotCome(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	f := &source{err: tandem.Errorf("features", tandem.Stale, "epoch 2: epoch 3 is held")}
-	server, stop := serve(t, addr, Config{Verifier: new(fake), Features: f})
+	server, stop := serve(t, addr, ServerConfig{Verifier: new(fake), Features: f})
 	c := dial(t, addr)
 	if _, err := c.Features(t.Context(), query); tandem.KindOf(err) != tandem.Stale {
 		t.Errorf("another epoch: %v", err)
@@ -207,7 +207,7 @@ func TestFeaturesThatDoNotCome(t *testing.T) {
 	}
 	stop()
 	none := "unix://" + filepath.Join(t.TempDir(), "v")
-	serve(t, none, Config{Verifier: new(fake)})
+	serve(t, none, ServerConfig{Verifier: new(fake)})
 	if _, err := dial(t, none).Features(t.Context(), query); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("a verifier without features: %v", err)
 	}

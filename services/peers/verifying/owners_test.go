@@ -72,7 +72,7 @@ func (s *sure) Verdicts(ctx context.Context, sub tandem.Subscription) error {
 func TestTwoGateways(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	v, counters := &sure{subscribed: make(chan tandem.Subscription, 1)}, new(tandem.Counters)
-	s, _ := serve(t, addr, Config{Verifier: v, Counters: counters})
+	s, _ := serve(t, addr, ServerConfig{Verifier: v, Counters: counters})
 	a, b := as(t, addr, "a1"), as(t, addr, "b2")
 	ctx := t.Context()
 	for c, id := range map[*Client]tandem.SessionID{a: 1, b: 2} {
@@ -127,7 +127,7 @@ func TestTwoGateways(t *testing.T) {
 func TestNobody(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	v := &sure{subscribed: make(chan tandem.Subscription, 1)}
-	serve(t, addr, Config{Verifier: v})
+	serve(t, addr, ServerConfig{Verifier: v})
 	for _, number := range []string{"", "0", "x", "10000000000000000"} {
 		c := as(t, addr, number)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -150,7 +150,7 @@ func TestSubscribersMemory(t *testing.T) {
 	dir := t.TempDir()
 	var now atomic.Int32
 	var last atomic.Pointer[string]
-	cfg := Config{Verifier: &sure{subscribed: make(chan tandem.Subscription, 10)}, Map: func(socket string) func() {
+	cfg := ServerConfig{Verifier: &sure{subscribed: make(chan tandem.Subscription, 10)}, Map: func(socket string) func() {
 		last.Store(&socket)
 		now.Add(1)
 		return func() { now.Add(-1) }

@@ -23,8 +23,8 @@ import (
 
 const op = "verifying"
 
-// Config is what a verifier process serves.
-type Config struct {
+// ServerConfig is what a verifier process serves.
+type ServerConfig struct {
 	Verifier tandem.Verifier
 	Counters *tandem.Counters // "tickets.<what>", "sessions.foreign"; may be nil
 	MaxNodes int              // largest valid tree of a ticket: tandem.DefaultLimits.Nodes
@@ -43,14 +43,14 @@ type Config struct {
 
 // Server serves a verifier to other processes; each sees only its own sessions.
 type Server struct {
-	cfg    Config
+	cfg    ServerConfig
 	owners rpc.Owners
 	life   context.Context // of the streams of verdicts
 	end    context.CancelFunc
 }
 
 // NewServer returns a server of cfg.
-func NewServer(cfg Config) *Server {
+func NewServer(cfg ServerConfig) *Server {
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
 	}

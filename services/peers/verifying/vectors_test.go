@@ -26,7 +26,7 @@ func (m *maker) Vectors(_ context.Context, q tandem.VectorQuery) (tandem.Vectors
 func TestVectors(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	m := &maker{out: tandem.Vectors{Identity: "one", Rows: [][]float32{{1, 2, 3}, {4, 5, 6}}}}
-	serve(t, addr, Config{Verifier: new(fake), Vectors: m})
+	serve(t, addr, ServerConfig{Verifier: new(fake), Vectors: m})
 	client := dial(t, addr)
 	q := tandem.VectorQuery{Tenant: "a", Inputs: [][]tandem.Token{{1, 2}, {3}}, Pooling: tandem.PoolingLast, Fingerprint: "f"}
 	var told []tandem.Progress
@@ -45,7 +45,7 @@ func TestVectors(t *testing.T) {
 		t.Errorf("%v: want Exhausted", err)
 	}
 	other := "unix://" + filepath.Join(t.TempDir(), "v")
-	serve(t, other, Config{Verifier: new(fake)})
+	serve(t, other, ServerConfig{Verifier: new(fake)})
 	if _, err = dial(t, other).Vectors(t.Context(), q); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("a verifier without vectors: %v", err)
 	}

@@ -87,20 +87,20 @@ func (d *desk) say(v tandem.Verdict) {
 	}
 }
 
-func serve(t *testing.T, addr string, cfg Config) (*Server, func()) {
+func serve(t *testing.T, addr string, cfg ServerConfig) (*Server, func()) {
 	t.Helper()
 	v, _, stop := run(t, addr, cfg)
 	return v, stop
 }
 
 // listen serves until the test ends, and returns the address, with the port that it got.
-func listen(t *testing.T, addr string, cfg Config) string {
+func listen(t *testing.T, addr string, cfg ServerConfig) string {
 	t.Helper()
 	_, addr, _ = run(t, addr, cfg)
 	return addr
 }
 
-func run(t *testing.T, addr string, cfg Config) (v *Server, at string, stop func()) {
+func run(t *testing.T, addr string, cfg ServerConfig) (v *Server, at string, stop func()) {
 	t.Helper()
 	v = NewServer(cfg)
 	s, err := rpc.NewServer(rpc.Config{Listen: addr, Drain: v.Close, Grace: time.Minute})
@@ -163,7 +163,7 @@ func TestVerifierOverTheWire(t *testing.T) {
 	want := tandem.Description{Name: "v", ISA: "avx2", KVCapacity: 7, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l"}
 	f := &fake{identity: "a-b-c-f16-a1", description: want}
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
-	serve(t, addr, Config{Verifier: f})
+	serve(t, addr, ServerConfig{Verifier: f})
 	var c tandem.Verifier = dial(t, addr)
 	ctx := context.Background()
 	o := opening(3)
@@ -205,7 +205,7 @@ func TestFollowTellsWhyItIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := grpc.NewServer() // of before there was a protocol
-	NewServer(Config{Verifier: new(fake)}).Register(other)
+	NewServer(ServerConfig{Verifier: new(fake)}).Register(other)
 	go func() { _ = other.Serve(l) }()
 	t.Cleanup(other.Stop)
 	c := dial(t, "unix://"+l.Addr().String())
@@ -230,7 +230,7 @@ func TestFollowTellsWhyItIsRefused(t *testing.T) {
 func TestTicketsPastThePool(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	f, counters := new(fake), new(tandem.Counters)
-	serve(t, addr, Config{Verifier: f, Counters: counters, MaxNodes: 3, Vocab: 10})
+	serve(t, addr, ServerConfig{Verifier: f, Counters: counters, MaxNodes: 3, Vocab: 10})
 	c := dial(t, addr)
 	ctx := context.Background()
 	if _, err := c.Open(ctx, opening(3)); err != nil {
@@ -280,7 +280,7 @@ func TestTicketsPastThePool(t *testing.T) {
 func TestVerdictsComeInOrder(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
 	f := new(fake)
-	serve(t, addr, Config{Verifier: f})
+	serve(t, addr, ServerConfig{Verifier: f})
 	a, aState := follow(t, dial(t, addr), 1)
 	b, bState := follow(t, dial(t, addr), 1)
 	wantState(t, aState, true)
@@ -304,7 +304,7 @@ func TestVerdictsComeInOrder(t *testing.T) {
 
 func TestVerifierGoneAndBack(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
-	_, stop := serve(t, addr, Config{Verifier: new(fake)})
+	_, stop := serve(t, addr, ServerConfig{Verifier: new(fake)})
 	verdicts, states := follow(t, dial(t, addr), 9)
 	wantState(t, states, true)
 	start := time.Now()
@@ -314,7 +314,7 @@ func TestVerifierGoneAndBack(t *testing.T) {
 	}
 	wantState(t, states, false)
 	f := new(fake)
-	serve(t, addr, Config{Verifier: f})
+	serve(t, addr, ServerConfig{Verifier: f})
 	wantState(t, states, true)
 	f.say(tandem.Verdict{Session: 9})
 	select {
@@ -335,7 +335,7 @@ func TestVerifierGoneAndBack(t *testing.T) {
 // TestAStreamEndsWithItsSubscription: for the verifier's reason.
 func TestAStreamEndsWithItsSubscription(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
-	serve(t, addr, Config{Verifier: slow{}})
+	serve(t, addr, ServerConfig{Verifier: slow{}})
 	err := dial(t, addr).Verdicts(t.Context(), tandem.Subscription{Deliver: func([]tandem.Verdict) {}})
 	if !errors.Is(err, tandem.Exhausted) {
 		t.Errorf("ended with %v: want exhausted", err)
