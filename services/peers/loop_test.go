@@ -110,7 +110,7 @@ func start(t testing.TB, inline int, apart bool) *stack {
 	if apart {
 		description.SegmentSocket = ""
 	}
-	drafting.Register(draftServer.Registrar(), drafting.Config{Trees: written,
+	drafting.Register(draftServer.Registrar(), drafting.ServerConfig{Trees: written,
 		Drafters: []drafting.Named{{Name: "d", Drafter: drafter{publisher}, Describe: func() tandem.Description { return description }}}})
 	work.Go(func() { _ = draftServer.Run(ctx) })
 

@@ -156,7 +156,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	if err != nil {
 		return nil, undo, err
 	}
-	served := drafting.Config{Trees: written, Announced: func() wire.Announcement { return announcer.What() },
+	served := drafting.ServerConfig{Trees: written, Announced: func() wire.Announcement { return announcer.What() },
 		Draining: func() bool { return announcer.Draining() }}
 	states, err := c.states(r, &undo)
 	if err != nil {
@@ -194,7 +194,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 }
 
 // serve registers the drafters. When a process is gone, closers end its sessions.
-func serve(r *roles.Process, served drafting.Config, closers []func(ctx context.Context, owner uint64) error) {
+func serve(r *roles.Process, served drafting.ServerConfig, closers []func(ctx context.Context, owner uint64) error) {
 	forget := drafting.Register(r.Server.Registrar(), served)
 	r.Server.WhenGone(func(process uint64) {
 		for _, end := range closers {

@@ -60,7 +60,7 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	must(err)
 	s, err := rpc.NewServer(rpc.Config{Listen: addr, Grace: time.Millisecond})
 	must(err)
-	cfg := drafting.Config{Trees: trees.NewWriter(x.segment, 0, new(tandem.Counters))}
+	cfg := drafting.ServerConfig{Trees: trees.NewWriter(x.segment, 0, new(tandem.Counters))}
 	socket := ""
 	if path, isUnix := strings.CutPrefix(addr, "unix://"); isUnix && !silent { // the silent one passes nothing out
 		socket = path + "-shm"

@@ -63,7 +63,7 @@ func (f *fake) Close(_ context.Context, id tandem.SessionID) error {
 }
 
 // serve serves cfg at addr until the returned function is called.
-func serve(t *testing.T, addr string, cfg Config) (stop func()) {
+func serve(t *testing.T, addr string, cfg ServerConfig) (stop func()) {
 	t.Helper()
 	s, err := rpc.NewServer(rpc.Config{Listen: addr})
 	if err != nil {
@@ -79,9 +79,9 @@ func serve(t *testing.T, addr string, cfg Config) (stop func()) {
 }
 
 // one is the configuration of a process with one drafter.
-func one(n Named, segment *shm.Segment) Config {
+func one(n Named, segment *shm.Segment) ServerConfig {
 	n.Name = "d"
-	cfg := Config{Drafters: []Named{n}}
+	cfg := ServerConfig{Drafters: []Named{n}}
 	if segment != nil {
 		cfg.Trees = trees.NewWriter(segment, 0, new(tandem.Counters))
 	}
@@ -160,7 +160,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 func TestSeveralDraftersInOneProcess(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
 	fakes := map[string]*fake{"go": new(fake), "py": new(fake), "lookup": new(fake)}
-	var cfg Config
+	var cfg ServerConfig
 	for _, name := range []string{"go", "py", "lookup"} {
 		n := Named{Name: name, Drafter: fakes[name]}
 		if name != "lookup" {
@@ -254,7 +254,7 @@ func TestTargetOverTheWire(t *testing.T) {
 	var file []byte
 	var refuse error
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
-	serve(t, addr, Config{Drafters: []Named{{Name: "own", Drafter: new(fake)}, {Name: "any", Drafter: new(fake),
+	serve(t, addr, ServerConfig{Drafters: []Named{{Name: "own", Drafter: new(fake)}, {Name: "any", Drafter: new(fake),
 		Target: func(fingerprint string, f []byte) error { name, file = fingerprint, f; return refuse }}}})
 	c := dial(t, addr)
 	own, other := c, NewClient(nil, "any")

@@ -36,8 +36,8 @@ type Named struct {
 	Target func(fingerprint string, file []byte) error
 }
 
-// Config is what a drafter process serves.
-type Config struct {
+// ServerConfig is what a drafter process serves.
+type ServerConfig struct {
 	Drafters []Named       // at least one, each name once; calls without a name are for the first
 	Trees    *trees.Writer // writes the trees of all into shared memory; nil: none
 	// Announced returns what the process announces now, for Describe; nil: it does not announce itself.
@@ -46,7 +46,7 @@ type Config struct {
 }
 
 // Register serves cfg on r. Call forget when a process is gone (rpc.Server.WhenGone).
-func Register(r grpc.ServiceRegistrar, cfg Config) (forget func(process uint64)) {
+func Register(r grpc.ServiceRegistrar, cfg ServerConfig) (forget func(process uint64)) {
 	s := &server{cfg: cfg, drafters: make([]drafter, len(cfg.Drafters))}
 	for i, d := range cfg.Drafters {
 		s.drafters[i].Named = d
@@ -61,7 +61,7 @@ func Register(r grpc.ServiceRegistrar, cfg Config) (forget func(process uint64))
 
 type server struct {
 	peerv1.UnimplementedDrafterServiceServer
-	cfg      Config
+	cfg      ServerConfig
 	drafters []drafter
 }
 
