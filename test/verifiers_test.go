@@ -152,7 +152,7 @@ func talk(t *testing.T, v tandem.Verifier, m *engine.Model) (said []tandem.Token
 func overGRPC(t *testing.T, v *verifier.Verifier) tandem.Verifier {
 	t.Helper()
 	served := verifying.NewServer(verifying.ServerConfig{Verifier: v})
-	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "v"), Drain: served.Close})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "v"), Drain: served.Close})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // error.
 func TestDrainCommand(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "v")
-	s, err := rpc.NewServer(rpc.Config{Listen: addr, Internal: true})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: addr, Internal: true})
 	if err != nil {
 		t.Fatal(err)
 	}

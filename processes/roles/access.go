@@ -41,14 +41,14 @@ func (c Config) credentials() (*rpc.Credentials, error) {
 
 // access loads the process's credentials, and returns where it serves and who may call it: clients may call a
 // gateway, as many as have a place or wait for one; the other processes may call a drafter or verifier.
-func (r *Process) access(name rpc.Role) (c rpc.Config, err error) {
+func (r *Process) access(name rpc.Role) (c rpc.ServerConfig, err error) {
 	if r.Credentials, err = r.Config.credentials(); err != nil {
 		return c, err
 	}
 	r.Certificate = r.Credentials.Certificate
 	r.Certificate.Report(r.Log, r.Counters)
 	r.Credentials.Secret.Count(r.Counters)
-	c = rpc.Config{Listen: cmp.Or(r.Listen, GatewayAddr), TLS: r.Certificate, Insecure: r.InsecureListen,
+	c = rpc.ServerConfig{Listen: cmp.Or(r.Listen, GatewayAddr), TLS: r.Certificate, Insecure: r.InsecureListen,
 		Streams: max(128, (1+QueuePerSession)*r.Sessions+16)}
 	if name == rpc.Gateway {
 		return c, nil

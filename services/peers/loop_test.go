@@ -104,7 +104,7 @@ func start(t testing.TB, inline int, apart bool) *stack {
 	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: cfg, Trees: written, Wait: 30 * time.Second, Answer: 3 * time.Second})
 	must(err)
 	t.Cleanup(publisher.Close)
-	draftServer, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(dir, "drafter")})
+	draftServer, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(dir, "drafter")})
 	must(err)
 	description := tandem.Description{Name: "d", SegmentSocket: l.Addr().String()}
 	if apart {
@@ -116,7 +116,7 @@ func start(t testing.TB, inline int, apart bool) *stack {
 
 	target := verifier{verdicts: make(chan []tandem.Verdict, 64)}
 	verdicts := verifying.NewServer(verifying.ServerConfig{Verifier: target})
-	verifyServer, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(dir, "verifier"), Drain: verdicts.Close})
+	verifyServer, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(dir, "verifier"), Drain: verdicts.Close})
 	must(err)
 	verdicts.Register(verifyServer.Registrar())
 	work.Go(func() { _ = verifyServer.Run(ctx) })

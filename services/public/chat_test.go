@@ -113,7 +113,7 @@ func scripted(n int, answer func(prompt string) string) generator {
 // serveChat serves conversations until the test ends. Config may leave out what every test has.
 func serveChat(t testing.TB, cfg Config) tandemv1.ChatServiceClient {
 	t.Helper()
-	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}

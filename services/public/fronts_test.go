@@ -97,7 +97,7 @@ func TestBothFrontsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, web.Run)
-	wire, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	wire, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 func TestCountersNeedTheMetricsKey(t *testing.T) {
 	keys, _ := access.New([]string{"client"})
 	metrics, _ := access.New([]string{"scraper"})
-	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func others(t *testing.T) string {
 // serveOthers serves a scripted model on loopback until the test ends, and returns its address.
 func serveOthers(t *testing.T) string {
 	t.Helper()
-	s, err := rpc.NewServer(rpc.Config{Listen: "127.0.0.1:0"})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ var defaults = ask.Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, 
 
 func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {
 	t.Helper()
-	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}

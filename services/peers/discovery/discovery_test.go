@@ -58,7 +58,7 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	var err error
 	x.segment, err = shm.New(shm.SegmentConfig{Slots: 4})
 	must(err)
-	s, err := rpc.NewServer(rpc.Config{Listen: addr, Grace: time.Millisecond})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: addr, Grace: time.Millisecond})
 	must(err)
 	cfg := drafting.ServerConfig{Trees: trees.NewWriter(x.segment, 0, new(tandem.Counters))}
 	socket := ""

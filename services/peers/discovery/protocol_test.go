@@ -33,7 +33,7 @@ func TestOtherProtocol(t *testing.T) {
 	cfg, _ := start(t)
 	dir := t.TempDir()
 	static := "unix://" + filepath.Join(dir, "static")
-	s, err := rpc.NewServer(rpc.Config{Listen: static})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: static})
 	if err != nil {
 		t.Fatal(err)
 	}

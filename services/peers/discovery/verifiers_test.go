@@ -48,7 +48,7 @@ func facts() *wire.AnnouncedVerifier {
 func startVerifier(t *testing.T, p *pool.Config, addr, as string) *verifierProcess {
 	t.Helper()
 	x := &verifierProcess{addr: addr}
-	s, err := rpc.NewServer(rpc.Config{Listen: addr, Grace: time.Millisecond})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: addr, Grace: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func (f *fake) Close(_ context.Context, id tandem.SessionID) error {
 // serve serves cfg at addr until the returned function is called.
 func serve(t *testing.T, addr string, cfg ServerConfig) (stop func()) {
 	t.Helper()
-	s, err := rpc.NewServer(rpc.Config{Listen: addr})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: addr})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type everything struct {
 }
 
 // internal serves every internal method; one that lets a caller in answers Unsupported.
-func internal(t *testing.T, cfg Config) (addr string, counters *tandem.Counters) {
+func internal(t *testing.T, cfg ServerConfig) (addr string, counters *tandem.Counters) {
 	t.Helper()
 	cfg.Internal, cfg.Counters = true, new(tandem.Counters)
 	s, err := NewServer(cfg)
@@ -100,7 +100,7 @@ func TestRoles(t *testing.T) {
 	t.Parallel()
 	ip := outside(t)
 	ca := newCA(t)
-	addr, counters := internal(t, Config{Listen: net.JoinHostPort(ip, "0"),
+	addr, counters := internal(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"),
 		TLS: load(t, ca, certtest.Options{Names: []string{ip}, Roles: []string{"verifier", "drafter"}})})
 	for _, roles := range [][]string{{"gateway"}, {"drafter"}, {"verifier"}, {"verifier", "drafter"}, {"other"}, nil} {
 		conn, err := anyOf(load(t, ca, certtest.Options{Names: []string{"x"}, Roles: roles}))(addr)
@@ -128,7 +128,7 @@ func TestRoles(t *testing.T) {
 	}
 	// the other way round: a drafter does not pass for a verifier
 	gateway := &Credentials{Certificate: load(t, ca, certtest.Options{Names: []string{"x"}, Roles: []string{"gateway"}})}
-	drafter, _ := internal(t, Config{Listen: net.JoinHostPort(ip, "0"),
+	drafter, _ := internal(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"),
 		TLS: load(t, ca, certtest.Options{Names: []string{ip}, Roles: []string{"drafter"}})})
 	for role, ok := range map[Role]bool{Drafter: true, Verifier: false, Gateway: false} {
 		conn, err := gateway.Dialer(role)(drafter)
@@ -178,7 +178,7 @@ func TestOwnRole(t *testing.T) {
 func TestSecretOnLoopback(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	if _, err := NewServer(Config{Listen: "127.0.0.1:0", Internal: true}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := NewServer(ServerConfig{Listen: "127.0.0.1:0", Internal: true}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("a server without a secret: %v", err)
 	}
 	path := filepath.Join(dir, "s")
@@ -187,7 +187,7 @@ func TestSecretOnLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, counters := internal(t, Config{Listen: "127.0.0.1:0", Secret: own})
+	addr, counters := internal(t, ServerConfig{Listen: "127.0.0.1:0", Secret: own})
 	with := func(md ...string) *grpc.ClientConn {
 		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
@@ -251,7 +251,7 @@ func TestSecretIsNoCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, _ := internal(t, Config{Listen: net.JoinHostPort(ip, "0"), Secret: secret,
+	addr, _ := internal(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), Secret: secret,
 		TLS: load(t, ca, certtest.Options{Names: []string{ip}, Roles: []string{"verifier"}})})
 	drafter := load(t, ca, certtest.Options{Names: []string{"x"}, Roles: []string{"drafter"}})
 	conn, err := dial(addr, drafter.Client, secret)
@@ -287,7 +287,7 @@ func TestOneUserNeedsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	early.own.look.Store(0)
-	addr, _ := internal(t, Config{Listen: "127.0.0.1:0", Secret: secret})
+	addr, _ := internal(t, ServerConfig{Listen: "127.0.0.1:0", Secret: secret})
 	for name, c := range map[string]*Credentials{"one that was there before": early, "one that comes later": new(Credentials)} {
 		conn, err := c.Dialer(Verifier)(addr)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 func TestWhenGone(t *testing.T) {
 	t.Parallel()
 	addr := "unix://" + filepath.Join(t.TempDir(), "s")
-	s, err := NewServer(Config{Listen: addr})
+	s, err := NewServer(ServerConfig{Listen: addr})
 	if err != nil {
 		t.Fatal(err)
 	}

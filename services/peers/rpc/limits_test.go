@@ -26,7 +26,7 @@ import (
 )
 
 // limited serves health with limits.
-func limited(t *testing.T, cfg Config) (addr string, counters *tandem.Counters) {
+func limited(t *testing.T, cfg ServerConfig) (addr string, counters *tandem.Counters) {
 	t.Helper()
 	cfg.Listen, cfg.Counters = "unix://"+filepath.Join(t.TempDir(), "s"), new(tandem.Counters)
 	return healthServer(t, cfg), cfg.Counters
@@ -54,7 +54,7 @@ func watch(ctx context.Context, conn *grpc.ClientConn) (grpc.ServerStreamingClie
 // TestStreamsOfAConnection: more calls at once than a connection may have wait for one to end; others do not.
 func TestStreamsOfAConnection(t *testing.T) {
 	t.Parallel()
-	addr, _ := limited(t, Config{Streams: 3})
+	addr, _ := limited(t, ServerConfig{Streams: 3})
 	conn := dialed(t, addr)
 	first, end := context.WithCancel(t.Context())
 	for range 3 {
@@ -79,7 +79,7 @@ func TestStreamsOfAConnection(t *testing.T) {
 // TestConnections: those that say nothing, and those that are idle, make room for new ones; those at work stay.
 func TestConnections(t *testing.T) {
 	t.Parallel()
-	addr, counters := limited(t, Config{Connections: 4})
+	addr, counters := limited(t, ServerConfig{Connections: 4})
 	path := addr[len("unix://"):]
 	silent := make([]net.Conn, 10)
 	for i := range silent {
@@ -170,7 +170,7 @@ func raw(t *testing.T, addr string) net.Conn {
 // TestTrickledMessage: a call ends when its message does not come in time, however steadily it comes.
 func TestTrickledMessage(t *testing.T) {
 	t.Parallel()
-	addr, _ := limited(t, Config{Receive: 2100 * time.Millisecond}) // a third of it to begin the connection
+	addr, _ := limited(t, ServerConfig{Receive: 2100 * time.Millisecond}) // a third of it to begin the connection
 	begun := time.Now()
 	c := raw(t, addr)
 	stop := make(chan struct{})
@@ -231,7 +231,7 @@ func ended(b []byte) bool {
 // TestCallsOutliveTheLimit: it is for the message to come, not for the call to end.
 func TestCallsOutliveTheLimit(t *testing.T) {
 	t.Parallel()
-	addr, _ := limited(t, Config{Receive: 1500 * time.Millisecond, Idle: 300 * time.Millisecond})
+	addr, _ := limited(t, ServerConfig{Receive: 1500 * time.Millisecond, Idle: 300 * time.Millisecond})
 	s, err := watch(t.Context(), dialed(t, addr))
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestCallsOutliveTheLimit(t *testing.T) {
 // nothing of the latter.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
-	addr, _ := limited(t, Config{Receive: 1500 * time.Millisecond, Idle: 300 * time.Millisecond})
+	addr, _ := limited(t, ServerConfig{Receive: 1500 * time.Millisecond, Idle: 300 * time.Millisecond})
 	c, err := net.Dial("unix", addr[len("unix://"):])
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +287,7 @@ func TestSilentConnections(t *testing.T) {
 func TestAdmitComesFirst(t *testing.T) {
 	t.Parallel()
 	counters := new(tandem.Counters)
-	s, err := NewServer(Config{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Counters: counters})
+	s, err := NewServer(ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Counters: counters})
 	if err != nil {
 		t.Fatal(err)
 	}

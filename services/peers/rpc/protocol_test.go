@@ -69,7 +69,7 @@ func wantRefused(t *testing.T, what string, err error, parts ...string) {
 // A server refuses callers of another protocol, and those of before there was one, but tells everybody what it is.
 func TestCallersOfAnotherProtocol(t *testing.T) {
 	counters := new(tandem.Counters)
-	s, err := NewServer(Config{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Counters: counters})
+	s, err := NewServer(ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Counters: counters})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 // have waited for the message.
 func TestResetStreams(t *testing.T) {
 	const streams, most = 10000, 600 // bytes of a stream that may stay: other tests allocate too, and the context alone takes 2 KiB
-	open := healthServer(t, Config{Listen: "unix://" + t.TempDir() + "/s", Receive: time.Hour})
-	own, _ := internal(t, Config{Listen: "unix://" + t.TempDir() + "/s", Receive: time.Hour})
+	open := healthServer(t, ServerConfig{Listen: "unix://" + t.TempDir() + "/s", Receive: time.Hour})
+	own, _ := internal(t, ServerConfig{Listen: "unix://" + t.TempDir() + "/s", Receive: time.Hour})
 	for name, addr := range map[string]string{"a client's": open, "a process's": own} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, addr)

@@ -50,7 +50,7 @@ func (s *service) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingS
 }
 
 // serve runs svc and returns a client and a function that stops the server and waits for it.
-func serve(t *testing.T, cfg Config, svc *service) (tandemv1.GenerationServiceClient, *grpc.ClientConn, func()) {
+func serve(t *testing.T, cfg ServerConfig, svc *service) (tandemv1.GenerationServiceClient, *grpc.ClientConn, func()) {
 	t.Helper()
 	if cfg.Listen == "" {
 		cfg.Listen = "unix://" + filepath.Join(t.TempDir(), "s")
@@ -80,7 +80,7 @@ func serve(t *testing.T, cfg Config, svc *service) (tandemv1.GenerationServiceCl
 
 func TestErrorsSurviveTheWire(t *testing.T) {
 	var answer error
-	c, _, _ := serve(t, Config{}, &service{describe: func(context.Context) error { return answer }})
+	c, _, _ := serve(t, ServerConfig{}, &service{describe: func(context.Context) error { return answer }})
 	for k := tandem.Invalid; k <= tandem.Unauthenticated; k++ {
 		answer = tandem.Errorf("verify", k, "session %d is wrong: want %q", 7, "é")
 		_, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{})
@@ -157,7 +157,7 @@ func TestPanicHarmsOneRequest(t *testing.T) {
 			panic("bang")
 		},
 	}
-	c, _, _ := serve(t, Config{Counters: counters}, svc)
+	c, _, _ := serve(t, ServerConfig{Counters: counters}, svc)
 	_, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{})
 	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("panic arrived as %v", err)
@@ -186,7 +186,7 @@ func TestDeadlines(t *testing.T) {
 			return st.Context().Err()
 		},
 	}
-	s, err := NewServer(Config{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Deadline: 20 * time.Millisecond,
+	s, err := NewServer(ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Deadline: 20 * time.Millisecond,
 		StreamDeadline: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestDeadlines(t *testing.T) {
 
 func TestTraceTravels(t *testing.T) {
 	var got string
-	c, _, _ := serve(t, Config{}, &service{describe: func(ctx context.Context) error {
+	c, _, _ := serve(t, ServerConfig{}, &service{describe: func(ctx context.Context) error {
 		got = traceparent.Of(ctx)
 		return nil
 	}})
@@ -237,7 +237,7 @@ func TestTraceTravels(t *testing.T) {
 }
 
 func TestUndecodableRequestIsInvalid(t *testing.T) {
-	c, conn, _ := serve(t, Config{},
+	c, conn, _ := serve(t, ServerConfig{},
 		&service{generate: func(*tandemv1.GenerateRequest, grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
 			return nil
 		}})
@@ -267,7 +267,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 	t.Parallel()
 	addr := "unix://" + filepath.Join(t.TempDir(), "s")
 	ok := &service{describe: func(context.Context) error { return nil }}
-	c, _, stop := serve(t, Config{Listen: addr}, ok)
+	c, _, stop := serve(t, ServerConfig{Listen: addr}, ok)
 	if _, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 		t.Errorf("the answer took %v", d)
 	}
 	time.Sleep(500 * time.Millisecond) // the backoff has grown to its limit
-	serve(t, Config{Listen: addr}, ok)
+	serve(t, ServerConfig{Listen: addr}, ok)
 	start = time.Now()
 	testkit.Eventually(t, "the peer is found again", func() bool {
 		_, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{})
@@ -292,7 +292,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 func TestStopEndsCallsInProgress(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{})
-	c, _, stop := serve(t, Config{Grace: 50 * time.Millisecond}, &service{describe: func(ctx context.Context) error {
+	c, _, stop := serve(t, ServerConfig{Grace: 50 * time.Millisecond}, &service{describe: func(ctx context.Context) error {
 		close(entered)
 		<-ctx.Done()
 		return ctx.Err()
@@ -313,7 +313,7 @@ func TestStopEndsCallsInProgress(t *testing.T) {
 }
 
 func TestHealthAndReflection(t *testing.T) {
-	_, conn, _ := serve(t, Config{Listen: "127.0.0.1:0"}, &service{})
+	_, conn, _ := serve(t, ServerConfig{Listen: "127.0.0.1:0"}, &service{})
 	h, err := grpc_health_v1.NewHealthClient(conn).Check(context.Background(), &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || h.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("health is %v, %v", h, err)

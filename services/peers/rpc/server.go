@@ -25,8 +25,8 @@ import (
 // MaxMessage is the size limit of a message in bytes, in both directions.
 const MaxMessage = 4 << 20
 
-// Config describes one server. Zero values take the default named beside them.
-type Config struct {
+// ServerConfig describes one server. Zero values take the default named beside them.
+type ServerConfig struct {
 	Listen         string        // "unix:///path" or "host:port"; port 0 lets the system choose
 	Deadline       time.Duration // of a unary call without one: 2 minutes
 	StreamDeadline time.Duration // of a stream without one: 2 hours
@@ -55,7 +55,7 @@ const beat, answer = time.Minute, 20 * time.Second
 const maxHeaders = 32 << 10
 
 // withDefaults fills in what is left out.
-func (c Config) withDefaults() Config {
+func (c ServerConfig) withDefaults() ServerConfig {
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
@@ -86,7 +86,7 @@ func (c Config) withDefaults() Config {
 
 // Server is a gRPC server that listens already. Register services on it, then Run it.
 type Server struct {
-	cfg      Config
+	cfg      ServerConfig
 	listener net.Listener
 	unix     bool // listener's addresses are unix sockets
 	grpc     *grpc.Server
@@ -97,7 +97,7 @@ type Server struct {
 
 // NewServer listens and prepares a server; its health service answers NOT_SERVING until SetServing.
 // Run, or Close if Run is never reached, gives the address back.
-func NewServer(cfg Config) (*Server, error) {
+func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if err := Guard(cfg.Listen, cfg.TLS, cfg.Insecure); err != nil {
 		return nil, err

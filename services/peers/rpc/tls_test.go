@@ -58,7 +58,7 @@ func newCA(t *testing.T) *certtest.CA {
 }
 
 // healthServer serves the health service alone.
-func healthServer(t *testing.T, cfg Config) string {
+func healthServer(t *testing.T, cfg ServerConfig) string {
 	t.Helper()
 	s, err := NewServer(cfg)
 	if err != nil {
@@ -100,7 +100,7 @@ func TestMutualTLS(t *testing.T) {
 	ip := outside(t)
 	ca := newCA(t)
 	server := load(t, ca, certtest.Options{Names: []string{ip}})
-	addr := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: server})
+	addr := healthServer(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), TLS: server})
 	friend := load(t, ca, certtest.Options{Names: []string{"elsewhere"}})
 	stranger := load(t, newCA(t), certtest.Options{Names: []string{ip}})
 	for _, c := range []struct {
@@ -129,19 +129,19 @@ func TestMutualTLS(t *testing.T) {
 		}
 	}
 
-	wrong := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: friend})
+	wrong := healthServer(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), TLS: friend})
 	conn, err := anyOf(server)(wrong)
 	if err := check(t, conn, err); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server with another's name: %v", err)
 	}
-	open := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), Insecure: true})
+	open := healthServer(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), Insecure: true})
 	conn, err = anyOf(friend)(open)
 	if err := check(t, conn, err); err == nil || !strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
 		t.Errorf("a server without TLS: %v", err)
 	}
 	// loopback and unix sockets do without, on both sides
 	for _, listen := range []string{"127.0.0.1:0", "unix://" + filepath.Join(t.TempDir(), "s")} {
-		plain := healthServer(t, Config{Listen: listen, TLS: server})
+		plain := healthServer(t, ServerConfig{Listen: listen, TLS: server})
 		for _, dial := range []func(string) (*grpc.ClientConn, error){Dial, anyOf(friend),
 			(&Credentials{Certificate: server}).DialListener} {
 			conn, err := dial(plain)
@@ -150,7 +150,7 @@ func TestMutualTLS(t *testing.T) {
 			}
 		}
 	}
-	anywhere := healthServer(t, Config{Listen: "0.0.0.0:0", TLS: server})
+	anywhere := healthServer(t, ServerConfig{Listen: "0.0.0.0:0", TLS: server})
 	conn, err = (&Credentials{Certificate: server}).DialListener(anywhere)
 	if err := check(t, conn, err); err != nil {
 		t.Errorf("the process itself, listening everywhere: %v", err)
@@ -170,7 +170,7 @@ func TestRenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: server})
+	addr := healthServer(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), TLS: server})
 	friend := load(t, ca, certtest.Options{Names: []string{"friend"}})
 	conn, err := anyOf(friend)(addr)
 	if err := check(t, conn, err); err == nil {
@@ -259,7 +259,7 @@ func TestAuthorityIsReplaced(t *testing.T) {
 	var log lines
 	counters := new(tandem.Counters)
 	server.Report(slog.New(slog.NewTextHandler(&log, nil)), counters)
-	addr := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: server})
+	addr := healthServer(t, ServerConfig{Listen: net.JoinHostPort(ip, "0"), TLS: server})
 	running, err := anyOf(caller)(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -351,9 +351,9 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s is refused with a certificate or on purpose", addr)
 		}
 	}
-	if _, err := NewServer(Config{Listen: "0.0.0.0:0"}); tandem.KindOf(err) != tandem.Invalid ||
+	if _, err := NewServer(ServerConfig{Listen: "0.0.0.0:0"}); tandem.KindOf(err) != tandem.Invalid ||
 		!strings.Contains(err.Error(), "--insecure-listen") {
 		t.Errorf("server for everybody: %v", err)
 	}
-	healthServer(t, Config{Listen: "0.0.0.0:0", Insecure: true})
+	healthServer(t, ServerConfig{Listen: "0.0.0.0:0", Insecure: true})
 }

@@ -70,7 +70,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	peerv1.RegisterVerifierServiceServer(r, &adapter{s: s})
 }
 
-// Close ends every stream of verdicts; later ones end at once. Use it as rpc.Config.Drain.
+// Close ends every stream of verdicts; later ones end at once. Use it as rpc.ServerConfig.Drain.
 func (s *Server) Close() { s.end() }
 
 // Forget removes what the server holds of a process that is gone; its sessions at the verifier stay.

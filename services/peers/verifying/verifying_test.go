@@ -103,7 +103,7 @@ func listen(t *testing.T, addr string, cfg ServerConfig) string {
 func run(t *testing.T, addr string, cfg ServerConfig) (v *Server, at string, stop func()) {
 	t.Helper()
 	v = NewServer(cfg)
-	s, err := rpc.NewServer(rpc.Config{Listen: addr, Drain: v.Close, Grace: time.Minute})
+	s, err := rpc.NewServer(rpc.ServerConfig{Listen: addr, Drain: v.Close, Grace: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
