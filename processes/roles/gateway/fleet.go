@@ -21,7 +21,7 @@ type membership struct {
 
 // join announces the gateway and finds the others, until undo runs.
 func (f front) join(r *roles.Process, undo *roles.Cleanup) error {
-	cfg := discovery.Config{Pool: f.pool, Kind: discovery.Gateways, Counters: r.Counters, Log: r.Log, Refused: r.Refused}
+	cfg := discovery.TableConfig{Pool: f.pool, Kind: discovery.Gateways, Counters: r.Counters, Log: r.Log, Refused: r.Refused}
 	if r.Credentials.Secret != nil { // else nobody calls them, and on loopback they have no secret to prove
 		cfg.Vouch = r.Credentials.Vouch
 	}

@@ -170,7 +170,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	members := enlist.NewMembers(enlisting)
 	undo.Add(members.Close)
 	memory := discovery.NewMemory(shm.Gateway, new(shm.Set))
-	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
+	table, err := discovery.NewTable(discovery.TableConfig{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
 		Static: c.Drafters, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
 		Changed: func(processes []discovery.Process) {
 			memory.Update(processes)
@@ -209,7 +209,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	}
 	told.Gateway, told.monitor = g, monitor
 	stop, err := verifiers.begin(g, enlist.VerifierConfig{Monitor: monitor, Members: members, Fingerprint: config.Fingerprint,
-		Counters: r.Counters, Log: r.Log}, discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Verifier),
+		Counters: r.Counters, Log: r.Log}, discovery.TableConfig{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Verifier),
 		Vouch: r.Credentials.Vouch, Counters: r.Counters, Log: r.Log, Refused: r.Refused})
 	undo.Add(stop)
 	return out, undo, err

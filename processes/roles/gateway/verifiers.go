@@ -86,7 +86,7 @@ func router(_ string, v fleet.Verifier) *route.Router {
 
 // begin finds the verifiers and keeps the gateway informed of them until stop is called. known is for each of them, but for what only the
 // verifier itself can say.
-func (v *verifiers) begin(g *gateway.Gateway, known enlist.VerifierConfig, table discovery.Config) (stop func(), err error) {
+func (v *verifiers) begin(g *gateway.Gateway, known enlist.VerifierConfig, table discovery.TableConfig) (stop func(), err error) {
 	table.Kind, table.Static = discovery.Verifiers, v.cfg.static
 	table.Changed = func(processes []discovery.Process) { v.update(processes, g, known) }
 	t, err := discovery.NewTable(table)

@@ -68,7 +68,7 @@ func (s *System) keeps(v *tandemv1.Member) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	table, err := discovery.NewTable(discovery.Config{Pool: pool.Config{Access: access}, Kind: discovery.Verifiers})
+	table, err := discovery.NewTable(discovery.TableConfig{Pool: pool.Config{Access: access}, Kind: discovery.Verifiers})
 	if err != nil {
 		s.t.Fatal(err)
 	}

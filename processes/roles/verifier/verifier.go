@@ -146,7 +146,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier, vocab int, p pool.Config, mapped *shm.Set,
 	undo *roles.Cleanup) (*discovery.Announcer, error) {
 	memory := discovery.NewMemory(shm.Verifier, mapped)
-	table, err := discovery.NewTable(discovery.Config{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
+	table, err := discovery.NewTable(discovery.TableConfig{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
 		Vouch: r.Credentials.Vouch, Static: c.Drafters,
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {

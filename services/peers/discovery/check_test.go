@@ -89,7 +89,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	var log lines
 	counters := new(tandem.Counters)
 	changed := make(chan []Process, 1000)
-	table, err := NewTable(Config{Pool: p, Beat: beat, Counters: counters, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	table, err := NewTable(TableConfig{Pool: p, Beat: beat, Counters: counters, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Changed: func(processes []Process) { changed <- processes }})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestSenseIsTaken(t *testing.T) {
 
 // TestComplaintsAreForgotten before they fill the memory.
 func TestComplaintsAreForgotten(t *testing.T) {
-	table := &Table{cfg: Config{Counters: new(tandem.Counters), Log: slog.New(slog.DiscardHandler)}, complaints: map[[2]string]bool{}}
+	table := &Table{cfg: TableConfig{Counters: new(tandem.Counters), Log: slog.New(slog.DiscardHandler)}, complaints: map[[2]string]bool{}}
 	for i := range 10 * mostComplaints {
 		table.refuse("box", tandem.Errorf(op, tandem.Invalid, "reason %d", i))
 	}
@@ -199,7 +199,7 @@ func TestUnprovedProcesses(t *testing.T) {
 	}
 	counters := new(tandem.Counters)
 	var refusals atomic.Int64
-	table, err := NewTable(Config{Pool: p, Beat: beat, Counters: counters, Dial: with.Dialer(""), Vouch: with.Vouch,
+	table, err := NewTable(TableConfig{Pool: p, Beat: beat, Counters: counters, Dial: with.Dialer(""), Vouch: with.Vouch,
 		Refused: func(error) { refusals.Add(1) }, Changed: func([]Process) {}})
 	if err != nil {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func watch(t *testing.T, p pool.Config, also func([]Process), static ...string) 
 	t.Helper()
 	v := &view{counters: new(tandem.Counters)}
 	var err error
-	v.table, err = NewTable(Config{Pool: p, Static: static, Beat: beat, Counters: v.counters, Changed: func(processes []Process) {
+	v.table, err = NewTable(TableConfig{Pool: p, Static: static, Beat: beat, Counters: v.counters, Changed: func(processes []Process) {
 		if also != nil {
 			also(processes)
 		}
@@ -308,7 +308,7 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 		What: wire.Announcement{Addr: "\xff", Drafters: some}}); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("announcing what is not UTF-8: %v", err)
 	}
-	if _, err := NewTable(Config{Pool: cfg, Static: []string{"nowhere"}}); !errors.Is(err, tandem.Invalid) {
+	if _, err := NewTable(TableConfig{Pool: cfg, Static: []string{"nowhere"}}); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("a configured address that is none: %v", err)
 	}
 }

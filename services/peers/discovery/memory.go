@@ -34,7 +34,7 @@ type memory struct {
 // NewMemory returns a Memory that knows no process yet. It maps segments into set, in the role as. The caller must Close it.
 func NewMemory(as shm.Role, set *shm.Set) *Memory { return &Memory{as: as, set: set} }
 
-// Update takes the current processes: use it as Config.Changed.
+// Update takes the current processes: use it as TableConfig.Changed.
 func (m *Memory) Update(processes []Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

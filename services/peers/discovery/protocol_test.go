@@ -47,7 +47,7 @@ func TestOtherProtocol(t *testing.T) {
 	v := &view{counters: counters}
 	var mu sync.Mutex
 	var said []string
-	v.table, err = NewTable(Config{Pool: cfg, Static: []string{static}, Beat: beat, Counters: counters,
+	v.table, err = NewTable(TableConfig{Pool: cfg, Static: []string{static}, Beat: beat, Counters: counters,
 		Refused: func(err error) {
 			mu.Lock()
 			defer mu.Unlock()

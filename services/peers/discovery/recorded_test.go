@@ -48,7 +48,7 @@ func TestRecordedAnnouncements(t *testing.T) {
 	table := func() (*Table, *tandem.Counters) {
 		t.Helper()
 		counters := new(tandem.Counters)
-		x, err := NewTable(Config{Pool: p, Beat: beat, Counters: counters, Dial: with.Dialer(""), Vouch: with.Vouch})
+		x, err := NewTable(TableConfig{Pool: p, Beat: beat, Counters: counters, Dial: with.Dialer(""), Vouch: with.Vouch})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -140,7 +140,7 @@ func leased(t *testing.T, p pool.Config, vouch func(string, []byte, string) erro
 	t.Helper()
 	v := &view{counters: new(tandem.Counters)}
 	var err error
-	v.table, err = NewTable(Config{Pool: p, Kind: Verifiers, Beat: beat, Lease: lease, Counters: v.counters, Vouch: vouch,
+	v.table, err = NewTable(TableConfig{Pool: p, Kind: Verifiers, Beat: beat, Lease: lease, Counters: v.counters, Vouch: vouch,
 		Changed: func(all []Process) {
 			v.mu.Lock()
 			defer v.mu.Unlock()

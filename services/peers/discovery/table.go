@@ -44,8 +44,8 @@ type Process struct {
 	Lease  time.Time // when that will be, unless it is heard again; zero: it was never heard
 }
 
-// Config describes a table. Zero fields take the default named beside them.
-type Config struct {
+// TableConfig describes a table. Zero fields take the default named beside them.
+type TableConfig struct {
 	Pool pool.Config
 	Kind Kind                                        // Drafters
 	Dial func(addr string) (*grpc.ClientConn, error) // rpc.Dial
@@ -75,7 +75,7 @@ type Config struct {
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
 type Table struct {
-	cfg    Config
+	cfg    TableConfig
 	conn   *pool.Conn
 	heard  chan heard
 	poke   chan struct{} // a connection's state has changed, or NATS came
@@ -106,7 +106,7 @@ type heard struct {
 }
 
 // NewTable returns a running table. The caller must Close it. Errors: Invalid.
-func NewTable(cfg Config) (*Table, error) {
+func NewTable(cfg TableConfig) (*Table, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = DefaultBeat
 	}
