@@ -23,7 +23,7 @@ type Config struct {
 	Addr   string        // the gateway's address as clients dial it; "": a socket in the run directory
 	Grace  time.Duration // for calls in progress when the processes are told to stop
 	Stderr io.Writer
-	Line   func(name, line string) string // as supervise.Config.Line
+	Line   func(name, line string) string // as supervise.GroupConfig.Line
 	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
 	// directory, as Configured does, are removed with it. It is called again if somebody has removed the directory, and must return
 	// the same.
@@ -63,7 +63,7 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 	if p.Addr == "" {
 		p.Addr = "unix://" + dir.File("gateway.sock")
 	}
-	p.group = supervise.New(supervise.Config{Program: program, Env: childEnv(os.Environ(), dir.Path),
+	p.group = supervise.New(supervise.GroupConfig{Program: program, Env: childEnv(os.Environ(), dir.Path),
 		Stderr: c.Stderr, Line: c.Line, Grace: c.Grace + exitTime, Before: func() error {
 			restored, err := dir.Restore()
 			if restored {

@@ -109,7 +109,7 @@ func (p *Pulse) Restarts() (all, hung int64) {
 }
 
 // Beat adds a beat, nil if there is no room. From then on its owner must finish something about once in an Interval, except during a
-// pass announced by Expect. If it finishes nothing for Config.Hang the child is killed.
+// pass announced by Expect. If it finishes nothing for GroupConfig.Hang the child is killed.
 func (p *Pulse) Beat(name string) *Beat {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,8 +22,8 @@ type Spec struct {
 	Spare   bool     // the others work without it: its restarts are never given up
 }
 
-// Config of a Group. Program and Stderr are required.
-type Config struct {
+// GroupConfig of a Group. Program and Stderr are required.
+type GroupConfig struct {
 	Program string
 	Env     []string                       // the children's environment
 	Stderr  io.Writer                      // receives the children's lines
@@ -35,7 +35,7 @@ type Config struct {
 	Before  func() error                   // called before each start, for what a child needs; may be nil
 }
 
-func (c Config) withDefaults() Config {
+func (c GroupConfig) withDefaults() GroupConfig {
 	if c.Line == nil {
 		c.Line = func(name, line string) string { return name + ": " + line }
 	}
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 // Polling pids or a health port instead of a pipe would be later by the polling interval, and could
 // not tell a child that died at once from one that is slow.
 type Group struct {
-	cfg     Config
+	cfg     GroupConfig
 	spawn   chan func()
 	keepers []*keeper // in the order of Start
 	failed  chan error
@@ -81,7 +81,7 @@ type Group struct {
 }
 
 // New returns a group without processes. Stop must be called.
-func New(cfg Config) *Group {
+func New(cfg GroupConfig) *Group {
 	g := &Group{cfg: cfg.withDefaults(), spawn: make(chan func()), failed: make(chan error, 1)}
 	go onOneThread(g.spawn)
 	return g
@@ -117,7 +117,7 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 func (g *Group) Failed() <-chan error { return g.failed }
 
 // Stop ends the processes: the first spec's, then the others'. Each gets SIGTERM and the grace of
-// Config, then SIGKILL; if force ends, SIGKILL comes at once. Returns when none is left.
+// GroupConfig, then SIGKILL; if force ends, SIGKILL comes at once. Returns when none is left.
 func (g *Group) Stop(force context.Context) {
 	if len(g.keepers) > 0 {
 		g.keepers[0].end(force)

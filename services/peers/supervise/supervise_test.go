@@ -84,7 +84,7 @@ func play(script []string) int {
 				time.Sleep(time.Minute)
 			}
 		case "parent": // start a sleeping child of one's own, tell its pid, and wait to be killed
-			g := New(Config{Program: os.Args[0], Stderr: os.Stderr})
+			g := New(GroupConfig{Program: os.Args[0], Stderr: os.Stderr})
 			if err := g.Start(context.Background(), Spec{Name: "grandchild", Args: []string{"child", "ready", "sleep"}}); err != nil {
 				return 1
 			}
@@ -115,7 +115,7 @@ func (l *lines) String() string {
 func group(t *testing.T) (*Group, *lines) {
 	t.Helper()
 	out := &lines{}
-	return New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond}), out
+	return New(GroupConfig{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond}), out
 }
 
 func spec(name string, restart bool, script ...string) Spec {
@@ -180,7 +180,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 
 func TestSilentChild(t *testing.T) {
 	t.Parallel()
-	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Stall: 50 * time.Millisecond})
+	g := New(GroupConfig{Program: os.Args[0], Stderr: &lines{}, Stall: 50 * time.Millisecond})
 	defer g.Stop(t.Context())
 	err := g.Start(t.Context(), spec("a", false, "sleep"))
 	if err == nil || !strings.Contains(err.Error(), "a is not ready: nothing heard from it for 50ms") {
@@ -222,7 +222,7 @@ func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
 	t.Run("given up", func(t *testing.T) {
 		t.Parallel()
 		out := &lines{}
-		g := New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Second})
+		g := New(GroupConfig{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Second})
 		defer g.Stop(t.Context())
 		count := filepath.Join(t.TempDir(), "lives")
 		if err := g.Start(t.Context(), spec("a", true, "count="+count, "ready", "exit=7")); err != nil {
@@ -241,7 +241,7 @@ func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
 	t.Run("spare", func(t *testing.T) {
 		t.Parallel()
 		out := &lines{}
-		g := New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Millisecond})
+		g := New(GroupConfig{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Millisecond})
 		defer g.Stop(t.Context())
 		count := filepath.Join(t.TempDir(), "lives")
 		spare := spec("a", true, "count="+count, "ready", "exit=7")
@@ -294,7 +294,7 @@ func TestRestoredRunDir(t *testing.T) {
 		_, err := d.Restore()
 		return err
 	}
-	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: 300 * time.Millisecond, Before: restore})
+	g := New(GroupConfig{Program: os.Args[0], Stderr: &lines{}, Grace: 300 * time.Millisecond, Before: restore})
 	defer g.Stop(t.Context())
 	if err := g.Start(t.Context(), spec("a", true, "touch="+d.File("socket"), "ready", "sleep")); err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestRestoredRunDir(t *testing.T) {
 
 func TestForce(t *testing.T) {
 	t.Parallel()
-	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute})
+	g := New(GroupConfig{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute})
 	if err := g.Start(t.Context(), spec("a", false, "deaf", "ready", "sleep")); err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ func TestPulse(t *testing.T) {
 func watched(t *testing.T, stall time.Duration, restart bool, script ...string) (*Group, *lines) {
 	t.Helper()
 	out := &lines{}
-	g := New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, Stall: stall, Hang: time.Second})
+	g := New(GroupConfig{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, Stall: stall, Hang: time.Second})
 	t.Cleanup(func() { g.Stop(t.Context()) })
 	if err := g.Start(t.Context(), spec("a", restart, script...)); err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestStoppedChild(t *testing.T) {
 // TestStopOfAStoppedChild: the end does not wait for a child that cannot hear, whatever the grace.
 func TestStopOfAStoppedChild(t *testing.T) {
 	t.Parallel()
-	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute, Hang: 500 * time.Millisecond})
+	g := New(GroupConfig{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute, Hang: 500 * time.Millisecond})
 	if err := g.Start(t.Context(), spec("a", true, "lives", "beat", "ready", "sleep")); err != nil {
 		t.Fatal(err)
 	}
