@@ -170,8 +170,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	members := enlist.NewMembers(enlisting)
 	undo.Add(members.Close)
 	memory := discovery.NewMemory(shm.Gateway, new(shm.Set))
-	table, err := discovery.NewTable(discovery.TableConfig{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
-		Static: c.Drafters, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
+	table, err := discovery.NewTable(discovery.TableConfig{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter),
+		Vouch: r.Credentials.Vouch, Static: c.Drafters, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
 		Changed: func(processes []discovery.Process) {
 			memory.Update(processes)
 			members.Update(processesOf(processes, verifiers, memory))

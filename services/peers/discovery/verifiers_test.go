@@ -93,13 +93,14 @@ func watchKind(t *testing.T, p pool.Config, kind Kind, static ...string) (v *vie
 	t.Helper()
 	v, changes = &view{counters: new(tandem.Counters)}, new(atomic.Int64)
 	var err error
-	v.table, err = NewTable(TableConfig{Pool: p, Kind: kind, Static: static, Beat: patient, Counters: v.counters, Changed: func(all []Process) {
+	config := TableConfig{Pool: p, Kind: kind, Static: static, Beat: patient, Counters: v.counters}
+	config.Changed = func(all []Process) {
 		changes.Add(1)
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.processes = all
-	}})
-	if err != nil {
+	}
+	if v.table, err = NewTable(config); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.table.Close)

@@ -199,7 +199,8 @@ func TestOldTicketsAreForgotten(t *testing.T) {
 func TestGarbageIsCountedAndDropped(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: newSegment(t, shm.SegmentConfig{Slots: 2})}, MaxNodes: 16, Vocab: 100})
+	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: newSegment(t, shm.SegmentConfig{Slots: 2})}, MaxNodes: 16,
+		Vocab: 100})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	put(t, p, ticket(1, chain(2)))
 	if _, err := src.Take(within(t, 30*time.Second), 1); err != nil {

@@ -20,7 +20,8 @@ func BenchmarkChecks(b *testing.B) {
 			secret := new(Secret)
 			secret.state.Store(&secrets{now: "a-secret-of-this-test"})
 			secret.look.Store(time.Now().Add(time.Hour).UnixNano())
-			s := &Server{cfg: ServerConfig{Internal: true, Secret: secret, Receive: time.Minute, Counters: new(tandem.Counters)}, unix: unix}
+			s := &Server{unix: unix,
+				cfg: ServerConfig{Internal: true, Secret: secret, Receive: time.Minute, Counters: new(tandem.Counters)}}
 			md := metadata.MD{headerProcess: {number("x")}, headerProof: {proofOf("a-secret-of-this-test", method)}}
 			call := &tap.Info{FullMethodName: method, Header: md}
 			ctx, cancel := context.WithCancel(metadata.NewIncomingContext(context.Background(), md))

@@ -16,8 +16,8 @@ const Interval = time.Second
 
 const looks = 10 // at a child within the time after which it hangs
 
-// watch finds out whether a child hangs: one of its beats has finished nothing for GroupConfig.Hang, or for as long as its current pass may take
-// (tandem.PassMay), if that is longer. The gateway judges by the same rule whether a prompt is still being read. A pass that reads its
+// watch finds out whether a child hangs: one of its beats has finished nothing for GroupConfig.Hang, or for as long as its current pass
+// may take (tandem.PassMay), if that is longer. The gateway judges by the same rule whether a prompt is still being read. A pass that reads its
 // weights from a disk says so while it gets on (Beat.Goes): a disk that has become slow is no reason to kill a process, since the next
 // one would read no faster.
 //
