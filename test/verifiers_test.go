@@ -178,11 +178,11 @@ func overNATS(t *testing.T, v *verifier.Verifier, there bool) tandem.Verifier {
 	}
 	t.Cleanup(server.Close)
 	cfg := pool.Config{Access: server.Access(), Counters: new(tandem.Counters)}
-	source, err := pool.NewSource(pool.SourceConfig{Config: cfg, Submit: v.Submit})
+	consumer, err := pool.NewConsumer(pool.ConsumerConfig{Config: cfg, Submit: v.Submit})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(source.Close)
+	t.Cleanup(consumer.Close)
 	if !there {
 		server.Close()
 	}

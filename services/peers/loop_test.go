@@ -66,7 +66,7 @@ type stack struct {
 	drafter  *drafting.Client
 	verdicts chan tandem.Verdict
 	segment  *shm.Segment
-	counters *tandem.Counters // of the ticket source, and of the drafter
+	counters *tandem.Counters // of the ticket consumer, and of the drafter
 }
 
 // far is a number of bytes that no tree has.
@@ -132,13 +132,14 @@ func start(t testing.TB, inline int, apart bool) *stack {
 	verifierMaps, gatewayMaps := shm.NewLink(shm.Verifier, mapped, find), shm.NewLink(shm.Gateway, new(shm.Set), find)
 	t.Cleanup(verifierMaps.Close)
 	t.Cleanup(gatewayMaps.Close)
-	source, err := pool.NewSource(pool.SourceConfig{Config: cfg, Segments: mapped, Submit: func(_ context.Context, k tandem.Ticket) error {
-		target.verdicts <- []tandem.Verdict{{Session: k.Session, Epoch: k.Epoch, Base: k.Base, Hash: k.Hash,
-			Tokens: []tandem.Token{1}, Nodes: k.Tree.Len(), Batch: 1}}
-		return nil
-	}})
+	consumer, err := pool.NewConsumer(pool.ConsumerConfig{Config: cfg, Segments: mapped,
+		Submit: func(_ context.Context, k tandem.Ticket) error {
+			target.verdicts <- []tandem.Verdict{{Session: k.Session, Epoch: k.Epoch, Base: k.Base, Hash: k.Hash,
+				Tokens: []tandem.Token{1}, Nodes: k.Tree.Len(), Batch: 1}}
+			return nil
+		}})
 	must(err)
-	t.Cleanup(source.Close)
+	t.Cleanup(consumer.Close)
 
 	gatewayToDrafter, err := rpc.Dial(draftServer.Addr())
 	must(err)

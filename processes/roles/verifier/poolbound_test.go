@@ -47,11 +47,11 @@ func TestPoolIsOneBatch(t *testing.T) {
 	}
 	defer nats.Close()
 	cfg := pool.Config{Access: nats.Access(), Counters: counters}
-	source, err := pool.NewSource(pool.SourceConfig{Config: cfg, Submit: v.Submit})
+	consumer, err := pool.NewConsumer(pool.ConsumerConfig{Config: cfg, Submit: v.Submit})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer source.Close()
+	defer consumer.Close()
 	p, err := pool.NewPublisher(pool.PublisherConfig{Config: cfg})
 	if err != nil {
 		t.Fatal(err)

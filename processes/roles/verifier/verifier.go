@@ -155,7 +155,7 @@ func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
 	queue := strconv.FormatUint(discovery.NewInstance(), 36)
-	tickets, err := pool.NewSource(pool.SourceConfig{Config: p, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: vocab, Queue: queue,
+	tickets, err := pool.NewConsumer(pool.ConsumerConfig{Config: p, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: vocab, Queue: queue,
 		Submit: v.Submit, Segments: mapped, Fetcher: memory})
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func TestTreesByHandle(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	segment := newSegment(t, shm.SegmentConfig{Slots: 4, Lease: time.Hour})
-	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), Fetcher: copies{hang: true}})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Segments: mapped(t, segment), Fetcher: copies{hang: true}})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	for i := range 40 {
 		want := ticket(i+1, chain([]int{16, 256, 64, 1}[i%4]))
@@ -81,7 +81,7 @@ func TestTreesByHandle(t *testing.T) {
 		}
 	}
 	n := cfg.Counters.Snapshot()
-	// On a busy machine a ticket may be sent again, or put again because the source was not there yet.
+	// On a busy machine a ticket may be sent again, or put again because the consumer was not there yet.
 	if n["tickets.mapped"] < 30 || n["tickets.mapped"] > 30+n["tickets.resent"] || n["trees.shared"] < 30 ||
 		n["tickets.claimed"] != 0 || n["tickets.claim_failed"] != 0 {
 		t.Errorf("counted %v: want 30 trees by handle, and 10 roots alone inside", n)
@@ -93,7 +93,7 @@ func TestBadHandles(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	segment := newSegment(t, shm.SegmentConfig{Slots: 4, Lease: time.Hour})
-	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), MaxNodes: 16})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Segments: mapped(t, segment), MaxNodes: 16})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	put(t, p, ticket(1, chain(2)))
 	if _, err := src.Take(within(t, 30*time.Second), 1); err != nil {
@@ -173,7 +173,7 @@ func TestVerifierElsewhere(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	segment := newSegment(t, shm.SegmentConfig{SlotSize: 16 << 10, Lease: time.Hour})
-	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: segment}, MaxNodes: 4096})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Fetcher: copies{segment: segment}, MaxNodes: 4096})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	for i, c := range []struct{ nodes, fetched int }{{16, 0}, {256, 0}, {2000, 1}} {
 		want := ticket(i+1, chain(c.nodes))
@@ -201,7 +201,7 @@ func TestClaimsThatFailDegrade(t *testing.T) {
 		"stale":      {copies{segment: newSegment(t, shm.SegmentConfig{Slots: 1})}, func() {}, "tickets.stale_handle"},
 	} {
 		cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-		src := newSource(t, SourceConfig{Config: cfg, Fetcher: c.fetcher})
+		src := newConsumer(t, ConsumerConfig{Config: cfg, Fetcher: c.fetcher})
 		p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 		put(t, p, ticket(4, chain(2000))) // fits no ticket
 		start := time.Now()
@@ -226,7 +226,7 @@ func TestNoFreeSlotSendsInline(t *testing.T) {
 	if _, err := segment.Put(shm.Key{}, 0, []byte("held")); err != nil {
 		t.Fatal(err)
 	}
-	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment)})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Segments: mapped(t, segment)})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	put(t, p, ticket(1, chain(16)))
 	got, err := src.Take(within(t, 30*time.Second), 1)
@@ -249,11 +249,11 @@ func TestNoFreeSlotSendsInline(t *testing.T) {
 	}
 }
 
-// TestCloseDuringFetches: a source waits for its fetches, which end.
+// TestCloseDuringFetches: a consumer waits for its fetches, which end.
 func TestCloseDuringFetches(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{hang: true}, FetchTime: time.Minute})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Fetcher: copies{hang: true}, FetchTime: time.Minute})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Wait: 200 * time.Millisecond,
 		Trees: trees.NewWriter(newSegment(t, shm.SegmentConfig{SlotSize: 16 << 10, Lease: time.Hour}), 0, cfg.Counters)})
 	put(t, p, ticket(1, chain(2))) // once the pool is there

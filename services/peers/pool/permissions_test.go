@@ -309,7 +309,7 @@ func TestTicketsAtAnotherServer(t *testing.T) {
 	secret := secretOf(t, sharedSecret)
 	url := foreign(t, secret, "")
 	as := func(role rpc.Role) Config { return Config{Access: Access{URL: url, Role: role, Secret: secret}} }
-	q := newSource(t, SourceConfig{Config: as(rpc.Verifier)})
+	q := newConsumer(t, ConsumerConfig{Config: as(rpc.Verifier)})
 	for i, role := range []rpc.Role{rpc.Drafter, rpc.Gateway} {
 		p := newPublisher(t, PublisherConfig{Config: as(role)})
 		put(t, p, ticket(i+1, chain(3)))

@@ -43,7 +43,7 @@ const (
 	dialTime = time.Second // to connect
 )
 
-// Config is what publishers and sources of one pool share. Zero fields take the default named beside
+// Config is what publishers and consumers of one pool share. Zero fields take the default named beside
 // them.
 type Config struct {
 	Access

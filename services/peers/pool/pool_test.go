@@ -53,7 +53,7 @@ func newPublisher(t testing.TB, cfg PublisherConfig) *Publisher {
 
 // queue is a verifier as far as its pool knows it: it has room for so many tickets, until they are taken.
 type queue struct {
-	*Source
+	*Consumer
 	tickets chan tandem.Ticket
 }
 
@@ -85,15 +85,15 @@ func (q *queue) Take(ctx context.Context, most int) (got []tandem.Ticket, err er
 	return got, nil
 }
 
-func newSource(t testing.TB, cfg SourceConfig) *queue { return sourceOf(t, cfg, 32) }
+func newConsumer(t testing.TB, cfg ConsumerConfig) *queue { return consumerOf(t, cfg, 32) }
 
-// sourceOf returns the pool of a verifier with room for so many tickets.
-func sourceOf(t testing.TB, cfg SourceConfig, room int) *queue {
+// consumerOf returns the pool of a verifier with room for so many tickets.
+func consumerOf(t testing.TB, cfg ConsumerConfig, room int) *queue {
 	t.Helper()
 	q := &queue{tickets: make(chan tandem.Ticket, room)}
 	cfg.Submit = q.submit
 	var err error
-	if q.Source, err = NewSource(cfg); err != nil {
+	if q.Consumer, err = NewConsumer(cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(q.Close)
@@ -130,7 +130,7 @@ func TestTicketTravels(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access()}
 	segment := newSegment(t, shm.SegmentConfig{})
-	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: segment}})
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Fetcher: copies{segment: segment}})
 	for _, inline := range []int{0, 1024} {
 		p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, inline, new(tandem.Counters))})
 		for _, n := range []int{1, 16, 256} {
@@ -154,7 +154,7 @@ func TestPoolIsBounded(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	p := newPublisher(t, PublisherConfig{Config: cfg})
-	src := sourceOf(t, SourceConfig{Config: cfg}, 4) // the verifier's bound, and none of the pool's own on top
+	src := consumerOf(t, ConsumerConfig{Config: cfg}, 4) // the verifier's bound, and none of the pool's own on top
 	for i := range 4 {
 		put(t, p, ticket(i+1, chain(2)))
 	}
@@ -187,7 +187,7 @@ func TestPoolIsBounded(t *testing.T) {
 func TestOldTicketsAreForgotten(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg})
+	src := newConsumer(t, ConsumerConfig{Config: cfg})
 	late := newPublisher(t, PublisherConfig{Config: cfg, Worth: -time.Second})
 	put(t, late, ticket(1, chain(2)))
 	testkit.Eventually(t, "a ticket past its deadline is not counted", func() bool {
@@ -199,7 +199,7 @@ func TestOldTicketsAreForgotten(t *testing.T) {
 func TestGarbageIsCountedAndDropped(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: newSegment(t, shm.SegmentConfig{Slots: 2})}, MaxNodes: 16,
+	src := newConsumer(t, ConsumerConfig{Config: cfg, Fetcher: copies{segment: newSegment(t, shm.SegmentConfig{Slots: 2})}, MaxNodes: 16,
 		Vocab: 100})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	put(t, p, ticket(1, chain(2)))
@@ -265,7 +265,7 @@ func TestServerLostAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg})
+	src := newConsumer(t, ConsumerConfig{Config: cfg})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	take := func() {
 		t.Helper()
@@ -308,7 +308,7 @@ func TestNoVerifier(t *testing.T) {
 		if d := time.Since(start); d > 10*time.Second { // of the 30 s that a Put may wait
 			t.Errorf("put without a verifier took %v", d)
 		}
-		src := newSource(t, SourceConfig{Config: cfg})
+		src := newConsumer(t, ConsumerConfig{Config: cfg})
 		put(t, p, ticket(2, chain(2)))
 		if _, err := src.Take(within(t, 30*time.Second), 1); err != nil {
 			t.Fatal(err)
@@ -337,7 +337,7 @@ func TestWrongTokenIsKeptOut(t *testing.T) {
 func TestBadConfiguration(t *testing.T) {
 	for _, c := range []Config{{}, {Access: Access{URL: "nats://127.0.0.1:1"}, Name: "a.b"}, {Access: Access{URL: "nats://"}},
 		{Access: Access{URL: "http://host:1"}}, {Access: Access{URL: "nats://127.0.0.1:1"}, Name: "a b"}} {
-		if _, err := NewSource(SourceConfig{Config: c}); !errors.Is(err, tandem.Invalid) {
+		if _, err := NewConsumer(ConsumerConfig{Config: c}); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("source of %+v: %v: want invalid", c, err)
 		}
 		if _, err := NewPublisher(PublisherConfig{Config: c}); !errors.Is(err, tandem.Invalid) {
@@ -352,7 +352,7 @@ func TestBadConfiguration(t *testing.T) {
 func BenchmarkPutTake(b *testing.B) {
 	s := newServer(b)
 	cfg := Config{Access: s.Access()}
-	src := newSource(b, SourceConfig{Config: cfg})
+	src := newConsumer(b, ConsumerConfig{Config: cfg})
 	p := newPublisher(b, PublisherConfig{Config: cfg})
 	put(b, p, ticket(1, chain(16)))
 	if _, err := src.Take(within(b, 30*time.Second), 1); err != nil {

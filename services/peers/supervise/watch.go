@@ -17,9 +17,9 @@ const Interval = time.Second
 const looks = 10 // at a child within the time after which it hangs
 
 // watch finds out whether a child hangs: one of its beats has finished nothing for GroupConfig.Hang, or for as long as its current pass
-// may take (tandem.PassMay), if that is longer. The gateway judges by the same rule whether a prompt is still being read. A pass that reads its
-// weights from a disk says so while it gets on (Beat.Goes): a disk that has become slow is no reason to kill a process, since the next
-// one would read no faster.
+// may take (tandem.PassMay), if that is longer. The gateway judges by the same rule whether a prompt is still being read. A pass that
+// reads its weights from a disk says so while it gets on (Beat.Goes): a disk that has become slow is no reason to kill a process, since
+// the next one would read no faster.
 //
 // Time is counted in the supervisor's own ticks, not read from a clock. If the machine was suspended or the supervisor got no
 // processor, ticks are late, but each counts once; so no child is killed on waking. The time for which the child's threads

@@ -23,8 +23,8 @@ type Fetcher interface {
 	Fetch(ctx context.Context, drafter string, h shm.Handle) ([]byte, error)
 }
 
-// SourceConfig describes the verifier's end of a pool. Zero fields take the default named beside them.
-type SourceConfig struct {
+// ConsumerConfig describes the verifier's end of a pool. Zero fields take the default named beside them.
+type ConsumerConfig struct {
 	Config
 	// Submit hands a ticket to the verifier (verifier.Verifier.Submit). It must not block. Errors: Exhausted (as many
 	// wait as may: the pool's bound), Unavailable. Trees are validated (Tree.Validate); a ticket whose tree
@@ -41,9 +41,9 @@ type SourceConfig struct {
 // mostFetches is how many trees are fetched at once; tickets beyond them are refused as if the pool were full.
 const mostFetches = 32
 
-// Source takes tickets from NATS and hands them to a verifier at once; none waits here. It tells senders whether there was room.
-type Source struct {
-	cfg      SourceConfig
+// Consumer takes tickets from NATS and hands them to a verifier at once; none waits here. It tells senders whether there was room.
+type Consumer struct {
+	cfg      ConsumerConfig
 	clock    string
 	conn     *Conn
 	fetches  chan struct{} // one for each in progress
@@ -53,8 +53,8 @@ type Source struct {
 	cancel   context.CancelFunc
 }
 
-// NewSource connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
-func NewSource(cfg SourceConfig) (*Source, error) {
+// NewConsumer connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
+func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	cfg.Config = cfg.Config.withDefaults()
 	if err := cmp.Or(cfg.Config.validate(), (tandem.Place{Queue: cfg.Queue}).Validate()); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Segments == nil {
 		cfg.Segments = new(shm.Set)
 	}
-	s := &Source{cfg: cfg, clock: clock(), fetches: make(chan struct{}, mostFetches)}
+	s := &Consumer{cfg: cfg, clock: clock(), fetches: make(chan struct{}, mostFetches)}
 	s.closing, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.conn, err = cfg.connect("source", func() {}); err != nil {
@@ -92,7 +92,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 }
 
 // Close takes no more tickets, cancels fetches in progress and waits for them.
-func (s *Source) Close() {
+func (s *Consumer) Close() {
 	s.starting.Lock()
 	s.cancel()
 	s.starting.Unlock()
@@ -100,8 +100,8 @@ func (s *Source) Close() {
 	s.work.Wait()
 }
 
-// start runs fetch beside the messages, unless the source is being closed: Close waits for no work that begins while it waits.
-func (s *Source) start(fetch func()) {
+// start runs fetch beside the messages, unless the consumer is being closed: Close waits for no work that begins while it waits.
+func (s *Consumer) start(fetch func()) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
 	if s.closing.Err() == nil {
@@ -116,7 +116,7 @@ func refused() tandem.Tree { return tandem.Tree{Tokens: []tandem.Token{}} }
 // take hands m's ticket to the verifier and tells its sender whether there was room. A tree that must be fetched is awaited in
 // another goroutine, because this one handles all messages. Its sender gets its reply before, else it would put the ticket again; if
 // there is no room later, the ticket is lost.
-func (s *Source) take(m *nats.Msg) {
+func (s *Consumer) take(m *nats.Msg) {
 	e, ok := s.accept(m)
 	switch {
 	case !ok:
@@ -152,7 +152,7 @@ func (s *Source) take(m *nats.Msg) {
 }
 
 // submit hands a ticket over. There is no reply if the verifier is stopping: the sender tries again, and finds another.
-func (s *Source) submit(m *nats.Msg, t tandem.Ticket) {
+func (s *Consumer) submit(m *nats.Msg, t tandem.Ticket) {
 	switch err := s.cfg.Submit(s.closing, t); tandem.KindOf(err) {
 	case tandem.OK:
 		s.cfg.Counters.Add("tickets.taken", 1)
@@ -162,12 +162,12 @@ func (s *Source) submit(m *nats.Msg, t tandem.Ticket) {
 	}
 }
 
-func (s *Source) full(m *nats.Msg) {
+func (s *Consumer) full(m *nats.Msg) {
 	s.cfg.Counters.Add("tickets.pool_full", 1)
 	s.reply(m, replyFull)
 }
 
-func (s *Source) reply(m *nats.Msg, what string) {
+func (s *Consumer) reply(m *nats.Msg, what string) {
 	if m.Reply != "" {
 		_ = m.Respond([]byte(what)) // a sender without a reply puts its ticket again
 	}
@@ -175,7 +175,7 @@ func (s *Source) reply(m *nats.Msg, what string) {
 
 // accept decodes m's ticket. It counts and drops a ticket that cannot be decoded or is too old, and counts
 // trees that are garbage.
-func (s *Source) accept(m *nats.Msg) (wire.Envelope, bool) {
+func (s *Consumer) accept(m *nats.Msg) (wire.Envelope, bool) {
 	e, err := wire.UnmarshalEnvelope(m.Data)
 	if err == nil && e.Handle == (shm.Handle{}) {
 		err = e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
@@ -200,7 +200,7 @@ func (s *Source) accept(m *nats.Msg) (wire.Envelope, bool) {
 }
 
 // fetch asks the drafter of e for its tree.
-func (s *Source) fetch(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
+func (s *Consumer) fetch(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
 	if s.cfg.Fetcher == nil {
 		return tandem.Tree{}, tandem.Errorf(op, tandem.Unavailable, "no drafter to fetch from")
 	}
@@ -212,7 +212,7 @@ func (s *Source) fetch(ctx context.Context, e wire.Envelope) (tandem.Tree, error
 }
 
 // judge returns a tree that came by a handle, or the zero Tree if it could not be obtained, and counts how it came or why it did not.
-func (s *Source) judge(tree tandem.Tree, err error, how string) tandem.Tree {
+func (s *Consumer) judge(tree tandem.Tree, err error, how string) tandem.Tree {
 	if err == nil {
 		err = tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
 	}
