@@ -186,7 +186,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	if c.KeepAwake {
 		generator = awake.New(g, r.Counters)
 	}
-	monitor := httpapi.NewMonitor(generator, r.Events.Mute, verifiers.passes).Places(config.Sessions)
+	monitor := httpapi.NewMonitor(generator, r.Events.Mute, verifiers.passes).Sessions(config.Sessions)
 	describe := peers.describer(r, config.ModelName, config.Limits)
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)

@@ -61,7 +61,7 @@ type Request struct {
 	Most       int  // tokens of a text; 0: the context
 	Cut        bool // a text that is too long is cut
 
-	Place func(option string) string // the client's name of an option that it did not say; nil: the option's own
+	OptionName func(option string) string // the client's name of an option that it did not say; nil: the option's own
 
 	said map[string]string // the client's names of the options that it said
 }

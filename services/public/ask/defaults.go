@@ -74,8 +74,8 @@ func (r *Request) name(option string) string {
 	if name := r.said[option]; name != "" {
 		return name
 	}
-	if r.Place != nil {
-		return r.Place(option)
+	if r.OptionName != nil {
+		return r.OptionName(option)
 	}
 	return option
 }

@@ -101,13 +101,13 @@ func (c *call) broken(events *sse.Stream, err error, counters *tandem.Counters, 
 	return err
 }
 
-// takenUp returns the mark behind which the stream of a request goes on, or a new one. Errors: *oai.Error.
-func (c *call) takenUp(seed uint64) (*sse.Mark, error) {
+// takenUp returns the cursor behind which the stream of a request goes on, or a new one. Errors: *oai.Error.
+func (c *call) takenUp(seed uint64) (*sse.Cursor, error) {
 	id := c.Header.Get("Last-Event-ID")
 	if id == "" {
-		return &sse.Mark{Digest: c.digest, Created: time.Now().Unix(), Seed: seed}, nil
+		return &sse.Cursor{Digest: c.digest, Created: time.Now().Unix(), Seed: seed}, nil
 	}
-	m, ok := sse.ParseMark(id)
+	m, ok := sse.ParseCursor(id)
 	switch {
 	case !ok:
 		return nil, oai.Refusal(http.StatusBadRequest, "bad_event_id",

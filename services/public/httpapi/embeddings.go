@@ -112,9 +112,9 @@ func (v *vectors) embed(c *call, r tandem.EmbedRequest, w wanted) error {
 		return oai.Refusal(http.StatusBadRequest, "answer_too_large", "%d vectors of %d numbers are an answer of about %d MiB: at most "+
 			"%d MiB allowed, ask for fewer texts at once%s", len(r.Inputs), width, size>>20, mostVectors>>20, hint)
 	}
-	weight := &weight{all: v.answers}
-	defer weight.release()
-	if err := weight.hold(size); err != nil {
+	held := &heldBytes{all: v.answers}
+	defer held.release()
+	if err := held.hold(size); err != nil {
 		return err
 	}
 	made, err := v.embedder.Embed(c.Context(), r)

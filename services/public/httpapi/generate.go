@@ -67,7 +67,7 @@ type answering struct {
 	name    string      // of which its ids are made
 	created int64       // Unix time
 	stream  *sse.Stream // nil: the answer is sent as a whole
-	weight  *weight
+	held    *heldBytes
 }
 
 // answer returns the handler of requests that read reads.
@@ -80,8 +80,8 @@ func (t *textAnswers) answer(read reader) func(*call) error {
 		if a.reply != nil {
 			return c.reply(a.reply)
 		}
-		with := answering{name: randomHex(12), created: time.Now().Unix(), weight: &weight{all: t.answers}}
-		var m *sse.Mark
+		with := answering{name: randomHex(12), created: time.Now().Unix(), held: &heldBytes{all: t.answers}}
+		var m *sse.Cursor
 		if a.Stream && a.form.marked {
 			if m, err = c.takenUp(a.Request.Sampling.Seed); err != nil {
 				return err
@@ -104,7 +104,7 @@ func (t *textAnswers) answer(read reader) func(*call) error {
 				with.stream.Lines()
 			}
 		}
-		defer with.weight.release()
+		defer with.held.release()
 		return t.send(c, a, with, choices, output)
 	}
 }
@@ -189,7 +189,7 @@ func (t *textAnswers) send(c *call, a *request, with answering, choices []*choic
 					return err
 				}
 			case e.Output != nil && (with.stream == nil || a.form.keeps):
-				if err := with.weight.add(weigh(e.Output, &x.Request, a.form.tokens)); err != nil {
+				if err := with.held.add(deltaBytes(e.Output, &x.Request, a.form.tokens)); err != nil {
 					return err
 				}
 			}
@@ -200,7 +200,7 @@ func (t *textAnswers) send(c *call, a *request, with answering, choices []*choic
 	if early, ok := w.(interface{ Open() error }); ok {
 		ctx = tandem.WithAdmitted(ctx, early.Open)
 	}
-	err := a.InItsWords(with.weight.failed(t.run(ctx, c, choices)))
+	err := a.InItsWords(with.held.failed(t.run(ctx, c, choices)))
 	switch {
 	case err != nil && with.stream == nil:
 		return err

@@ -243,7 +243,7 @@ func TestSlots(t *testing.T) {
 		case <-ctx.Done():
 		}
 		return tandem.Result{Finish: tandem.FinishStop}, nil
-	}), nil, nil).Places(2)
+	}), nil, nil).Sessions(2)
 	keys := keysOf(t, "k", "other")
 	s := serve(t, m, func(c *Config) { c.Slots, c.Keys = m.Slots, keys })
 	auth := []string{"Authorization", "Bearer k"}
@@ -301,7 +301,7 @@ func TestSlotsOfOthers(t *testing.T) {
 		begun <- struct{}{}
 		<-end
 		return tandem.Result{Finish: tandem.FinishStop}, nil
-	}), nil, nil).Places(2)
+	}), nil, nil).Sessions(2)
 	keys, scraper := keysOf(t, "k", "other"), keysOf(t, "metrics")
 	s := serve(t, m, func(c *Config) { c.Slots, c.Keys, c.MetricsKeys = m.Slots, keys, scraper })
 	slots := func(key, query string) (int, string) {

@@ -22,7 +22,7 @@ const (
 
 // Monitor is a generator that knows whether the engine behind it works: a request got a token in the last 5 s, the verifier
 // has ended passes since it was last asked, or a probe of one token succeeds. A busy engine is healthy: while long prompts
-// take all places, no request gets a token and a probe waits like any other, but passes end. Health always answers
+// take all slots, no request gets a token and a probe waits like any other, but passes end. Health always answers
 // soon; while a probe is under way it repeats its last answer. All front ends must generate through a monitor. Safe for
 // concurrent use.
 type Monitor struct {
@@ -35,7 +35,7 @@ type Monitor struct {
 	up   atomic.Bool
 	why  atomic.Pointer[string] // the verifier is there but cannot be used; nil: no such reason
 
-	places places
+	slots slotTable
 
 	start time.Time
 	mu    sync.Mutex
@@ -189,8 +189,8 @@ func (m *Monitor) attempt() *probe {
 
 // Generate implements tandem.Generator.
 func (m *Monitor) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
-	x := m.places.take(r)
-	defer m.places.leave(x)
+	x := m.slots.take(r)
+	defer m.slots.leave(x)
 	return m.Generator.Generate(ctx, r, noting{s, m, x})
 }
 
@@ -204,7 +204,7 @@ type noting struct {
 // Delta implements tandem.Sink.
 func (n noting) Delta(d tandem.Delta) error {
 	n.m.last.Store(int64(time.Since(n.m.start)) + 1)
-	n.m.places.grew(n.x, len(d.Tokens))
+	n.m.slots.grew(n.x, len(d.Tokens))
 	return n.Sink.Delta(d)
 }
 

@@ -78,7 +78,7 @@ func nativeReader(read func(io.Reader, ask.Defaults, bodies.Limits) (*ask.Reques
 		stops := slices.Clone(r.Stop)
 		return &request{Request: r, form: form{tokens: of.Tokens, writer: func(a answering) writer {
 			return &llamacpp.Writer{Of: of, Model: t.model, Context: t.limits.Context, Stops: stops, Begun: c.begun,
-				Word: t.prompts.word, Prompt: t.prompts.written, Weigh: a.weight.add, Stream: a.stream}
+				Word: t.prompts.word, Prompt: t.prompts.written, Hold: a.held.add, Stream: a.stream}
 		}}}, err
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/tandem-llm/tandem/services/public/httpapi/llamacpp"
 )
 
-// places follows which generations of all front ends run. As in the gateway, those run that came first, at most as many as there are
-// places; the others wait. Safe for concurrent use.
-type places struct {
+// slotTable follows which generations of all front ends run. As in the gateway, those run that came first, at most as many as there are
+// slots; the others wait. Safe for concurrent use.
+type slotTable struct {
 	mu   sync.Mutex
-	n    int            // places; 0: as many as generations
-	all  []*running     // in the order of their coming
+	n    int            // slots; 0: as many as generations
+	all  []*running     // first come first
 	came map[string]int // by tenant
 }
 
@@ -21,97 +21,97 @@ type places struct {
 type running struct {
 	request tandem.Request
 	task    int // counts a tenant's generations from 0
-	place   int // -1: it waits
+	slot    int // -1: it waits
 	tokens  int // of its output so far
 }
 
 // take adds a generation.
-func (p *places) take(r tandem.Request) *running {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *slotTable) take(r tandem.Request) *running {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	r.Prompt, r.Tokens, r.Stop = "", nil, nil // texts are kept by whoever needs them
-	if p.came == nil {
-		p.came = map[string]int{}
+	if t.came == nil {
+		t.came = map[string]int{}
 	}
-	x := &running{request: r, task: p.came[r.Tenant], place: -1}
-	p.came[r.Tenant]++
-	p.all = append(p.all, x)
-	p.fill()
+	x := &running{request: r, task: t.came[r.Tenant], slot: -1}
+	t.came[r.Tenant]++
+	t.all = append(t.all, x)
+	t.fill()
 	return x
 }
 
-// fill gives free places to those that wait; p is locked.
-func (p *places) fill() {
+// fill gives free slots to those that wait; t is locked.
+func (t *slotTable) fill() {
 	used := map[int]bool{}
-	for _, x := range p.all {
-		used[x.place] = true
+	for _, x := range t.all {
+		used[x.slot] = true
 	}
 	free := 0
-	for _, x := range p.all {
+	for _, x := range t.all {
 		for used[free] {
 			free++
 		}
-		if x.place >= 0 {
+		if x.slot >= 0 {
 			continue
 		}
-		if p.n > 0 && free >= p.n {
+		if t.n > 0 && free >= t.n {
 			return
 		}
-		x.place, used[free] = free, true
+		x.slot, used[free] = free, true
 	}
 }
 
 // leave takes a generation out.
-func (p *places) leave(x *running) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.all = slices.DeleteFunc(p.all, func(y *running) bool { return x == y })
-	p.fill()
+func (t *slotTable) leave(x *running) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = slices.DeleteFunc(t.all, func(y *running) bool { return x == y })
+	t.fill()
 }
 
 // grew notes further tokens of a generation.
-func (p *places) grew(x *running, tokens int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *slotTable) grew(x *running, tokens int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	x.tokens += tokens
 }
 
-// Slot is a place for a session. Request, which has no texts, and Tokens of output are those of the generation that runs there.
+// Slot is room for one session. Request, which has no texts, and Tokens of output are those of the generation that runs there.
 type Slot struct {
 	Busy    bool
-	Task    int // counts the tenant's generations; -1 in a free place
+	Task    int // counts the tenant's generations; -1 in a free slot
 	Request tandem.Request
 	Tokens  int
 }
 
-// Places says how many sessions there are at most. It returns m.
-func (m *Monitor) Places(n int) *Monitor {
-	m.places.n = n
+// Sessions says how many sessions there are at most. It returns m.
+func (m *Monitor) Sessions(n int) *Monitor {
+	m.slots.n = n
 	return m
 }
 
-// Slots returns all places.
+// Slots returns all slots.
 func (m *Monitor) Slots() []Slot {
-	p := &m.places
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	out := make([]Slot, p.n)
+	t := &m.slots
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]Slot, t.n)
 	for i := range out {
 		out[i].Task = -1
 	}
-	for _, x := range p.all {
-		for x.place >= len(out) {
+	for _, x := range t.all {
+		for x.slot >= len(out) {
 			out = append(out, Slot{Task: -1})
 		}
-		if x.place >= 0 {
-			out[x.place] = Slot{Busy: true, Task: x.task, Request: x.request, Tokens: x.tokens}
+		if x.slot >= 0 {
+			out[x.slot] = Slot{Busy: true, Task: x.task, Request: x.request, Tokens: x.tokens}
 		}
 	}
 	return out
 }
 
-// slots answers /slots. What others ask for is not told, nor how often they have asked: only that their places are taken. Where metrics
-// have keys of their own, only those tell even that; others learn from the status 503 alone that no place is free.
+// slots answers /slots. What others ask for is not told, nor how often they have asked: only that their slots are taken. Where metrics
+// have keys of their own, only those tell even that; others learn from the status 503 alone that no slot is free.
 func slots(c *call, cfg Config) error {
 	var all []Slot
 	if cfg.Slots != nil {

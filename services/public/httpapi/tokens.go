@@ -56,7 +56,7 @@ func (t tokenizer) tokenize(c *call) error {
 
 // listed answers with tokens, written piece by piece, because the whole list in JSON has fifty times their size.
 func (t tokenizer) listed(c *call, tokens []tandem.Token, pieces bool) error {
-	held := &weight{all: t.answers}
+	held := &heldBytes{all: t.answers}
 	defer held.release()
 	if err := held.hold(4 * len(tokens)); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (t tokenizer) listed(c *call, tokens []tandem.Token, pieces bool) error {
 
 // held answers with v, whose JSON takes at most size bytes. Errors: Exhausted.
 func (t tokenizer) held(c *call, v any, size int) error {
-	held := &weight{all: t.answers}
+	held := &heldBytes{all: t.answers}
 	defer held.release()
 	if err := held.hold(size); err != nil {
 		return err

@@ -83,7 +83,7 @@ func Completion(body io.Reader, d ask.Defaults, l Limits) (*ask.Request, error) 
 // begin returns a call of nothing.
 func begin(of api, kind ask.Kind, d ask.Defaults, l Limits) *call {
 	c := &call{Request: ask.New(kind, d), api: of, limits: l, strict: l.Strict}
-	if c.Place = place; of&(openAI|other) == 0 {
+	if c.OptionName = optionName; of&(openAI|other) == 0 {
 		c.limits.Strict, c.limits.numbers = false, true
 		c.limits.Ignored = c.first(l.Ignored)
 	}
@@ -189,8 +189,8 @@ func (c *call) openAIs() error {
 	return nil
 }
 
-// place returns the name of an option of tandem.Request in bodies that do not say it.
-func place(option string) string {
+// optionName returns the name of an option of tandem.Request in bodies that do not say it.
+func optionName(option string) string {
 	switch option {
 	case "depth":
 		return "speculation.max_depth"

@@ -77,8 +77,8 @@ func (s *source) have(n int) bool {
 	return len(s.buf)-s.at >= n
 }
 
-// place returns the number of the next byte.
-func (s *source) place() int64 { return s.before + int64(s.at) }
+// offset returns how many bytes stand before the next one.
+func (s *source) offset() int64 { return s.before + int64(s.at) }
 
 // pass goes on behind n bytes, and keeps them if that is asked for.
 func (s *source) pass(n int) {
@@ -108,7 +108,7 @@ func (s *source) ends() {
 }
 
 func (s *source) unexpected(c byte, want string) {
-	s.fail(bad("", "the body is not JSON: found %q at byte %d, want %s", c, s.place(), want))
+	s.fail(bad("", "the body is not JSON: found %q at byte %d, want %s", c, s.offset(), want))
 }
 
 // notAValue fails because of a value that begins with a wrong word.
@@ -118,10 +118,10 @@ func (s *source) notAValue(word string) {
 		s.fail(bad("", "the body is not JSON: it begins with a byte order mark or another character outside of ASCII: want \"{\" first"))
 	case len(s.open) == 0:
 		s.fail(bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word,
-			s.place()))
+			s.offset()))
 	default:
 		s.fail(bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, "+
-			"true, false or null", word, s.place()))
+			"true, false or null", word, s.offset()))
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *source) fits(c byte) bool {
 	object := len(s.open) > 0 && s.open[len(s.open)-1].kind == '{'
 	switch s.want {
 	case wantNothing:
-		s.fail(bad("", "the body goes on at byte %d, after the end of the JSON value", s.place()))
+		s.fail(bad("", "the body goes on at byte %d, after the end of the JSON value", s.offset()))
 		return false
 	case wantNext:
 		switch {
@@ -207,7 +207,7 @@ func (s *source) token() {
 	case !s.count(c):
 	case c == '{' || c == '[':
 		if len(s.open) == maxDepth {
-			s.fail(bad("", "the body nests more than %d deep at byte %d", maxDepth, s.place()))
+			s.fail(bad("", "the body nests more than %d deep at byte %d", maxDepth, s.offset()))
 			return
 		}
 		s.pass(1)
@@ -275,13 +275,13 @@ func (s *source) piece() []byte {
 	case c == '\\':
 		return s.escape()
 	case c < ' ':
-		s.fail(bad("", "the body is not JSON: a control character in a string at byte %d: want \\u%04x", s.place(), c))
+		s.fail(bad("", "the body is not JSON: a control character in a string at byte %d: want \\u%04x", s.offset(), c))
 	case !s.have(utf8.UTFMax) && !utf8.FullRune(s.buf[s.at:]) && !errors.Is(s.err, io.EOF):
 		s.at = len(s.buf) // the rest of the character could not be read
 	case plainRun(s.buf[s.at:]) > 0:
 		return s.piece()
 	default:
-		s.fail(bad("", "the body is not valid UTF-8 at byte %d", s.place()))
+		s.fail(bad("", "the body is not valid UTF-8 at byte %d", s.offset()))
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func (s *source) escape() []byte {
 		s.unexpected(c, "one of \"\\/bfnrtu behind a backslash")
 		return nil
 	}
-	at := s.place()
+	at := s.offset()
 	r, ok := s.code()
 	if ok && utf16.IsSurrogate(r) {
 		half := r

@@ -21,7 +21,7 @@ type Writer struct {
 	Begun   time.Time
 	Word    func(tandem.Token) oai.Word
 	Prompt  func([]tandem.Token) string // how a prompt is written
-	Weigh   func(bytes int) error       // counts what an answer holds that is sent as a whole
+	Hold    func(bytes int) error       // takes room for so many bytes of an answer that is sent as a whole
 	Stream  *sse.Stream                 // nil: the answer is sent as a whole
 
 	choices []*written
@@ -98,7 +98,7 @@ func (c *written) end(r *tandem.Result) error {
 	}
 	prompt := c.Prompt(c.of.Request.Tokens)
 	if c.Stream == nil {
-		if err := c.Weigh(len(prompt)); err != nil {
+		if err := c.Hold(len(prompt)); err != nil {
 			return err
 		}
 	}

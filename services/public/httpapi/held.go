@@ -18,8 +18,8 @@ const (
 	answerTakes = 256 << 10 // bytes that are taken at once
 )
 
-// weight is the memory that the answer of one call takes so far. Safe for concurrent use.
-type weight struct {
+// heldBytes counts the memory that the answer of one call takes so far. Safe for concurrent use.
+type heldBytes struct {
 	all *budget.Budget
 
 	mu          sync.Mutex
@@ -28,26 +28,26 @@ type weight struct {
 }
 
 // add counts further bytes of an answer. Errors: *oai.Error if it is too large, Exhausted if there is no room for it.
-func (w *weight) add(bytes int) error {
-	err := w.hold(bytes)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.size > mostAnswer {
+func (h *heldBytes) add(bytes int) error {
+	err := h.hold(bytes)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.size > mostAnswer {
 		err = oai.Refusal(http.StatusBadRequest, "answer_too_large",
 			"the answer has more than %d MiB: ask for a stream, or for fewer tokens, log-probabilities or choices", mostAnswer>>20)
 	}
-	if w.err == nil {
-		w.err = err
+	if h.err == nil {
+		h.err = err
 	}
 	return err
 }
 
 // hold takes room for further bytes. Errors: Exhausted.
-func (w *weight) hold(bytes int) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for w.size += int64(bytes); w.size > freeAnswer+w.taken; w.taken += answerTakes {
-		if !w.all.TryTake(answerTakes) {
+func (h *heldBytes) hold(bytes int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.size += int64(bytes); h.size > freeAnswer+h.taken; h.taken += answerTakes {
+		if !h.all.TryTake(answerTakes) {
 			return tandem.Errorf(op, tandem.Exhausted, "%d MiB of answers wait to be complete or taken: ask for a stream, or try again",
 				allAnswers>>20)
 		}
@@ -56,25 +56,25 @@ func (w *weight) hold(bytes int) error {
 }
 
 // failed returns the error of add, if there was one, else err.
-func (w *weight) failed(err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err != nil {
-		return w.err
+func (h *heldBytes) failed(err error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return h.err
 	}
 	return err
 }
 
 // release gives back what was taken.
-func (w *weight) release() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all.Give(w.taken)
-	w.taken = 0
+func (h *heldBytes) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all.Give(h.taken)
+	h.taken = 0
 }
 
-// weigh returns about how many bytes a part of an answer takes that tells what the request asks for.
-func weigh(d *tandem.Delta, r *tandem.Request, tokens bool) int {
+// deltaBytes returns about how many bytes a part of an answer takes that tells what the request asks for.
+func deltaBytes(d *tandem.Delta, r *tandem.Request, tokens bool) int {
 	size := len(d.Text)
 	for _, p := range d.Logprobs {
 		size += (1 + len(p.Top)) * tokenBytes

@@ -18,19 +18,19 @@ import (
 // Anthropic's APIs has an id, and the same request with this id as Last-Event-ID is answered with what comes behind it. The text is made
 // again, which its request and seed determine, and what the client has is left out. So nothing of a request is kept anywhere.
 
-// Mark says where a stream stands. Its text is the id of an event.
-type Mark struct {
+// Cursor says where a stream stands. Its text is the id of an event.
+type Cursor struct {
 	Digest  string // of the request, by Digest
 	Created int64  // Unix time
 	Seed    uint64 // of the first choice
 	Resumed bool   // it was parsed
 
 	identity string // the beginning of its digest; "" before a choice has started
-	at       []place
+	sent     []sent
 }
 
-// place is how much of a choice was sent, in a measure that does not depend on how the text was divided into events.
-type place struct {
+// sent is how much of a choice was sent, in a measure that does not depend on how the text was divided into events.
+type sent struct {
 	text   int // bytes, and 1 for each of: a chat's first chunk, the beginning of a call, the last chunk; every event that is no delta
 	tokens int // in log-probabilities and reports; where an answer is one choice, events, which the Responses API numbers
 }
@@ -52,11 +52,11 @@ func Digest(path string, body []byte) string { return hashed(digestChars, "%s\n%
 // Made returns 24 digits that follow from a name and a number.
 func Made(name string, n int) string { return hashed(24, "%s %d", name, n) }
 
-// String returns the mark as the id of an event.
-func (m *Mark) String() string {
+// String returns the cursor as the id of an event.
+func (c *Cursor) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s-%x-%x-%s-", m.Digest, m.Created, m.Seed, m.identity)
-	for i, p := range m.at {
+	fmt.Fprintf(&b, "%s-%x-%x-%s-", c.Digest, c.Created, c.Seed, c.identity)
+	for i, p := range c.sent {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -68,19 +68,19 @@ func (m *Mark) String() string {
 	return b.String()
 }
 
-// ParseMark is the inverse of String.
-func ParseMark(id string) (*Mark, bool) {
+// ParseCursor is the inverse of String.
+func ParseCursor(id string) (*Cursor, bool) {
 	parts := strings.Split(id, "-")
 	if len(parts) != 5 || len(parts[0]) != digestChars || len(parts[3]) != 0 && len(parts[3]) != identityChars {
 		return nil, false
 	}
-	m := &Mark{Digest: parts[0], identity: parts[3], Resumed: true}
+	c := &Cursor{Digest: parts[0], identity: parts[3], Resumed: true}
 	created, err := strconv.ParseInt(parts[1], 16, 64)
 	seed, err2 := strconv.ParseUint(parts[2], 16, 64)
 	if err != nil || err2 != nil || strings.Count(parts[4], ",") >= mostChoices {
 		return nil, false
 	}
-	m.Created, m.Seed = created, seed
+	c.Created, c.Seed = created, seed
 	for p := range strings.SplitSeq(parts[4], ",") {
 		text, tokens, both := strings.Cut(p, ".")
 		if !both {
@@ -91,43 +91,43 @@ func ParseMark(id string) (*Mark, bool) {
 		if err != nil || err2 != nil {
 			return nil, false
 		}
-		m.at = append(m.at, place{int(t), int(n)})
+		c.sent = append(c.sent, sent{int(t), int(n)})
 	}
-	return m, true
+	return c, true
 }
 
 // Choices returns how many choices a stream has that is taken up again.
-func (m *Mark) Choices() int { return len(m.at) }
+func (c *Cursor) Choices() int { return len(c.sent) }
 
 // Name returns the part of the answer's id that is made up: the same for all parts of a stream.
-func (m *Mark) Name() string { return hashed(24, "%s %d %d", m.Digest, m.Created, m.Seed) }
+func (c *Cursor) Name() string { return hashed(24, "%s %d %d", c.Digest, c.Created, c.Seed) }
 
 // Stream sends the events of an answer, without those that the client has of each choice. Each choice has a goroutine of its own.
 type Stream struct {
 	*Writer
-	mu       sync.Mutex // of mark: places change while events are written
-	mark     *Mark      // nil: events have no ids, and all are sent
+	mu       sync.Mutex // of cursor, which moves while events are written
+	cursor   *Cursor    // nil: events have no ids, and all are sent
 	had      []answer.Had
 	numbered bool
 }
 
-// NewStream returns the stream of an answer with so many choices that goes on behind a mark, which must have as many or be new. Nil: it
-// cannot be taken up again. numbered: there is one choice, and its mark counts events in place of tokens.
-func NewStream(w http.ResponseWriter, stall, ping time.Duration, m *Mark, choices int, numbered bool) *Stream {
-	s := &Stream{Writer: New(w, stall, ping), mark: m, had: make([]answer.Had, choices), numbered: numbered}
-	if m != nil && !m.Resumed {
-		m.at = make([]place, choices)
+// NewStream returns the stream of an answer with so many choices that goes on behind a cursor, which must have as many or be new. Nil: it
+// cannot be taken up again. numbered: there is one choice, and its cursor counts events in place of tokens.
+func NewStream(w http.ResponseWriter, stall, ping time.Duration, c *Cursor, choices int, numbered bool) *Stream {
+	s := &Stream{Writer: New(w, stall, ping), cursor: c, had: make([]answer.Had, choices), numbered: numbered}
+	if c != nil && !c.Resumed {
+		c.sent = make([]sent, choices)
 	}
 	for i := range s.had {
-		if m != nil {
-			s.had[i] = answer.Had{Text: m.at[i].text, Tokens: m.at[i].tokens}
+		if c != nil {
+			s.had[i] = answer.Had{Text: c.sent[i].text, Tokens: c.sent[i].tokens}
 		}
 	}
 	return s
 }
 
 // Resumed reports whether the client has the beginning of the stream.
-func (s *Stream) Resumed() bool { return s.mark != nil && s.mark.Resumed }
+func (s *Stream) Resumed() bool { return s.cursor != nil && s.cursor.Resumed }
 
 // Events returns how many events the client has of the only choice of a numbered stream.
 func (s *Stream) Events() int { return s.had[0].Tokens }
@@ -135,9 +135,9 @@ func (s *Stream) Events() int { return s.had[0].Tokens }
 // Output returns an output of a choice without the tokens that the client has.
 func (s *Stream) Output(choice int, d tandem.Delta) tandem.Delta { return s.had[choice].Output(d) }
 
-// id returns what moves a choice's place when its event is written, and returns the event's id; nil if events have none.
+// id returns what moves the cursor when an event of a choice is written, and returns the event's id; nil if events have none.
 func (s *Stream) id(choice, text, tokens int) func() string {
-	if s.mark == nil {
+	if s.cursor == nil {
 		return nil
 	}
 	if s.numbered {
@@ -146,9 +146,9 @@ func (s *Stream) id(choice, text, tokens int) func() string {
 	return func() string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		at := &s.mark.at[choice]
+		at := &s.cursor.sent[choice]
 		at.text, at.tokens = at.text+text, at.tokens+tokens
-		return s.mark.String()
+		return s.cursor.String()
 	}
 }
 
@@ -185,16 +185,16 @@ func (s *Stream) Delta(choice, tokens int, kind, text string, event func(rest st
 
 // By checks that a choice is computed as the stream began. Errors: Invalid.
 func (s *Stream) By(identity tandem.Identity) error {
-	if s.mark == nil {
+	if s.cursor == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mine := hashed(identityChars, "%s", identity)
-	if s.mark.identity != "" && s.mark.identity != mine {
+	if s.cursor.identity != "" && s.cursor.identity != mine {
 		return tandem.Errorf("http", tandem.Invalid, "Last-Event-ID is of a stream that other arithmetic or another model computed "+
 			"(this is %s): ask without it, for a new text", identity)
 	}
-	s.mark.identity = mine
+	s.cursor.identity = mine
 	return nil
 }
