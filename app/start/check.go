@@ -21,48 +21,48 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Checked returns l with what was found out about its models. It refuses what cannot run before any process is started.
-func (l Launch) Checked(env Env, r tandem.Request) (Launch, error) {
-	err := l.check()
+// Checked returns s with what was found out about its models. It refuses what cannot run before any process is started.
+func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
+	err := s.check()
 	if err != nil {
-		return l, err
+		return s, err
 	}
-	if l.Heads, err = find.Heads(l.Heads); err != nil {
-		return l, err
+	if s.Heads, err = find.Heads(s.Heads); err != nil {
+		return s, err
 	}
-	p := pair.Pair{Target: l.TargetFile, Drafts: l.DraftFiles, Heads: l.Heads, DraftHeads: l.DraftHeads,
-		Sizes:    settings.Sizes{Ctx: l.Ctx, Sessions: l.AtOnce},
-		Options:  engine.Options{Device: device.Planner(), KVType: l.KVType},
-		KVMemory: l.KVMemory.Bytes(),
-		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
-		Streaming: Budget{l.Budget}.Streaming(env, l.Device, l.GPULayers, l.CacheFolder)}
-	if !l.DraftAnyway {
-		p.Weigher = placement.NewWeigher(PlanFile(l.PassCosts), env.Version, l.TargetFile, l.KVType)
+	p := pair.Pair{Target: s.TargetFile, Drafts: s.DraftFiles, Heads: s.Heads, DraftHeads: s.DraftHeads,
+		Sizes:    settings.Sizes{Ctx: s.Ctx, Sessions: s.AtOnce},
+		Options:  engine.Options{Device: device.Planner(), KVType: s.KVType},
+		KVMemory: s.KVMemory.Bytes(),
+		Features: int64(s.FeatureMemory) << 20, Own: s.ownMemory(),
+		Streaming: Budget{s.Budget}.Streaming(env, s.Device, s.GPULayers, s.CacheFolder)}
+	if !s.DraftAnyway {
+		p.Weigher = placement.NewWeigher(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType)
 	}
 	say := func(note string) { env.Say("tandem: %s", note) }
 	err = p.Check(r.Prompt, say)
-	l.verifierBudget, l.Streamed, l.DraftFiles, l.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
-	l.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
-	if err == nil && l.Room.Cut() {
-		say(l.Room.Shortage())
+	s.verifierBudget, s.Streamed, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
+	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
+	if err == nil && s.Room.Cut() {
+		say(s.Room.Shortage())
 	}
-	l.planned(env)
-	return l, err
+	s.planned(env)
+	return s, err
 }
 
 // Widen gives the planner room for wide trees where the target is streamed, unless a tree is named.
-func (l Launch) Widen(r *tandem.Request, tree string) {
-	if l.Streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
+func (s Setup) Widen(r *tandem.Request, tree string) {
+	if s.Streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
 		r.Bounds = tandem.StreamedBounds
 	}
 }
 
 // check refuses values that no process accepts.
-func (l Launch) check() error {
+func (s Setup) check() error {
 	for _, f := range []struct {
 		device, at, threads string
 		n                   int
-	}{{"device", l.Device, "verifier-threads", l.VerifierThreads}, {"draft-device", l.DraftDevice, "drafter-threads", l.DrafterThreads}} {
+	}{{"device", s.Device, "verifier-threads", s.VerifierThreads}, {"draft-device", s.DraftDevice, "drafter-threads", s.DrafterThreads}} {
 		p, err := device.Parse(f.device, f.at)
 		if err = cmp.Or(err, p.CheckThreads(f.device, f.threads, f.n)); err != nil {
 			return err
@@ -71,40 +71,40 @@ func (l Launch) check() error {
 			return err
 		}
 	}
-	if err := cmp.Or(l.GPULayers.Check(l.Device), gpuHas(l.GPUMemory)); err != nil {
+	if err := cmp.Or(s.GPULayers.Check(s.Device), gpuHas(s.GPUMemory)); err != nil {
 		return err
 	}
-	if _, err := PrefixPages(l.Prefixes); err != nil {
+	if _, err := PrefixPages(s.Prefixes); err != nil {
 		return err
 	}
-	if !l.Lookup && slices.Contains(l.DraftFiles, drafter.Lookup) {
+	if !s.Lookup && slices.Contains(s.DraftFiles, drafter.Lookup) {
 		return tandem.Errorf("", tandem.Invalid, "--no-lookup, and no draft but %s for this target: want --draft FILE, or --no-draft",
 			drafter.Lookup)
 	}
-	if _, err := l.Beside(l.Prefixes, true); err != nil {
+	if _, err := s.Beside(s.Prefixes, true); err != nil {
 		return err
 	}
-	_, err := Rules(l.Strategies)
-	budget := Budget{l.Budget}
-	return cmp.Or(budget.Validate(), budget.On(l.Device, l.GPULayers), CheckPlan(l.PassCosts), err)
+	_, err := Rules(s.Strategies)
+	budget := Budget{s.Budget}
+	return cmp.Or(budget.Validate(), budget.On(s.Device, s.GPULayers), CheckPlan(s.PassCosts), err)
 }
 
 // Wide gives the planner of a server whose target is streamed room for wide trees, unless a tree is named.
-func (l *Launch) Wide() {
-	if planner := string(tandem.StrategyPlanner); l.Streamed && l.Tree == "" && cmp.Or(l.Strategy, planner) == planner {
-		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
+func (s *Setup) Wide() {
+	if planner := string(tandem.StrategyPlanner); s.Streamed && s.Tree == "" && cmp.Or(s.Strategy, planner) == planner {
+		s.Strategy, s.Tree = planner, tandem.StreamedBounds.String()
 	}
 }
 
 // planned asks the plan for processes that are started together where the target computes, and with --draft-device auto where the drafts
 // do.
-func (l *Launch) planned(env Env) {
-	if l.Device != "auto" && l.DraftDevice != "auto" {
+func (s *Setup) planned(env Env) {
+	if s.Device != "auto" && s.DraftDevice != "auto" {
 		return
 	}
-	l.decision = placement.Decided(PlanFile(l.PassCosts), env.Version, l.TargetFile, l.KVType, nil)
-	if l.decision != nil && l.DraftDevice == "auto" && len(l.files()) > 0 {
-		l.DraftDevice = placement.Drafts(l.decision, l.Device, l.DrafterThreads,
+	s.decision = placement.Decided(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType, nil)
+	if s.decision != nil && s.DraftDevice == "auto" && len(s.files()) > 0 {
+		s.DraftDevice = placement.Drafts(s.decision, s.Device, s.DrafterThreads,
 			func(format string, args ...any) { env.Say("tandem: "+format, args...) })
 	}
 }

@@ -17,9 +17,9 @@ func gpuHas(share settings.GPUShare) error {
 }
 
 // ownMemory returns how much of the models the GPUs that are to be used can hold in memory of their own.
-func (l Launch) ownMemory() (sum int64) {
+func (s Setup) ownMemory() (sum int64) {
 	uses := map[int]int64{} // by GPU: how much of its memory
-	for _, at := range []string{l.Device, l.DraftDevice} {
+	for _, at := range []string{s.Device, s.DraftDevice} {
 		p, err := device.Parse("device", at)
 		if err != nil {
 			continue
@@ -32,10 +32,10 @@ func (l Launch) ownMemory() (sum int64) {
 			}
 		}
 	}
-	if len(uses) == 0 && l.GPUMemory == 0 {
+	if len(uses) == 0 && s.GPUMemory == 0 {
 		return 0 // no driver is loaded then
 	}
-	uses[0] = max(uses[0], int64(l.GPUMemory))
+	uses[0] = max(uses[0], int64(s.GPUMemory))
 	chips, err := gpu.Chips()
 	if err != nil {
 		return 0

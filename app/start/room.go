@@ -12,9 +12,9 @@ type Room struct {
 }
 
 // context returns what a session may have at most, as the gateway has it; 0: the model's.
-func (l Launch) context() int {
-	if l.Room.Cut() {
-		return l.Room.One
+func (s Setup) context() int {
+	if s.Room.Cut() {
+		return s.Room.One
 	}
-	return l.Ctx
+	return s.Ctx
 }

@@ -34,8 +34,8 @@ type Env struct {
 	Version string // of the program: plans of other versions do not count
 }
 
-// Launch says which processes to start.
-type Launch struct {
+// Setup says which processes to start.
+type Setup struct {
 	settings.Group
 	settings.Speculation // the gateway's defaults for requests
 	settings.Web         // zero: no HTTP
@@ -56,26 +56,26 @@ type Launch struct {
 }
 
 // Start starts all processes at the same time and returns when all serve. The caller must Stop them; after an error none is left.
-func (l Launch) Start(ctx context.Context, env Env) (*group.Processes, error) {
+func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	notes := ""
-	if kept, err := OpenCache(l.CacheFolder); err == nil {
+	if kept, err := OpenCache(s.CacheFolder); err == nil {
 		notes = filepath.Join(kept.Folder(), "runs")
 	}
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
-	return group.Start(ctx, group.Config{RunDir: l.RunDir, Notes: notes, Addr: l.At, Grace: l.Grace, Stderr: said,
-		Line: l.Logging.ChildLine(), Specs: l.specs, Dial: l.dial,
-		Drafts: len(l.files()) > 0, HTTPURL: l.Web.URL()})
+	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
+		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial,
+		Drafts: len(s.files()) > 0, HTTPURL: s.Web.URL()})
 }
 
 // files returns the files of the draft models.
-func (l Launch) files() []string {
-	return slices.DeleteFunc(slices.Clone(l.DraftFiles), func(d string) bool { return d == drafter.Lookup })
+func (s Setup) files() []string {
+	return slices.DeleteFunc(slices.Clone(s.DraftFiles), func(d string) bool { return d == drafter.Lookup })
 }
 
 // largest returns the size of the largest draft's file in bytes, 0 without drafts.
-func (l Launch) largest() (bytes int64) {
-	for _, f := range l.files() {
+func (s Setup) largest() (bytes int64) {
+	for _, f := range s.files() {
 		bytes = max(bytes, 1) // a file that cannot be read is told of when it is opened
 		if info, err := os.Stat(f); err == nil {
 			bytes = max(bytes, info.Size())
@@ -85,22 +85,22 @@ func (l Launch) largest() (bytes int64) {
 }
 
 // dial returns the options with which this process reaches the gateway at addr.
-func (l Launch) dial(addr string) ([]client.Option, error) {
-	options, err := Dialing(l.Certificate, addr)
-	if tokens, wrong := Tokens(l.Web); wrong == nil && len(tokens) > 0 {
+func (s Setup) dial(addr string) ([]client.Option, error) {
+	options, err := Dialing(s.Certificate, addr)
+	if tokens, wrong := Tokens(s.Web); wrong == nil && len(tokens) > 0 {
 		options = append(options, client.WithToken(tokens[0]), client.WithCleartext())
 	}
 	return options, err
 }
 
 // places returns where the target and the drafts compute.
-func (l Launch) places() (target, drafts device.Spec, err error) {
-	if target, err = device.Parse("device", l.Device); err == nil {
-		drafts, err = device.Parse("draft-device", l.DraftDevice)
+func (s Setup) places() (target, drafts device.Spec, err error) {
+	if target, err = device.Parse("device", s.Device); err == nil {
+		drafts, err = device.Parse("draft-device", s.DraftDevice)
 	}
-	if target.Auto && l.decision != nil {
-		p, wrong := placement.Target(l.decision)
-		if cmp.Or(wrong, p.CheckThreads("device", "verifier-threads", l.VerifierThreads)) == nil {
+	if target.Auto && s.decision != nil {
+		p, wrong := placement.Target(s.decision)
+		if cmp.Or(wrong, p.CheckThreads("device", "verifier-threads", s.VerifierThreads)) == nil {
 			target = p // as the verifier will find
 		}
 	}
@@ -109,32 +109,32 @@ func (l Launch) places() (target, drafts device.Spec, err error) {
 
 // gain returns the setting of a drafter, which cannot know that the verifier is on the same processor. A draft that takes all the cores of
 // the verifier drafts in turn with it: what it drafted ahead would take as long from the pass as it saves at best.
-func (l Launch) gain(target, drafts device.Spec) float64 {
+func (s Setup) gain(target, drafts device.Spec) float64 {
 	switch {
-	case l.AheadGain != drafter.Measured || target.Auto || drafts.Auto || !target.Overlaps(drafts):
-		return l.AheadGain
-	case l.DrafterThreads == 0 && drafts.Shared() && group.Large(l.largest()):
+	case s.AheadGain != drafter.Measured || target.Auto || drafts.Auto || !target.Overlaps(drafts):
+		return s.AheadGain
+	case s.DrafterThreads == 0 && drafts.Shared() && group.Large(s.largest()):
 		return 1
 	}
 	return SharedGain
 }
 
 // apart reports whether the drafter has processors of its own, as far as that can be told before the processes choose: not if auto does.
-func (l Launch) apart() (bool, error) {
-	target, drafts, err := l.places()
-	if l.GPUMemory > 0 { // first layers of the target are on a GPU
-		target.Layers = int64(l.GPUMemory)
+func (s Setup) apart() (bool, error) {
+	target, drafts, err := s.places()
+	if s.GPUMemory > 0 { // first layers of the target are on a GPU
+		target.Layers = int64(s.GPUMemory)
 	}
-	return len(l.files()) > 0 && !target.Auto && !drafts.Auto && !target.Overlaps(drafts), err
+	return len(s.files()) > 0 && !target.Auto && !drafts.Auto && !target.Overlaps(drafts), err
 }
 
 // specs writes the settings of the processes into files of dir and returns their command lines, the gateway's first: it is stopped first.
-func (l Launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) {
-	c, err := l.children(dir, addr)
+func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) {
+	c, err := s.children(dir, addr)
 	if err != nil {
 		return nil, err
 	}
-	specs := []supervise.Spec{{Name: "gateway", Restart: l.KeepGateway}, {Name: "verifier", Restart: true}}
+	specs := []supervise.Spec{{Name: "gateway", Restart: s.KeepGateway}, {Name: "verifier", Restart: true}}
 	files := [][]byte{settings.Marshal(&c.gateway), settings.Marshal(&c.verifier)}
 	if len(c.drafter.Draft) > 0 {
 		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true})
@@ -156,76 +156,76 @@ type children struct {
 }
 
 // children returns the settings of the processes: those of the group, with what it knows of all three.
-func (l Launch) children(dir *supervise.RunDir, addr string) (c children, err error) {
-	files := l.files()
+func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err error) {
+	files := s.files()
 	taps, err := pair.Taps(files)
 	if err != nil {
 		return c, err
 	}
-	keys, err := Tokens(l.Web)
+	keys, err := Tokens(s.Web)
 	if err != nil {
 		return c, err
 	}
-	forDrafter, forVerifier, spare, gain, err := l.processors()
+	forDrafter, forVerifier, spare, gain, err := s.processors()
 	if err != nil {
 		return c, err
 	}
-	apart, err := l.apart()
+	apart, err := s.apart()
 	if err != nil {
 		return c, err
 	}
 	drafterAddr, verifierAddr, pool := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock"), group.PoolFile(dir)
-	logging := l.Logging
+	logging := s.Logging
 	if logging == (settings.Logging{}) {
 		logging = settings.Quiet
 	}
 
 	g := &c.gateway
-	*g = settings.Gateway{Target: l.TargetFile, GatewayOptions: l.GatewayOptions,
-		Speculation: l.Speculation, Web: l.Web, Drawing: l.Drawing, Answers: l.Answers, CacheDir: l.CacheDir,
-		Peer: settings.Peer{Process: l.Process, Logging: logging,
+	*g = settings.Gateway{Target: s.TargetFile, GatewayOptions: s.GatewayOptions,
+		Speculation: s.Speculation, Web: s.Web, Drawing: s.Drawing, Answers: s.Answers, CacheDir: s.CacheDir,
+		Peer: settings.Peer{Process: s.Process, Logging: logging,
 			Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}}
-	g.Ctx, g.Sessions, g.HTTP = l.context(), l.AtOnce, cmp.Or(l.HTTP, gateway.NoHTTP)
+	g.Ctx, g.Sessions, g.HTTP = s.context(), s.AtOnce, cmp.Or(s.HTTP, gateway.NoHTTP)
 	g.APIKey, g.APIKeys = keys, ""
-	if g.LookupDrafts, err = l.Beside(l.Prefixes, len(l.DraftFiles) > 0); err != nil {
+	if g.LookupDrafts, err = s.Beside(s.Prefixes, len(s.DraftFiles) > 0); err != nil {
 		return c, err
 	}
 
-	common := l.Process // of drafter and verifier, which listen on sockets alone
-	common.Sessions, common.TLS, common.Grace = l.AtOnce, settings.TLS{}, settings.Default[settings.Process]().Grace
+	common := s.Process // of drafter and verifier, which listen on sockets alone
+	common.Sessions, common.TLS, common.Grace = s.AtOnce, settings.TLS{}, settings.Default[settings.Process]().Grace
 	v := &c.verifier
-	*v = settings.Verifier{Target: l.TargetFile, Processor: forVerifier, ModelOptions: l.ModelOptions,
-		VerifierOptions: l.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare, DraftersApart: apart},
+	*v = settings.Verifier{Target: s.TargetFile, Processor: forVerifier, ModelOptions: s.ModelOptions,
+		VerifierOptions: s.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare, DraftersApart: apart},
 		Peer: settings.Peer{Process: common, Logging: logging, Addresses: settings.Addresses{Listen: verifierAddr, Pool: "file:" + pool}}}
-	v.KVMemory, v.MemoryBudget = settings.SizeOf(l.Room.target), settings.SizeOf(l.verifierBudget)
+	v.KVMemory, v.MemoryBudget = settings.SizeOf(s.Room.target), settings.SizeOf(s.verifierBudget)
 	if len(files) == 0 {
 		return c, nil
 	}
 
 	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
 	d := &c.drafter
-	*d = settings.Drafter{Draft: files, Processor: forDrafter, ModelOptions: l.ModelOptions, DrafterOptions: l.DrafterOptions,
+	*d = settings.Drafter{Draft: files, Processor: forDrafter, ModelOptions: s.ModelOptions, DrafterOptions: s.DrafterOptions,
 		Peer: settings.Peer{Process: common, Logging: logging, Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}}
-	d.KVMemory, d.AheadGain = settings.SizeOf(l.Room.drafts), gain
+	d.KVMemory, d.AheadGain = settings.SizeOf(s.Room.drafts), gain
 	if len(taps) > 0 {
-		d.Target, d.Verifier = l.TargetFile, []string{verifierAddr}
+		d.Target, d.Verifier = s.TargetFile, []string{verifierAddr}
 	}
 	return c, nil
 }
 
 // processors divides this machine between drafter and verifier: what each computes on, how many threads the verifier may leave to the
 // drafter, and how far the drafter drafts ahead.
-func (l Launch) processors() (forDrafter, forVerifier settings.Processor, spare int, gain float64, err error) {
-	at, draftsAt, err := l.places()
+func (s Setup) processors() (forDrafter, forVerifier settings.Processor, spare int, gain float64, err error) {
+	at, draftsAt, err := s.places()
 	if err != nil {
 		return forDrafter, forVerifier, 0, 0, err
 	}
 	draft := int64(0) // 0: the drafter leaves the cores to the verifier
 	if draftsAt.Shared() {
-		draft = l.largest()
+		draft = s.largest()
 	}
-	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), draft, l.DrafterThreads, l.VerifierThreads)
-	if l.VerifierThreads == 0 && draft > 0 && at.Shared() && drafterThreads < verifierThreads {
+	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), draft, s.DrafterThreads, s.VerifierThreads)
+	if s.VerifierThreads == 0 && draft > 0 && at.Shared() && drafterThreads < verifierThreads {
 		spare = drafterThreads
 	}
 	if at.Grouped() {
@@ -234,6 +234,6 @@ func (l Launch) processors() (forDrafter, forVerifier settings.Processor, spare 
 	if draftsAt.Grouped() {
 		drafterThreads = 0
 	}
-	return settings.Processor{Threads: drafterThreads, ISA: l.ISA, Device: l.DraftDevice},
-		settings.Processor{Threads: verifierThreads, ISA: l.ISA, Device: l.Device}, spare, l.gain(at, draftsAt), nil
+	return settings.Processor{Threads: drafterThreads, ISA: s.ISA, Device: s.DraftDevice},
+		settings.Processor{Threads: verifierThreads, ISA: s.ISA, Device: s.Device}, spare, s.gain(at, draftsAt), nil
 }

@@ -62,14 +62,14 @@ func TestDraftsFollowThePlan(t *testing.T) {
 		"nobody":       {"cpu", "cpu", "cpu", "cpu", "", 0},
 		"elsewhere":    {"cuda:5", "auto", "cuda:5", "auto", "", 0},
 	} {
-		l := Launch{TargetFile: smallTarget, DraftFiles: []string{"d.gguf"}}
-		l.Device, l.DraftDevice, l.KVType, l.Plan = c.device, c.drafts, "f16", file
-		l.VerifierThreads, l.DrafterThreads = c.threads, c.threads
+		s := Setup{TargetFile: smallTarget, DraftFiles: []string{"d.gguf"}}
+		s.Device, s.DraftDevice, s.KVType, s.Plan = c.device, c.drafts, "f16", file
+		s.VerifierThreads, s.DrafterThreads = c.threads, c.threads
 		said := ""
-		l.planned(Env{Version: version, Say: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }})
-		target, drafts, err := l.places()
+		s.planned(Env{Version: version, Say: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }})
+		target, drafts, err := s.places()
 		if err != nil || target.String() != c.wantTarget || drafts.String() != c.wantDrafts || !strings.Contains(said, c.say) ||
-			c.say == "" && said != "" || l.Device != c.device {
+			c.say == "" && said != "" || s.Device != c.device {
 			t.Errorf("%s: %v and %v, %v, says %q: want %s and %s", name, target, drafts, err, said, c.wantTarget, c.wantDrafts)
 		}
 	}
@@ -89,7 +89,7 @@ func TestWiden(t *testing.T) {
 		{true, tandem.StrategyFixed, "", tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}},
 		{true, tandem.StrategyPlanner, "", tandem.Bounds{}, tandem.Bounds{}}} {
 		r := tandem.Request{Strategy: c.strategy, Bounds: c.bounds}
-		if (Launch{Streamed: c.streamed}).Widen(&r, c.tree); r.Bounds != c.want {
+		if (Setup{Streamed: c.streamed}).Widen(&r, c.tree); r.Bounds != c.want {
 			t.Errorf("%+v: bounds %v", c, r.Bounds)
 		}
 	}
@@ -99,36 +99,36 @@ func TestWiden(t *testing.T) {
 	}
 }
 
-// TestLaunchThreads: the verifier and the drafter get numbers of threads where nobody else says them, and both are told whether the
+// TestSetupThreads: the verifier and the drafter get numbers of threads where nobody else says them, and both are told whether the
 // other is on the same processor.
-func TestLaunchThreads(t *testing.T) {
+func TestSetupThreads(t *testing.T) {
 	for places, want := range map[[2]string]float64{{"cpu", "cpu"}: SharedGain, {"cores:0", "cores:1"}: -1, {"cpu", "cuda"}: -1,
 		{"cuda+cpu", "cuda"}: SharedGain, {"auto", "auto"}: -1} {
-		l := Launch{}
-		l.Device, l.DraftDevice, l.AheadGain = places[0], places[1], -1
-		a, b, err := l.places()
-		if err != nil || l.gain(a, b) != want {
-			t.Errorf("%v: %v, gain %v, want %v", places, err, l.gain(a, b), want)
+		s := Setup{}
+		s.Device, s.DraftDevice, s.AheadGain = places[0], places[1], -1
+		a, b, err := s.places()
+		if err != nil || s.gain(a, b) != want {
+			t.Errorf("%v: %v, gain %v, want %v", places, err, s.gain(a, b), want)
 		}
-		if l.AheadGain = 0.2; l.gain(a, b) != 0.2 {
+		if s.AheadGain = 0.2; s.gain(a, b) != 0.2 {
 			t.Errorf("%v: a gain that was given is not kept", places)
 		}
 	}
 
 	for places, want := range map[[2]string]bool{{"cpu", "cpu"}: false, {"cores:0", "cores:1"}: true, {"cores:0-1", "cores:1"}: false,
 		{"cpu", "cuda"}: true, {"cuda", "cpu"}: true, {"cuda+cpu", "cuda"}: false, {"auto", "auto"}: false, {"cuda", "auto"}: false} {
-		l := Launch{DraftFiles: []string{"d.gguf"}}
-		l.Device, l.DraftDevice = places[0], places[1]
-		if got, err := l.apart(); err != nil || got != want {
+		s := Setup{DraftFiles: []string{"d.gguf"}}
+		s.Device, s.DraftDevice = places[0], places[1]
+		if got, err := s.apart(); err != nil || got != want {
 			t.Errorf("%v: apart %v, %v, want %v", places, got, err, want)
 		}
-		if l.GPUMemory = 1; places[1] == "cuda" {
-			if got, err := l.apart(); err != nil || got {
+		if s.GPUMemory = 1; places[1] == "cuda" {
+			if got, err := s.apart(); err != nil || got {
 				t.Errorf("%v with layers on the GPU: apart %v, %v", places, got, err)
 			}
 		}
-		if l.GPUMemory, l.DraftFiles = 0, nil; want {
-			if got, err := l.apart(); err != nil || got {
+		if s.GPUMemory, s.DraftFiles = 0, nil; want {
+			if got, err := s.apart(); err != nil || got {
 				t.Errorf("%v without a drafter: apart %v, %v", places, got, err)
 			}
 		}
@@ -139,10 +139,10 @@ func TestLaunchThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for threads, want := range map[int]float64{0: 1, 1: SharedGain} {
-		l := Launch{}
-		l.Device, l.DraftDevice, l.AheadGain, l.DrafterThreads, l.DraftFiles = "cpu", "cpu", -1, threads, []string{large}
-		if a, b, err := l.places(); err != nil || l.gain(a, b) != want {
-			t.Errorf("a large draft with %d threads: %v, gain %v, want %v", threads, err, l.gain(a, b), want)
+		s := Setup{}
+		s.Device, s.DraftDevice, s.AheadGain, s.DrafterThreads, s.DraftFiles = "cpu", "cpu", -1, threads, []string{large}
+		if a, b, err := s.places(); err != nil || s.gain(a, b) != want {
+			t.Errorf("a large draft with %d threads: %v, gain %v, want %v", threads, err, s.gain(a, b), want)
 		}
 	}
 }
@@ -158,10 +158,10 @@ func TestCacheFolderIsHeard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Launch{Group: settings.Default[settings.Group](), TargetFile: target}
-	l.Cache = "/kept"
-	c, err := l.children(dir, "unix:///x")
-	if err != nil || c.gateway.Cache != l.Cache || c.verifier.Cache != l.Cache {
-		t.Errorf("gateway %q, verifier %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, l.Cache, err)
+	s := Setup{Group: settings.Default[settings.Group](), TargetFile: target}
+	s.Cache = "/kept"
+	c, err := s.children(dir, "unix:///x")
+	if err != nil || c.gateway.Cache != s.Cache || c.verifier.Cache != s.Cache {
+		t.Errorf("gateway %q, verifier %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, s.Cache, err)
 	}
 }

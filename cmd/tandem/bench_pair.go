@@ -104,22 +104,22 @@ func (c *benchPairCmd) start(a *app, target string, drafts, keys []string, do fu
 	if len(c.AtOnce) > 0 {
 		most = slices.Max(c.AtOnce)
 	}
-	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(most)}
-	l.Grace, l.APIKey = 0, keys
-	if c.Lookup && l.EarlierTexts == "auto" {
-		l.EarlierTexts = strconv.Itoa(len(keys) * earlierTexts)
+	s := start.Setup{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(most)}
+	s.Grace, s.APIKey = 0, keys
+	if c.Lookup && s.EarlierTexts == "auto" {
+		s.EarlierTexts = strconv.Itoa(len(keys) * earlierTexts)
 	}
 	var err error
-	if l.HTTP, err = start.FixedPort("127.0.0.1:0"); err != nil {
+	if s.HTTP, err = start.FixedPort("127.0.0.1:0"); err != nil {
 		return err
 	}
-	if l, err = l.Checked(a.env(), tandem.Request{}); err != nil {
+	if s, err = s.Checked(a.env(), tandem.Request{}); err != nil {
 		return err
 	}
-	l.Wide()
-	p, err := a.start(l)
+	s.Wide()
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return do(ctx, l.Web.URL()) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return do(ctx, s.Web.URL()) })
 }

@@ -137,24 +137,24 @@ func informed(heads, drafts []string) (names []string, err error) {
 
 // start starts the processes of a group, calls do with them, and ends them.
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
-	l := start.Launch{Group: c.Group, Speculation: c.Speculation, TargetFile: g.Target, DraftFiles: g.Drafts, AtOnce: g.Sessions}
+	s := start.Setup{Group: c.Group, Speculation: c.Speculation, TargetFile: g.Target, DraftFiles: g.Drafts, AtOnce: g.Sessions}
 	if target, err := find.Target(c.Target); err != nil || g.Target != target {
-		l.Heads = nil // they are of the target
+		s.Heads = nil // they are of the target
 	}
-	l.DraftAnyway = true              // drafts are what is measured
-	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
+	s.DraftAnyway = true              // drafts are what is measured
+	s.Grace, s.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
 	if g.Batches > 0 {
-		l.Batches = g.Batches
+		s.Batches = g.Batches
 	}
-	l.Lookup = slices.Contains(g.Drafts, drafter.Lookup)
+	s.Lookup = slices.Contains(g.Drafts, drafter.Lookup)
 	if g.OneSize {
-		l.DecisionThreshold = math.MaxInt32
+		s.DecisionThreshold = math.MaxInt32
 	}
-	l, err := l.Checked(a.env(), tandem.Request{})
+	s, err := s.Checked(a.env(), tandem.Request{})
 	if err != nil {
 		return err
 	}
-	p, err := a.start(l)
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
@@ -164,6 +164,6 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 			return talk.Error(err)
 		}
 		defer conn.Close()
-		return do(ctx, talk.Processes{Gateway: conn, Of: p.Pids, Draft: l.DraftFiles})
+		return do(ctx, talk.Processes{Gateway: conn, Of: p.Pids, Draft: s.DraftFiles})
 	})
 }

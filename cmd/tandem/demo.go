@@ -67,22 +67,22 @@ func (c *demoCmd) Run(a *app) error {
 		defer model.Close()
 		target = model.Path
 	}
-	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
-	l.Grace = 0
-	if l, err = l.Checked(a.env(), r); err != nil {
+	s := start.Setup{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
+	s.Grace = 0
+	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}
-	l.Widen(&r, c.Tree)
+	s.Widen(&r, c.Tree)
 	vocab, err := token.Open(target)
 	if err != nil {
 		return err
 	}
 	a.say("starting gateway, verifier and drafter; the verifier measures what its passes cost here")
-	p, err := a.start(l)
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.show(ctx, a, p.Addr, l, r, vocab) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.show(ctx, a, p.Addr, s, r, vocab) })
 }
 
 // model returns the shipped target expanded.
@@ -107,14 +107,14 @@ func (c *demoCmd) request() (tandem.Request, error) {
 }
 
 // show runs the demo on the gateway at addr.
-func (c *demoCmd) show(ctx context.Context, a *app, addr string, l start.Launch, r tandem.Request, vocab *token.Vocab) error {
+func (c *demoCmd) show(ctx context.Context, a *app, addr string, s start.Setup, r tandem.Request, vocab *token.Vocab) error {
 	conn, err := dial(addr, settings.ClientKeys{}, c.Certificate)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	result := &demo.Result{Target: roles.ModelName(l.TargetFile), Prompt: r.Prompt}
-	for _, d := range l.DraftFiles {
+	result := &demo.Result{Target: roles.ModelName(s.TargetFile), Prompt: r.Prompt}
+	for _, d := range s.DraftFiles {
 		result.Drafts = append(result.Drafts, roles.ModelName(d))
 	}
 	a.say("%s, draft %s", result.Target, strings.Join(result.Drafts, ", "))
@@ -178,10 +178,10 @@ func (a *app) env() start.Env {
 }
 
 // start starts processes, and says what of the command line is outdated once they serve.
-func (a *app) start(l start.Launch) (*group.Processes, error) {
-	p, err := l.Start(a.ctx, a.env())
+func (a *app) start(s start.Setup) (*group.Processes, error) {
+	p, err := s.Start(a.ctx, a.env())
 	if err == nil {
-		a.outdated(l.Logging)
+		a.outdated(s.Logging)
 	}
 	return p, err
 }

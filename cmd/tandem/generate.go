@@ -39,15 +39,15 @@ func (c *generateCmd) Run(a *app) error {
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
-	l, err := c.launch(r)
+	s, err := c.setup(r)
 	if err != nil {
 		return err
 	}
-	if l, err = l.Checked(a.env(), r); err != nil {
+	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}
-	l.Widen(&r, c.Tree)
-	p, err := a.start(l)
+	s.Widen(&r, c.Tree)
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
@@ -87,13 +87,13 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	return err
 }
 
-// launch returns the processes that r needs. When stopped they have nothing to finish, so Grace
+// setup returns what to start for r. When stopped they have nothing to finish, so Grace
 // is 0.
-func (c *generateCmd) launch(r tandem.Request) (start.Launch, error) {
+func (c *generateCmd) setup(r tandem.Request) (start.Setup, error) {
 	target, drafts, err := modelPaths(c.Models, r.Bounds.Plain(), r)
-	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
-	l.Grace = 0
-	return l, err
+	s := start.Setup{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
+	s.Grace = 0
+	return s, err
 }
 
 // prompt returns the text to continue.

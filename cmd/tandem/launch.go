@@ -115,31 +115,31 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *age
 		c.HTTP = start.FreePort(c.HTTP)
 		c.keep()
 	}
-	l, err := c.processes(a, "", settings.Logging{}, launchSessions)
+	s, err := c.processes(a, "", settings.Logging{}, launchSessions)
 	if err != nil {
 		return err
 	}
-	if no, err := chats.Missing(c.ChatTemplate, l.TargetFile); err != nil || no != "" {
+	if no, err := chats.Missing(c.ChatTemplate, s.TargetFile); err != nil || no != "" {
 		return errors.Join(err, tandem.Errorf("", tandem.Unsupported, "%s needs a model that chats, and %s does not: %s", program.Name,
-			terminal.Shown(l.TargetFile), no))
+			terminal.Shown(s.TargetFile), no))
 	}
 	server := agents.Gateway{URL: c.Web.URL(), Key: append(keys, "any")[0]}
 	if c.Print {
-		info, err := engine.Inspect(l.TargetFile)
+		info, err := engine.Inspect(s.TargetFile)
 		if err != nil {
 			return err
 		}
-		room := l.Room.One
+		room := s.Room.One
 		if room == 0 {
 			room = c.Sizes.ContextOf(info.Config.Context)
 		}
-		return c.print(a, program, server, agents.Description{Model: roles.ModelName(l.TargetFile), Context: room})
+		return c.print(a, program, server, agents.Description{Model: roles.ModelName(s.TargetFile), Context: room})
 	}
 	held := &agents.Held{To: a.stderr}
 	if terminal.Is(os.Stderr) {
 		a.stderr = held
 	}
-	p, err := c.start(a, l)
+	p, err := c.start(a, s)
 	if err != nil {
 		return err
 	}
@@ -168,9 +168,9 @@ const portTries = 4
 
 // start starts the processes. Between the look whether the port is free and the gateway's use of it another process can take it, such as a
 // launch at the same moment: then they start again with another port.
-func (c *launchCmd) start(a *app, l start.Launch) (*group.Processes, error) {
+func (c *launchCmd) start(a *app, s start.Setup) (*group.Processes, error) {
 	for try := 1; ; try++ {
-		p, err := a.start(l)
+		p, err := a.start(s)
 		other := start.FreePort(c.HTTP)
 		if err == nil || try == portTries || a.ctx.Err() != nil || other == c.HTTP {
 			return p, err
@@ -179,7 +179,7 @@ func (c *launchCmd) start(a *app, l start.Launch) (*group.Processes, error) {
 		if other, err = start.FixedPort(other); err != nil {
 			return nil, err
 		}
-		c.HTTP, l.HTTP = other, other
+		c.HTTP, s.HTTP = other, other
 	}
 }
 

@@ -34,26 +34,26 @@ func (c *runCmd) Run(a *app) error {
 		return err
 	}
 	if c.Addr != "" {
-		return c.talk(a.ctx, a, c.Addr, c.ClientKeys, start.Launch{})
+		return c.talk(a.ctx, a, c.Addr, c.ClientKeys, start.Setup{})
 	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, r)
 	if err != nil {
 		return err
 	}
-	l := start.Launch{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
-	l.Grace, l.ChatTemplate = 0, c.ChatTemplate
-	if l, err = l.Checked(a.env(), r); err != nil {
+	s := start.Setup{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
+	s.Grace, s.ChatTemplate = 0, c.ChatTemplate
+	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}
-	p, err := a.start(l)
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.talk(ctx, a, p.Addr, settings.ClientKeys{}, l) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.talk(ctx, a, p.Addr, settings.ClientKeys{}, s) })
 }
 
-// talk talks through the gateway at addr until the input or ctx ends. l says what was started for it.
-func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.ClientKeys, l start.Launch) error {
+// talk talks through the gateway at addr until the input or ctx ends. s says what was started for it.
+func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.ClientKeys, s start.Setup) error {
 	conn, err := dial(addr, keys, c.Certificate)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 	t.Model, t.Context, t.Drawn = d.GetModel(), int(d.GetContext()), drawn(d.GetHttpSampling())
 	t.Request = func(prompt string) (tandem.Request, error) { // with what /set has changed
 		r, err := c.Request(prompt, t.Drawn)
-		l.Widen(&r, c.Tree)
+		s.Widen(&r, c.Tree)
 		return r, err
 	}
 	return t.Run(ctx, a.stdin, a.interrupts)

@@ -51,71 +51,71 @@ type upResult struct {
 
 // processes returns the processes with these settings, for so many sessions at once unless they say how many. listen is the gateway's
 // address, "" for a socket in the run directory.
-func (c *serverFlags) processes(a *app, listen string, logging settings.Logging, sessions int) (l start.Launch, err error) {
+func (c *serverFlags) processes(a *app, listen string, logging settings.Logging, sessions int) (s start.Setup, err error) {
 	defaults, err := requestDefaults(c.Speculation)
 	if err != nil {
-		return l, err
+		return s, err
 	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
 	if err != nil {
-		return l, err
+		return s, err
 	}
 	if c.NoDraft && len(c.Heads) > 0 {
-		return l, tandem.Errorf("", tandem.Invalid, "--no-draft with --heads %s: want one of them", c.Heads[0])
+		return s, tandem.Errorf("", tandem.Invalid, "--no-draft with --heads %s: want one of them", c.Heads[0])
 	}
 	if c.NoDraft && len(c.DraftHeads) > 0 {
-		return l, tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
+		return s, tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
 	if err := c.Web.Settle(); err != nil {
-		return l, err
+		return s, err
 	}
 	if err := start.CheckWeb(c.Web); err != nil {
-		return l, err
+		return s, err
 	}
 	start.WarnOfKeys(c.Web, a.say)
 	if listen, err = start.FixedPort(listen); err != nil {
-		return l, err
+		return s, err
 	}
 	if c.HTTP, err = start.FixedPort(c.HTTP); err != nil {
-		return l, err
+		return s, err
 	}
-	l = start.Launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
+	s = start.Setup{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
 		TargetFile: target, DraftFiles: drafts, At: listen, AtOnce: c.sessionsOr(sessions), KeepGateway: true}
-	if l, err = l.Checked(a.env(), tandem.Request{}); err != nil {
-		return l, err
+	if s, err = s.Checked(a.env(), tandem.Request{}); err != nil {
+		return s, err
 	}
-	l.Wide()
-	return l, nil
+	s.Wide()
+	return s, nil
 }
 
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
-	l, err := c.processes(a, c.Listen, c.Logging, settings.DefaultSessions)
+	s, err := c.processes(a, c.Listen, c.Logging, settings.DefaultSessions)
 	if err != nil {
 		return err
 	}
-	info, err := engine.Inspect(l.TargetFile)
+	info, err := engine.Inspect(s.TargetFile)
 	if err != nil {
 		return err
 	}
-	p, err := a.start(l)
+	p, err := a.start(s)
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.Addr, HTTP: c.Web.URL(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: l.TargetFile, Drafts: l.DraftFiles,
-		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
+	up := upResult{Gateway: p.Addr, HTTP: c.Web.URL(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: s.TargetFile, Drafts: s.DraftFiles,
+		Heads: s.Heads, DraftHeads: s.DraftHeads, PIDs: p.Pids()}
 	if up.HTTP != "" {
 		up.Sampling = drawing(c.Drawing, info)
 	}
-	if len(l.DraftFiles) > 0 {
-		up.Draft = l.DraftFiles[0]
+	if len(s.DraftFiles) > 0 {
+		up.Draft = s.DraftFiles[0]
 	}
-	if up.NoChat, err = chats.Missing(c.ChatTemplate, l.TargetFile); err != nil {
+	if up.NoChat, err = chats.Missing(c.ChatTemplate, s.TargetFile); err != nil {
 		return errors.Join(err, p.Stop(a.force))
 	}
 	up.Chat = up.NoChat == ""
-	if l.Room.Tokens > 0 {
-		up.Memory = &l.Room
+	if s.Room.Tokens > 0 {
+		up.Memory = &s.Room
 	}
 	err = c.print(a, up)
 	debug.FreeOSMemory() // from now on this process only waits
