@@ -158,8 +158,8 @@ var rooms = map[string][]string{
 		"google.golang.org/grpc"},
 	"app/talk/console": {".", "app/bench/figures", "client", "services/peers", "processes/settings", "app/talk", "app/terminal"},
 
-	// every setting, by role: what the command line, files and child processes have in common
-	"processes/settings": {"."},
+	// every setting, by role: what the command line, files and child processes have in common. The strategies are listed in their help
+	"processes/settings": {".", "gateway/strategy"},
 	// reads settings from flags, TANDEM_…, --set and the file
 	"processes/settings/config": {".", "processes/settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
@@ -199,7 +199,7 @@ var rooms = map[string][]string{
 	"kernels/half":      {},
 	"models":            {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
-	"app/find":     {".", "engine", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
+	"app/find":     {".", "engine", "gateway/strategy", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
 	"app/terminal": {"engine", "processes/roles"},
 
 	"cmd/tandem":         {"*"},

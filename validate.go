@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -15,10 +17,13 @@ type Limits struct {
 	Depth       int
 	Width       int
 	Vocab       int // tokens given as ids must be below it
+	// Strategies that a request may name, in the order in which errors list them; nil: the default. They are only read.
+	Strategies []Strategy
 }
 
 // DefaultLimits are the limits of a server that sets none.
-var DefaultLimits = Limits{PromptBytes: 4 << 20, Context: math.MaxInt32, Nodes: 256, Depth: 64, Width: 64, Vocab: math.MaxInt32}
+var DefaultLimits = Limits{PromptBytes: 4 << 20, Context: math.MaxInt32, Nodes: 256, Depth: 64, Width: 64, Vocab: math.MaxInt32,
+	Strategies: []Strategy{StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions}}
 
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits
@@ -27,6 +32,9 @@ func (l Limits) withDefaults() Limits {
 		if *f.v == 0 {
 			*f.v = *f.def
 		}
+	}
+	if l.Strategies == nil {
+		l.Strategies = d.Strategies
 	}
 	return l
 }
@@ -62,7 +70,7 @@ func (r Request) Validate(l Limits) error {
 	if err := r.validateStop(); err != nil {
 		return err
 	}
-	if err := r.validateSpeculation(); err != nil {
+	if err := r.validateSpeculation(l); err != nil {
 		return err
 	}
 	if r.Bounds == (Bounds{}) {
@@ -92,6 +100,18 @@ func invalid(field, format string, args ...any) error {
 	return &Error{Op: "request", Kind: Invalid, Field: field, Err: fmt.Errorf(format, args...)}
 }
 
+// join lists names.
+func join[S ~string](names []S) string {
+	var b strings.Builder
+	for i, n := range names {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(n))
+	}
+	return b.String()
+}
+
 func (r Request) validateStop() error {
 	if n := len(r.Stop); n > MostStops {
 		return invalid("stop", "stop has %d sequences: at most %d allowed", n, MostStops)
@@ -107,12 +127,9 @@ func (r Request) validateStop() error {
 	return nil
 }
 
-func (r Request) validateSpeculation() error {
-	switch r.Strategy {
-	case "", StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions:
-	default:
-		return invalid("strategy", "strategy is %.50q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad,
-			StrategyMinions)
+func (r Request) validateSpeculation(l Limits) error {
+	if n := len(l.Strategies) - 1; r.Strategy != "" && !slices.Contains(l.Strategies, r.Strategy) {
+		return invalid("strategy", "strategy is %.50q: want %s or %s", r.Strategy, join(l.Strategies[:n]), l.Strategies[n])
 	}
 	switch r.Vote {
 	case "", VoteAuto, VoteNone, VoteMajority, VoteTree:

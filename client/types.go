@@ -34,7 +34,7 @@ type Request struct {
 
 	NoDraft   bool     // plain decoding: the same text, slower
 	Tree      *Tree    // bounds of the strategy's trees; nil: the strategy's own
-	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's
+	Strategy  string   // by its name, such as "planner" (docs/speculation.md); "": the gateway's
 	Vote      string   // "auto", "none", "majority" or "tree"
 	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
 	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"

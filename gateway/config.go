@@ -131,6 +131,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.Unread = cmp.Or(c.Unread, 64<<10)
 	c.Limits.Context = cmp.Or(c.Limits.Context, tandem.DefaultLimits.Context)
 	c.Limits.Vocab = cmp.Or(c.Limits.Vocab, c.Vocab.Size())
+	if c.Limits.Strategies == nil {
+		c.Limits.Strategies = strategy.Names()
+	}
 	if c.Counters == nil {
 		c.Counters = new(tandem.Counters)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
@@ -44,7 +45,7 @@ func Drafts(drafts []string, target string, r tandem.Request) ([]string, error) 
 			return own, err
 		}
 	}
-	if one := r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad; one && r.Vote != tandem.VoteTree &&
+	if strategy.AsksOne(r.Strategy) && r.Vote != tandem.VoteTree &&
 		r.Vote != tandem.VoteMajority {
 		return Shipped(models.Draft)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/group"
@@ -103,7 +104,7 @@ func (c *demoCmd) request() (tandem.Request, error) {
 	if err := c.Speculate(&r); err != nil {
 		return r, err
 	}
-	return r, r.Validate(tandem.Limits{})
+	return r, r.Validate(tandem.Limits{Strategies: strategy.Names()})
 }
 
 // show runs the demo on the gateway at addr.

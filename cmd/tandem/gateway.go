@@ -4,6 +4,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/start"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -72,7 +73,7 @@ func requestDefaults(s settings.Speculation) (ask.Defaults, error) {
 	r := tandem.Request{Prompt: "x", MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}}
 	err := s.Speculate(&r)
 	if err == nil {
-		err = r.Validate(tandem.Limits{})
+		err = r.Validate(tandem.Limits{Strategies: strategy.Names()})
 	}
 	return ask.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Bounds: r.Bounds, Strategy: r.Strategy, Vote: r.Vote,
 		Drafters: r.Drafters, Without: r.Without}, err

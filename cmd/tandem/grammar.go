@@ -7,6 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/processes/settings/config"
 )
 
@@ -27,7 +28,7 @@ func newParser(from *config.Resolver, words ...string) (*kong.Kong, error) {
 	return kong.New(grammar, kong.Name("tandem"), kong.Resolvers(from), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
 		kong.TypeMapper(reflect.TypeFor[[]string](), kong.MapperFunc(rawStrings)),
 		kong.KindMapper(reflect.Int, number(reflect.TypeFor[int]())), kong.KindMapper(reflect.Float64, number(reflect.TypeFor[float64]())),
-		kong.Help(config.Help),
+		kong.Help(config.Help), kong.Vars(settings.Words()),
 		kong.PostBuild(config.Shorten),
 		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))

@@ -100,8 +100,8 @@ func (d *selfDraft) take(g tandem.Guess, b *bill) {
 	}
 }
 
-// committed implements hearer. It compares the guess with the tokens, as hindsight; and with all of those that it is on, once they are known:
-// to learn from the levels that its round has decided would count the deeper levels only where text is easy to guess.
+// committed implements hearer. It compares the guess with the tokens, as hindsight. How right its levels are it learns once all the tokens
+// that they are on are known: those of its round alone would count the deeper levels only where text is easy to guess.
 func (d *selfDraft) committed(n int) {
 	if !d.guessed() {
 		d.hindsight = tandem.Hindsight{}

@@ -65,7 +65,7 @@ func newWayRound() *wayRound {
 	rules, _ := Rules{}.WithDefaults()
 	shared := NewShared(rules)
 	shared.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 16, Time: 42e6}})
-	return &wayRound{p: newPlanner(shared, tandem.VoteTree, true, true, 0, 1000), base: 10}
+	return &wayRound{p: plannerOf(shared, tandem.VoteTree, true, true, 0, 1000), base: 10}
 }
 
 // TestPlannerAsksForGuesses: good guesses are asked for in nearly every round and used; bad ones are hardly asked for, and a way that

@@ -20,6 +20,11 @@ type llmcad struct {
 	pass, token     time.Duration // running means: of a draft pass, and of a committed token
 }
 
+func newLLMCad(o options) Strategy {
+	r := o.shared.rules
+	return &llmcad{vote: o.vote, alpha: learn.NewAlpha(r.Alpha), branch: r.Branch, adaptive: o.adaptive, ahead: o.ahead}
+}
+
 func (l *llmcad) Several() bool { return l.vote != tandem.VoteNone }
 func (l *llmcad) HandOn()       {}
 

@@ -22,6 +22,10 @@ type minions struct {
 	bounded  bool // it was less than the one in use
 }
 
+func newMinions(o options) Strategy {
+	return &minions{shared: o.shared, vote: o.vote, weights: o.weights, adaptive: o.adaptive}
+}
+
 func (m *minions) Several() bool { return m.vote != tandem.VoteNone }
 
 func (m *minions) HandOn() {

@@ -35,7 +35,7 @@ func (l *Shared) seen(drafter string, tokens float64) {
 
 // opens returns what a new session decides about a drafter.
 func opens(l *Shared, prompt, output int, drafter string, among ...string) bool {
-	open, _ := newPlanner(l, tandem.VoteTree, true, true, prompt, output).Opens(drafter, among)
+	open, _ := plannerOf(l, tandem.VoteTree, true, true, prompt, output).Opens(drafter, among)
 	return open
 }
 
@@ -77,7 +77,7 @@ func TestOpens(t *testing.T) {
 	for _, f := range leave {
 		f()
 	}
-	p, among := newPlanner(l, tandem.VoteTree, true, true, 30, 200), []string{"dear", "cheap"}
+	p, among := plannerOf(l, tandem.VoteTree, true, true, 30, 200), []string{"dear", "cheap"}
 	if open, settled := p.Opens("dear", among); l.running != 0 || open || settled {
 		t.Errorf("after they have left, %d sessions run; the first of the next ones: opened %v, settled %v, does not wait for those",
 			l.running, open, settled)
@@ -123,7 +123,7 @@ func TestOpensLate(t *testing.T) {
 		l := newTestShared(t)
 		l.PassCosts("new", tc.costs)
 		l.output = cmp.Or(tc.expects, worth.UsualOutput)
-		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
+		p := plannerOf(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
 		if open, settled := p.Opens("new", []string{"new"}); open != tc.open || settled != tc.settled {
 			t.Errorf("%s: opened %v, settled %v: want %v, %v", tc.name, open, settled, tc.open, tc.settled)
 		}
@@ -135,7 +135,7 @@ func TestOpensLate(t *testing.T) {
 		t.Error("a drafter that no session has asked is not opened beside one that has brought much")
 	}
 	l.output = 60
-	p := newPlanner(l, tandem.VoteTree, true, true, 2000, 4000)
+	p := plannerOf(l, tandem.VoteTree, true, true, 2000, 4000)
 	opened := 0
 	for done := 0; done < 4000 && opened == 0; done += 10 {
 		p.during, p.text.base = 1, tandem.Position(done)
@@ -158,7 +158,7 @@ func TestPassCosts(t *testing.T) {
 	l := newTestShared(t)
 	l.PassCosts("new", []tandem.Cost{{Rows: 64, Time: 160e6}, {Rows: 1, Time: 10e6}})
 	for range 2 {
-		p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+		p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 		if of := p.parts.Drafter("new"); of.Pass != 10*time.Millisecond || !of.Model || of.Asked || p.reading("new") != 0.0025 {
 			t.Errorf("%+v, %v s a token: want passes of 10 ms, 2.5 ms a token", of, p.reading("new"))
 		}
@@ -166,7 +166,7 @@ func TestPassCosts(t *testing.T) {
 	}
 	l.parts.Drafter("new").Pass, l.parts.Drafter("new").Asked = 20*time.Millisecond, true // rounds
 	l.PassCosts("new", []tandem.Cost{{Rows: 1, Time: 10e6}, {Rows: 64, Time: 128e6}})
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	if of := p.parts.Drafter("new"); of.Pass != 20*time.Millisecond || p.reading("new") != 0.004 {
 		t.Errorf("%+v, %v s a token: want passes of 20 ms, 4 ms a token", of, p.reading("new"))
 	}
@@ -180,7 +180,7 @@ func TestPriceByParts(t *testing.T) {
 	l := newTestShared(t)
 	l.parts.Plain, l.parts.Drafted = time.Millisecond, 2*time.Millisecond
 	l.seen("dear", 2.5)
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	way := func(ahead bool) float64 {
 		w := worth.Way{Set: "dear", Drafters: []string{"dear"}, Ahead: ahead, Expected: p.yields.Of("dear")}
 		p.price(&w)
@@ -244,7 +244,7 @@ func TestMeasure(t *testing.T) {
 // session or after.
 func TestFirstDraftIsLeftOut(t *testing.T) {
 	l := newTestShared(t)
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	for i, busy := range []time.Duration{900 * time.Millisecond, 16 * time.Millisecond, 16 * time.Millisecond} {
 		p.Decide([]string{"dear"}, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
 		p.way = worth.Way{Set: "dear", Drafters: []string{"dear"}}
@@ -266,7 +266,7 @@ func TestWanted(t *testing.T) {
 	*l.parts.Drafter("lookup") = worth.Drafter{Pass: 30e3, Asked: true}
 	l.seen("dear", 2.2)
 	l.seen("lookup", 0.5)
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	ready := []string{"dear", "lookup"}
 	d := p.Decide(ready, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
 	if len(d.Asks) != 2 || d.Later != 1 || d.Asks[0].Drafter != "lookup" {
@@ -290,7 +290,7 @@ func TestWanted(t *testing.T) {
 
 // TestWays: each model is a way to spend a round, and all together are; the free drafters and the target's paid guesses are in each.
 func TestWays(t *testing.T) {
-	p := newPlanner(newTestShared(t), tandem.VoteTree, true, false, 0, 0)
+	p := plannerOf(newTestShared(t), tandem.VoteTree, true, false, 0, 0)
 	for d, pass := range map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6} {
 		*p.parts.Drafter(d) = worth.Drafter{Pass: pass, Model: true, Asked: true}
 	}
@@ -317,7 +317,7 @@ func TestWays(t *testing.T) {
 func TestPromptRows(t *testing.T) {
 	l := newTestShared(t)
 	l.Measured("", []tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	p.tokens, p.during = 40, 1 // a token in 25 ms
 	p.parts.Drafter(tandem.PPD).Pass = time.Millisecond
 	rows := []int{2, 4, 8, 16}
@@ -343,7 +343,7 @@ func TestPromptRows(t *testing.T) {
 // without a pass says nothing.
 func TestHearsPasses(t *testing.T) {
 	l := newTestShared(t)
-	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p := plannerOf(l, tandem.VoteTree, true, true, 0, 0)
 	of := p.parts.Drafter("dear")
 	of.Pass = 20 * time.Millisecond
 	p.Hindsight("dear", 10, tandem.Hindsight{}, 0)
@@ -364,7 +364,7 @@ func TestNeverAhead(t *testing.T) {
 	for _, does := range []time.Duration{0, time.Millisecond} {
 		l := newTestShared(t)
 		l.seen("dear", 2.5)
-		p := newPlanner(l, tandem.VoteTree, true, true, 0, 100)
+		p := plannerOf(l, tandem.VoteTree, true, true, 0, 100)
 		asked := 0
 		for range 200 {
 			dec := p.Decide([]string{"dear"}, tandem.DefaultBounds(tandem.StrategyPlanner))
@@ -391,7 +391,7 @@ func TestNeverAhead(t *testing.T) {
 // asked together.
 func TestFarDrafters(t *testing.T) {
 	l := newTestShared(t)
-	p := newPlanner(l, tandem.VoteTree, true, true, 10, 100)
+	p := plannerOf(l, tandem.VoteTree, true, true, 10, 100)
 	price := func(drafters ...string) time.Duration {
 		w := worth.Way{Set: setOf(drafters), Drafters: drafters, Expected: p.yields.Of("good")}
 		p.price(&w)
@@ -414,4 +414,9 @@ func TestFarDrafters(t *testing.T) {
 	if away := l.Away(); len(away) != 1 || away["good"] < 19e6 || away["good"] > 21e6 {
 		t.Errorf("told: %v", away)
 	}
+}
+
+// plannerOf returns a planner for a prompt of so many tokens and at most so many of output.
+func plannerOf(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, output int) *planner {
+	return newPlanner(options{shared: l, vote: vote, adaptive: adaptive, ahead: ahead, prompt: prompt, output: output}).(*planner)
 }

@@ -47,14 +47,15 @@ const (
 	ahead   = " ahead" // ends the name of a way that drafts ahead
 )
 
-func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, output int) *planner {
+func newPlanner(o options) Strategy {
+	l := o.shared
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &planner{shared: l, vote: vote, goAhead: ahead, prompt: prompt, output: output, chances: map[string]*worth.Calibration{},
+	p := &planner{shared: l, vote: o.vote, goAhead: o.ahead, prompt: o.prompt, output: o.output, chances: map[string]*worth.Calibration{},
 		yields: l.yields.Inherit(), parts: l.parts.Clone(), expects: l.output, warm: map[string]bool{},
 		lags: map[string]int{}, credit: worth.Credit(worth.Tuned.Credit),
 		text: text{of: map[string]report{}}}
-	if adaptive {
+	if o.adaptive {
 		p.mix = l.mix.Clone()
 	}
 	return p

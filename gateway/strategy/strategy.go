@@ -145,56 +145,6 @@ func (d Decision) who() string {
 	return fmt.Sprintf("vote of %d", len(d.Asks))
 }
 
-// New returns the strategy of a request with a prompt of so many tokens, and the drafters' weights that it uses and adapts; whoever merges
-// trees must use the same weights.
-func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights) {
-	vote := func(own tandem.Vote) tandem.Vote {
-		if r.Vote == "" || r.Vote == tandem.VoteAuto {
-			return own
-		}
-		return r.Vote
-	}
-	adaptive, ahead := r.Without&tandem.TechniqueAdaptive == 0, r.Without&tandem.TechniqueAhead == 0
-	rules, w := shared.rules, shared.newWeights(adaptive && r.Strategy != "" && r.Strategy != tandem.StrategyFixed)
-	switch r.Strategy {
-	case tandem.StrategyLLMCad:
-		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha),
-			adaptive: adaptive, branch: rules.Branch,
-			ahead: ahead}, w
-	case tandem.StrategyMinions:
-		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w
-	case tandem.StrategyPlanner:
-		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead, prompt, r.MaxTokens), w
-	}
-	f := fixed{vote: vote(tandem.VoteNone)}
-	if adaptive {
-		f.weights = w
-	}
-	return f, w
-}
-
-// fixed drafts trees within the bounds by levels, in turn with the verifier. It learns only the drafters' weights,
-// for merging several drafts.
-type fixed struct {
-	unweighing
-	vote    tandem.Vote
-	weights *learn.Weights // nil: they stay
-}
-
-func (f fixed) Several() bool { return f.vote != tandem.VoteNone }
-func (f fixed) HandOn()       {}
-func (f fixed) Learn(o *Outcome) {
-	if f.weights != nil && f.vote == tandem.VoteTree && o.Judged {
-		o.compare(f.weights)
-	}
-}
-func (f fixed) Decide(ready []string, b tandem.Bounds) Decision {
-	return poll(ready, f.vote, tandem.Proposal{Bounds: b, Growth: tandem.GrowLevels}, reasonFixed)
-}
-func (f fixed) Explain(d Decision) string {
-	return "tree " + d.Asks[0].Proposal.Bounds.String() + weighed(f.weights, d)
-}
-
 // trees returns the drafts of the round, as a Mix takes them.
 func (o *Outcome) trees() []spec.DrafterTree {
 	out := make([]spec.DrafterTree, len(o.Drafts))

@@ -21,9 +21,6 @@ type ask struct {
 	plain       bool // without drafts, for references
 }
 
-// strategies let drafters draft at every box, also where lookup knows the texts and the planner would ask nobody else.
-var strategies = []string{"planner", "fixed", "minions", "llmcad"}
-
 const (
 	topK = 40
 	topP = 0.95
@@ -31,7 +28,7 @@ const (
 )
 
 // asks returns the fixed requests: short, middle and long prompts, texts and chats, greedy and drawn, short and long answers.
-func asks() (all []ask) {
+func asks(strategies []string) (all []ask) {
 	paragraph := "// Reader reads records one after another. It keeps the last one, and reports where it stands.\n" +
 		"type Reader struct {\n\tbuf []byte\n\tpos int64\n\terr error\n}\n\n"
 	prompts := []string{"func (r *Reader) Read(", "def parse(", "The scheduler decides which goroutine runs next. ",

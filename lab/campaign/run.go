@@ -30,6 +30,8 @@ type Config struct {
 	Models  string        // the folder of the shipped models
 	Dir     string        // an empty folder for the history, the logs and the files of the boxes
 	Say     io.Writer     // what goes on
+	// Strategies that requests name in turn: also those that ask a drafter where the planner would ask nobody. At least one.
+	Strategies []string
 }
 
 const (
@@ -160,7 +162,7 @@ func (k *campaign) run(ctx context.Context) error {
 
 // references computes every answer once by plain decoding over gRPC, one after another.
 func (k *campaign) references(ctx context.Context) error {
-	for _, a := range asks() {
+	for _, a := range asks(k.Strategies) {
 		a.plain = true
 		r := a.run(ctx, "grpc", k.gates, 0, 0)
 		if r.Outcome != history.Whole {
@@ -169,7 +171,7 @@ func (k *campaign) references(ctx context.Context) error {
 		r.Kind, r.Outcome = history.Reference, ""
 		k.hub.log.Add(r)
 	}
-	fmt.Fprintf(k.Say, "%d references\n", len(asks()))
+	fmt.Fprintf(k.Say, "%d references\n", len(asks(k.Strategies)))
 	return nil
 }
 
@@ -181,7 +183,7 @@ func (k *campaign) peace(ctx context.Context) error {
 			return err
 		}
 		told := map[string]float64{}
-		for n, a := range asks() {
+		for n, a := range asks(k.Strategies) {
 			r := k.ask(ctx, a, []string{"grpc", "http"}[n%2], i, 0)
 			if r.Outcome != history.Whole || len(r.Errors) > 0 {
 				return fmt.Errorf("%s by %s at %s, undisturbed: %s %s %s, errors %v", a.name, r.Via, g.name, r.Outcome, r.Code, r.Message,
@@ -229,7 +231,7 @@ func (k *campaign) disturbed(ctx context.Context) error {
 	for i := range k.Clients {
 		clients.Go(func() {
 			for r := rand.New(rand.NewPCG(k.Seed, uint64(i))); time.Now().Before(over) && loaded.Err() == nil; {
-				k.ask(loaded, asks()[r.IntN(len(asks()))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 0)
+				k.ask(loaded, asks(k.Strategies)[r.IntN(len(asks(k.Strategies)))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 0)
 			}
 		})
 	}
@@ -284,7 +286,8 @@ func (k *campaign) storm(ctx context.Context, n int, f fault) {
 	r := rand.New(rand.NewPCG(f.seed, 2))
 	var clients sync.WaitGroup
 	for range 3 * k.Clients {
-		a, via, first, enough := asks()[r.IntN(len(asks()))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 1+r.IntN(12)
+		all := asks(k.Strategies)
+		a, via, first, enough := all[r.IntN(len(all))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 1+r.IntN(12)
 		clients.Go(func() { k.ask(ctx, a, via, first, enough) })
 	}
 	clients.Wait()
@@ -295,7 +298,7 @@ func (k *campaign) storm(ctx context.Context, n int, f fault) {
 func (k *campaign) recovered(ctx context.Context) error {
 	for _, g := range k.gates {
 		for end := time.Now().Add(recoverTime); ; time.Sleep(time.Second) {
-			err := well(ctx, g)
+			err := k.well(ctx, g)
 			if err == nil {
 				break
 			}
@@ -308,14 +311,14 @@ func (k *campaign) recovered(ctx context.Context) error {
 }
 
 // well returns nil if a gateway answers, and its draft models have guessed a token of one of the answers.
-func well(ctx context.Context, g *gate) error {
+func (k *campaign) well(ctx context.Context, g *gate) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	before, err := metrics(ctx, g)
 	if err != nil {
 		return err
 	}
-	for _, a := range asks() {
+	for _, a := range asks(k.Strategies) {
 		if err := a.post(ctx, g, &progress{}); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 // Sampling are the settings of one request of the command line.
@@ -113,7 +114,7 @@ func request(prompt string, most int, sampling tandem.Sampling, shape Shape, by 
 	if how.NoDraft {
 		r.Bounds = tandem.Bounds{}
 	}
-	return r, r.Validate(tandem.Limits{})
+	return r, r.Validate(tandem.Limits{Strategies: strategy.Names()})
 }
 
 func (s Shape) shape(r *tandem.Request) (err error) {

@@ -4,16 +4,21 @@
 // configures a child process.
 //
 // Tags, most of them kong's: name (default: the field's name in lower case with dashes), default, help (its first sentence is shown by
-// --help), group (one of Groups), check (see Check), secret (its value is never printed), section (of a struct: where its settings are in
-// the file), more (not in the --help of commands with many settings: to be
-// set by --set, the file or a variable), and setting:"-" (belongs to one call: no setting).
+// --help; ${strategies} in it is one of Words), group (one of Groups), check (see Check), secret (its value is never printed), section (of
+// a struct: where its settings are in the file), more (not in the --help of commands with many settings: to be set by --set, the file or a
+// variable), and setting:"-" (belongs to one call: no setting).
 package settings
 
 import (
+	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 // Groups are the groups of settings, in the order of --help.
@@ -79,7 +84,7 @@ func each(v reflect.Value, section string, f func(s Setting, v reflect.Value)) {
 		if field.Tag.Get("setting") == "-" || field.Tag.Get("help") == "" {
 			continue
 		}
-		s := Setting{Name: field.Tag.Get("name"), Default: field.Tag.Get("default"), Help: field.Tag.Get("help"),
+		s := Setting{Name: field.Tag.Get("name"), Default: field.Tag.Get("default"), Help: words(field.Tag.Get("help")),
 			Group: field.Tag.Get("group"), tag: field.Tag}
 		if s.Name == "" {
 			s.Name = dashed(field.Name)
@@ -90,6 +95,23 @@ func each(v reflect.Value, section string, f func(s Setting, v reflect.Value)) {
 		s.Env = Env(s.Name)
 		f(s, v.Field(i))
 	}
+}
+
+// Words are the ${words} in helps that stand for what a table lists.
+var Words = sync.OnceValue(func() map[string]string {
+	var names, trees []string
+	for _, name := range strategy.Names() {
+		names, trees = append(names, string(name)), append(trees, fmt.Sprintf("%s %s", name, tandem.DefaultBounds(name)))
+	}
+	return map[string]string{"strategies": strings.Join(names, ", "), "trees": strings.Join(trees, ", ")}
+})
+
+// words replaces the Words in a help.
+func words(help string) string {
+	if !strings.Contains(help, "${") {
+		return help
+	}
+	return os.Expand(help, func(name string) string { return Words()[name] })
 }
 
 // dashed returns a field's name as a flag's: kv-type of KvType.

@@ -6,8 +6,8 @@ import (
 
 // Speculation says how drafts are made.
 type Speculation struct {
-	Strategy string   `help:"Who drafts how much: planner, fixed, llmcad, minions. Decided round by round; planner is the default." placeholder:"NAME" group:"Speculation"`
-	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: planner 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10, which drafts a tree of this size each round." placeholder:"N/D/W" group:"Speculation"`
+	Strategy string   `help:"Who drafts how much: ${strategies}. Decided round by round; planner is the default." placeholder:"NAME" group:"Speculation"`
+	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: ${trees}. With fixed each tree has this size." placeholder:"N/D/W" group:"Speculation"`
 	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" more:"" group:"Speculation"`
 	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" more:"" group:"Speculation"`
 	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…" more:"" group:"Speculation"`

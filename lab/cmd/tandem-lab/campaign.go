@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/lab/campaign"
 	"github.com/tandem-llm/tandem/lab/campaign/history"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -118,8 +119,12 @@ func (c *campaignRunCmd) inside(a *app) error {
 	if c.Layout == "fleet" {
 		layout = campaign.Fleet
 	}
+	var strategies []string
+	for _, name := range strategy.Names() {
+		strategies = append(strategies, string(name))
+	}
 	r, err := campaign.Run(a.ctx, campaign.Config{Layout: layout(c.Boxes),
-		Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed, Kinds: kinds, Beat: c.Beat, Clients: c.Clients,
+		Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed, Kinds: kinds, Beat: c.Beat, Clients: c.Clients, Strategies: strategies,
 		Tandem: c.Tandem, Other: c.Other, Lab: own, Models: c.Models, Dir: c.Inside, Say: a.stderr})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 )
 
 // cli is the command line.
@@ -75,7 +76,7 @@ func run(args []string) int {
 
 func newParser() (*kong.Kong, error) {
 	return kong.New(new(cli), kong.Name("tandem-lab"), kong.Description("Measures tandem for its developers."),
-		kong.Vars{"faults": faultKinds()},
+		kong.Vars{"faults": faultKinds()}, kong.Vars(settings.Words()),
 		kong.WithHyphenPrefixedParameters(true), // of --up
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 }

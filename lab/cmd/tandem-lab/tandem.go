@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 // tandemFlags say which tandem is measured, and how it runs.
@@ -30,7 +31,7 @@ type requestFlags struct {
 	Temperature float64 `help:"0 takes the likeliest token; more is more random." default:"0"`
 	Seed        uint64  `help:"Seed of the draws." default:"0"`
 	IgnoreEOS   bool    `name:"ignore-eos" help:"Go on beyond the end of the text."`
-	Strategy    string  `help:"Who drafts and how much: planner, fixed, llmcad or minions." default:"planner" placeholder:"NAME"`
+	Strategy    string  `help:"Who drafts and how much: ${strategies}." default:"planner" placeholder:"NAME"`
 	Tree        string  `help:"Bounds of the drafted trees." placeholder:"N/D/W"`
 }
 
@@ -44,7 +45,7 @@ func (f requestFlags) request(prompt string) (r tandem.Request, err error) {
 			return r, err
 		}
 	}
-	return r, r.Validate(tandem.Limits{})
+	return r, r.Validate(tandem.Limits{Strategies: strategy.Names()})
 }
 
 // start starts 'tandem up' with --up and more flags, calls do with its processes, and ends them. do's ctx also ends when they are gone.

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/app/talk"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/services/peers/telemetry/timeline"
 )
@@ -52,7 +53,7 @@ func (c *traceCmd) Run(a *app) error {
 		return connect(a.ctx, c.Addr, nil, nil, do)
 	}
 	flags := []string{"--sessions", "1"}
-	if r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad { // which drafts are started depends on it
+	if strategy.AsksOne(r.Strategy) { // which drafts are started depends on it
 		flags = append(flags, "--strategy", string(r.Strategy))
 	}
 	return c.start(a.ctx, a, flags, do)

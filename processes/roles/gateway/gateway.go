@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/gateway/enlist"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/services/peers/awake"
@@ -103,7 +104,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	c.Keys.Report(r.Log, r.Counters)
 	c.MetricsKeys.Report(r.Log, r.Counters)
 	g, undo, err := c.assemble(ctx, r, gateway.Config{
-		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
+		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size(), Strategies: strategy.Names()},
 		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint()),
 		Embedding: c.embedding(info)},
 		model{c.Target, info.Config.Name, info.Config.Arch, vocab, room, info.Sampling, info, newFileDigest(c.Cache, info.Paths...)})
@@ -201,8 +202,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
 		out.web, err = c.web(httpapi.Config{Generator: generator, Embedder: g, Width: config.Embedding.Made(), Defaults: c.Defaults,
 			Limits: config.Limits, Describe: describe, Drafters: members.Names, Slots: monitor.Slots, Health: monitor.Health,
-			Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(), Keys: c.Keys, Texts: texts,
-			Insecure: c.InsecureListen, Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
+			Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap, Page: playground.Handler(config.Limits.Strategies),
+			Keys: c.Keys, Texts: texts, Insecure: c.InsecureListen, Grace: c.Grace, Log: r.Log, Counters: r.Counters}, target)
 		if err != nil {
 			return out, undo, err
 		}

@@ -616,7 +616,7 @@ type Speculation struct {
 	Depth *int32 `protobuf:"varint,3,opt,name=depth,proto3,oneof" json:"depth,omitempty"`
 	// Width of a level of a tree; 1 drafts chains.
 	Width *int32 `protobuf:"varint,4,opt,name=width,proto3,oneof" json:"width,omitempty"`
-	// Strategy decides who drafts and how much: "planner", "fixed", "llmcad" or "minions".
+	// Strategy decides who drafts and how much; its name, such as "planner".
 	Strategy *string `protobuf:"bytes,5,opt,name=strategy,proto3,oneof" json:"strategy,omitempty"`
 	// Vote makes one tree of several drafts: "auto", "none", "majority" or "tree".
 	Vote *string `protobuf:"bytes,6,opt,name=vote,proto3,oneof" json:"vote,omitempty"`

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/access"
 
 	"github.com/tandem-llm/tandem/services/public"
@@ -122,7 +123,7 @@ func TestRequestLogIsBounded(t *testing.T) {
 
 // TestEarlyErrors: what net/http refuses by itself has OpenAI's form too.
 func TestEarlyErrors(t *testing.T) {
-	s := serve(t, script(nil), func(c *Config) { c.Page = playground.Handler() })
+	s := serve(t, script(nil), func(c *Config) { c.Page = playground.Handler(tandem.DefaultLimits.Strategies) })
 	for name, tc := range map[string]struct {
 		request string
 		status  int

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/httpapi/playground"
 )
 
@@ -63,7 +64,7 @@ func (f *fakeGateway) start() {
 	}
 	f.addr = l.Addr().String()
 	mux := http.NewServeMux()
-	mux.Handle("/", playground.Handler())
+	mux.Handle("/", playground.Handler(tandem.DefaultLimits.Strategies))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, `{"status":"ok"}`) })
 	mux.HandleFunc("GET /tandem/v1/describe", f.guarded(f.describe))
 	mux.HandleFunc("POST /v1/completions", f.guarded(f.complete))

@@ -3,15 +3,19 @@
 package playground
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"html"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-llm/tandem"
 )
 
 //go:embed static
@@ -33,16 +37,29 @@ type asset struct {
 	etag        string
 }
 
-// Handler serves the page at "/" and its files below "/playground/"; everything else is 404. Browsers
+// strategies is the place of the page where the strategies that one may choose are listed.
+const strategies = "<!-- strategies -->"
+
+// options lists names as HTML.
+func options(names []tandem.Strategy) (out string) {
+	for _, n := range names {
+		out += "<option>" + html.EscapeString(string(n)) + "</option>"
+	}
+	return out
+}
+
+// Handler serves the page at "/" and its files below "/playground/"; everything else is 404. The page offers the strategies of these names,
+// the first unless the server says another. Browsers
 // revalidate every file, mostly with answer 304, so that a page never runs the scripts of another version. Safe for
 // concurrent use.
-func Handler() http.Handler {
+func Handler(names []tandem.Strategy) http.Handler {
 	assets := map[string]asset{}
 	err := fs.WalkDir(static, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		body, err := static.ReadFile(name)
+		body = bytes.Replace(body, []byte(strategies), []byte(options(names)), 1)
 		sum := sha256.Sum256(body)
 		assets[strings.TrimPrefix(name, "static/")] = asset{body: body, contentType: contentType(name),
 			etag: strconv.Quote(hex.EncodeToString(sum[:12]))}

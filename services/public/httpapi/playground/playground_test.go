@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // ask sends a request; headers are pairs of name and value.
@@ -16,7 +18,7 @@ func ask(method, path string, headers ...string) *httptest.ResponseRecorder {
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	Handler().ServeHTTP(w, r)
+	Handler(tandem.DefaultLimits.Strategies).ServeHTTP(w, r)
 	return w
 }
 
@@ -102,7 +104,12 @@ func TestSources(t *testing.T) {
 		if found := regexp.MustCompile(pattern).FindString(text); found != "" {
 			t.Errorf("%s holds %q", name, found)
 		}
-		if w := ask(http.MethodGet, "/playground/"+strings.TrimPrefix(name, "static/")); w.Code != 200 || w.Body.String() != string(body) {
+		served := strings.Replace(string(body), strategies,
+			"<option>planner</option><option>fixed</option><option>llmcad</option><option>minions</option>", 1)
+		if strings.HasSuffix(name, page) == (served == string(body)) {
+			t.Errorf("%s lists strategies: %v", name, served != string(body))
+		}
+		if w := ask(http.MethodGet, "/playground/"+strings.TrimPrefix(name, "static/")); w.Code != 200 || w.Body.String() != served {
 			t.Errorf("%s is not served as it is: %d", name, w.Code)
 		}
 		return nil

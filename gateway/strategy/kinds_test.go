@@ -1,0 +1,42 @@
+package strategy
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// TestKinds: every strategy can be asked for by its name, says what it does, and is the one that is made; those of a server that names none
+// are among them.
+func TestKinds(t *testing.T) {
+	limits := tandem.Limits{Strategies: Names()}
+	for _, k := range kinds {
+		r := tandem.Request{Prompt: "a", MaxTokens: 1, Sampling: tandem.Sampling{TopP: 1}, Strategy: k.name,
+			Bounds: tandem.DefaultBounds(k.name)}
+		if err := r.Validate(limits); err != nil {
+			t.Error(err)
+		}
+		x, _ := New(r, 1, newTestShared(t))
+		if x.Several() == AsksOne(k.name) {
+			t.Errorf("%s asks several drafters: %v", k.name, x.Several())
+		}
+		if d := x.Decide([]string{"a"}, r.Bounds); d.Choice == "" || Help(k.name) == "" {
+			t.Errorf("%s drafts %q, and its help is %q", k.name, d.Choice, Help(k.name))
+		}
+	}
+	for _, name := range tandem.DefaultLimits.Strategies {
+		if !slices.Contains(Names(), name) {
+			t.Errorf("there is no strategy %q, which tandem.DefaultLimits allows", name)
+		}
+	}
+	bogus := tandem.Request{Prompt: "a", MaxTokens: 1, Sampling: tandem.Sampling{TopP: 1}, Strategy: "bogus"}
+	want := `strategy is "bogus": want planner, fixed, llmcad or minions`
+	if err := bogus.Validate(limits); !errors.Is(err, tandem.Invalid) || err.(*tandem.Error).Err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if AsksOne("bogus") || AsksOne("") || Help("bogus") != "" {
+		t.Error("a strategy that is not there asks or says something")
+	}
+}
