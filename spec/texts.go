@@ -23,8 +23,8 @@ type Texts struct {
 	run   int            // tokens since the last break
 }
 
-// Place is where in Texts the latest tokens of a text stood: the last Length of them agree. The zero value is nowhere.
-type Place struct {
+// Occurrence is where in Texts the latest tokens of a text stood: the last Length of them agree. The zero value is nowhere.
+type Occurrence struct {
 	Length int
 	at     uint32 // of the last token that agrees
 }
@@ -194,19 +194,19 @@ func (x *Texts) keep(text []tandem.Token, from, to int) {
 
 // Follow returns where the end of text stood, if the text without its last token stood at p. That is the place after p if it holds the last
 // token. Else it is the place where the most tokens agree; of equal ones one near p, else the latest.
-func (x *Texts) Follow(p Place, text []tandem.Token) Place {
+func (x *Texts) Follow(p Occurrence, text []tandem.Token) Occurrence {
 	if len(text) == 0 {
-		return Place{}
+		return Occurrence{}
 	}
 	if next := p.at + 1; p.Length > 0 && x.held(next) && x.ring[x.slot(next)] == text[len(text)-1] {
-		return Place{Length: p.Length + 1, at: next}
+		return Occurrence{Length: p.Length + 1, at: next}
 	}
 	near := func(at uint32) bool { return p.at != 0 && (at-p.at < nearby || p.at-at < nearby) }
-	best := Place{at: p.at} // nowhere, but near it
+	best := Occurrence{at: p.at} // nowhere, but near it
 	x.places(text, func(at uint32) bool {
 		n := x.back(at, text, mostMatch)
 		if n > best.Length || n == best.Length && near(at) && !near(best.at) {
-			best = Place{Length: n, at: at}
+			best = Occurrence{Length: n, at: at}
 		}
 		return true
 	})
@@ -218,7 +218,7 @@ func (x *Texts) held(at uint32) bool { return int64(x.end-at) <= int64(len(x.rin
 
 // Matches returns what followed the places where the end of text stood before; p is one of them. There are at most width matches, longest
 // first, of up to depth tokens each. No two begin with the same token.
-func (x *Texts) Matches(p Place, text []tandem.Token, depth, width int) []Match {
+func (x *Texts) Matches(p Occurrence, text []tandem.Token, depth, width int) []Match {
 	var out []Match
 	add := func(at uint32, length int) {
 		next := at + 1

@@ -37,7 +37,7 @@ func TestTextsAgainstSearch(t *testing.T) {
 			x.Add(text)
 		}
 		var now []tandem.Token
-		p := Place{}
+		p := Occurrence{}
 		for range rapid.IntRange(1, 60).Draw(t, "now") {
 			if len(texts) > 0 && rapid.Bool().Draw(t, "quote") { // go on as an earlier text does, so that there is something to find
 				if all := x.Matches(p, now, 1, 1); len(all) > 0 {
@@ -100,10 +100,10 @@ func TestTextsForget(t *testing.T) {
 		if most < 100 {
 			continue
 		}
-		if p := x.Follow(Place{}, last[:50]); p.Length != 50 {
+		if p := x.Follow(Occurrence{}, last[:50]); p.Length != 50 {
 			t.Errorf("of %d tokens: %d found of the latest text", most, p.Length)
 		}
-		if p := x.Follow(Place{}, first[:50]); p.Length != 0 {
+		if p := x.Follow(Occurrence{}, first[:50]); p.Length != 0 {
 			t.Errorf("of %d tokens: %d found of the first text", most, p.Length)
 		}
 	}
@@ -124,7 +124,7 @@ func TestTextsKeepNewTokens(t *testing.T) {
 	if x.end > uint32(len(talk)+20*(2*textContext+knownStep+1)) {
 		t.Errorf("%d places for %d tokens", x.end, len(talk))
 	}
-	p := Place{}
+	p := Occurrence{}
 	for i := range talk[:len(talk)-1] {
 		if p = x.Follow(p, talk[:i+1]); i < gram {
 			continue
@@ -145,7 +145,7 @@ func TestTextsKeepNewTokens(t *testing.T) {
 		from []tandem.Token
 		want tandem.Token
 	}{{a, 7}, {b, 8}} {
-		now, p := []tandem.Token(nil), Place{}
+		now, p := []tandem.Token(nil), Occurrence{}
 		for _, tok := range slices.Concat(c.from, []tandem.Token{9}, line) {
 			now = append(now, tok)
 			p = x.Follow(p, now)

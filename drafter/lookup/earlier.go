@@ -14,7 +14,7 @@ type pastTexts struct {
 }
 
 // follow returns the place of the end of text, which without its last token stood at p.
-func (e *pastTexts) follow(p spec.Place, text []tandem.Token) spec.Place {
+func (e *pastTexts) follow(p spec.Occurrence, text []tandem.Token) spec.Occurrence {
 	if e == nil {
 		return p
 	}
@@ -24,7 +24,7 @@ func (e *pastTexts) follow(p spec.Place, text []tandem.Token) spec.Place {
 }
 
 // matches returns what followed the places where the end of text stood, of which p is one, as far as a tree within b has room.
-func (e *pastTexts) matches(p spec.Place, text []tandem.Token, b tandem.Bounds) []spec.Match {
+func (e *pastTexts) matches(p spec.Occurrence, text []tandem.Token, b tandem.Bounds) []spec.Match {
 	if e == nil || b.Plain() {
 		return nil
 	}

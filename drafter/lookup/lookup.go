@@ -88,8 +88,8 @@ type session struct {
 	used   time.Time
 	seen   *spec.Automaton
 	recall spec.Recall
-	old    *pastTexts // texts of the tenant; nil: none are kept
-	place  spec.Place // in old
+	old    *pastTexts      // texts of the tenant; nil: none are kept
+	place  spec.Occurrence // in old
 }
 
 // New returns a drafter with its sweeper running; Shutdown ends it.
@@ -165,7 +165,7 @@ func (d *Drafter) enter(s *session, o tandem.Opening) error {
 
 // rebuild makes the automaton from the tokens.
 func (s *session) rebuild() {
-	s.seen, s.recall, s.place = spec.NewAutomaton(), spec.Recall{}, spec.Place{}
+	s.seen, s.recall, s.place = spec.NewAutomaton(), spec.Recall{}, spec.Occurrence{}
 	s.append(0)
 }
 
@@ -184,7 +184,7 @@ func (s *session) append(from int) {
 		if s.seen.Append(t); recent {
 			s.place = s.old.follow(s.place, s.text.Tokens[:from+i+1])
 		} else {
-			s.place = spec.Place{}
+			s.place = spec.Occurrence{}
 		}
 	}
 }
