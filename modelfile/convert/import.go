@@ -96,7 +96,7 @@ func rowsFrom(t *published.Tensor) func([]float32, *[]byte, int) error {
 }
 
 // columns returns the length of a source's rows.
-func columns(s published.Source) int {
+func columns(s published.TensorSource) int {
 	switch {
 	case s.GGUF != nil:
 		return s.GGUF.Shape[0]
@@ -107,7 +107,7 @@ func columns(s published.Source) int {
 }
 
 // elements returns how many numbers a source has.
-func elements(s published.Source) int {
+func elements(s published.TensorSource) int {
 	switch {
 	case s.GGUF != nil:
 		return s.GGUF.Elements()
@@ -122,7 +122,7 @@ func elements(s published.Source) int {
 }
 
 // readSource reads a row of a source, or of a source whose rows make one vector, all of them.
-func readSource(s published.Source, dst []float32, buf *[]byte, row int) error {
+func readSource(s published.TensorSource, dst []float32, buf *[]byte, row int) error {
 	switch {
 	case s.Safetensor != nil:
 		return s.Safetensor.Floats(dst, buf, row*len(dst))

@@ -31,10 +31,10 @@ func (c *Checkpoint) openGGUF(path string, o Options) error {
 	case o.Kind != "" && string(o.Kind) != arch:
 		return tandem.Errorf(op, tandem.Invalid, "%s is a draft of %s: want kind auto or %s, not %s", c.path, arch, arch, o.Kind)
 	}
-	t := &taker{c: c, o: o, config: &config{}, from: map[string]Source{}, named: map[string]string{}, used: map[string]bool{}}
+	t := &taker{c: c, o: o, config: &config{}, from: map[string]TensorSource{}, named: map[string]string{}, used: map[string]bool{}}
 	for i := range f.Tensors() {
 		x := &f.Tensors()[i]
-		t.from[x.Name], t.named[x.Name] = Source{GGUF: x}, x.Name
+		t.from[x.Name], t.named[x.Name] = TensorSource{GGUF: x}, x.Name
 	}
 	if err := t.refuseOthers(); err != nil {
 		return err

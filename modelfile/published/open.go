@@ -43,7 +43,7 @@ type Checkpoint struct {
 type Tensor struct {
 	Name   string
 	Shape  []int // inputs first
-	From   Source
+	From   TensorSource
 	Col    int
 	RowsOf func(row int) int // nil: the same row
 }
@@ -55,15 +55,15 @@ type Copy struct {
 	Own bool
 }
 
-// Source is a tensor of a checkpoint, or a vector that follows from its configuration: one of the three is set.
-type Source struct {
+// TensorSource is a tensor of a checkpoint, or a vector that follows from its configuration: one of the three is set.
+type TensorSource struct {
 	Safetensor *safetensors.Tensor
 	GGUF       *gguf.Tensor
 	Values     []float32
 }
 
 // shape returns the source's shape, inputs first.
-func (s Source) shape() []int {
+func (s TensorSource) shape() []int {
 	switch {
 	case s.GGUF != nil:
 		return s.GGUF.Shape
@@ -76,7 +76,7 @@ func (s Source) shape() []int {
 }
 
 // written returns the shape as the checkpoint's format writes it.
-func (s Source) written(shape []int) []int {
+func (s TensorSource) written(shape []int) []int {
 	if s.Safetensor != nil {
 		shape = slices.Clone(shape)
 		slices.Reverse(shape)
@@ -134,7 +134,7 @@ func (c *Checkpoint) open(path string, o Options) error {
 		return err
 	}
 	c.files = append(c.files, f)
-	t := &taker{c: c, o: o, from: map[string]Source{}, named: map[string]string{}, used: map[string]bool{}}
+	t := &taker{c: c, o: o, from: map[string]TensorSource{}, named: map[string]string{}, used: map[string]bool{}}
 	for i := range f.Tensors() {
 		x := &f.Tensors()[i]
 		if err := t.offer(x); err != nil {
@@ -220,8 +220,8 @@ type taker struct {
 	c      *Checkpoint
 	o      Options
 	config *config
-	from   map[string]Source // by name without prefix
-	named  map[string]string // the name in the file
+	from   map[string]TensorSource // by name without prefix
+	named  map[string]string       // the name in the file
 	used   map[string]bool
 
 	ropeFactors []float32 // that the configuration wants; nil: none
@@ -236,7 +236,7 @@ func (t *taker) offer(x *safetensors.Tensor) error {
 	if before, twice := t.named[name]; twice {
 		return t.fail(tandem.Corrupt, "tensors %.80q and %.80q are the same one", before, x.Name)
 	}
-	t.from[name], t.named[name] = Source{Safetensor: x}, x.Name
+	t.from[name], t.named[name] = TensorSource{Safetensor: x}, x.Name
 	return nil
 }
 
@@ -312,7 +312,7 @@ func (t *taker) fill(where func(slot string) origin) error {
 		t.c.Tensors = append(t.c.Tensors, Tensor{Name: slot.Name, Shape: slot.Shape, From: s, Col: from.col, RowsOf: from.rows})
 	}
 	if f := t.ropeFactors; f != nil {
-		t.c.Tensors = append(t.c.Tensors, Tensor{Name: side.RopeFactors, Shape: []int{len(f)}, From: Source{Values: f}})
+		t.c.Tensors = append(t.c.Tensors, Tensor{Name: side.RopeFactors, Shape: []int{len(f)}, From: TensorSource{Values: f}})
 	}
 	return nil
 }
