@@ -74,8 +74,14 @@ var rooms = map[string][]string{
 
 	"schedule": {".", "spec/worth", "engine"},
 
-	"drafter": {".", "spec", "engine", "schedule", "text"},
-	"drafter/draftertest": {".", "drafter", "engine", "kernels/testdevice", "modelfile", "test/testkit", "test/testkit/family",
+	// the service, and the kinds of drafts
+	"drafter": {".", "drafter/grow", "spec", "engine", "schedule", "text"},
+	// what all kinds share; it knows none of them
+	"drafter/grow": {".", "spec", "engine", "schedule"},
+	// the drafter without a model
+	"drafter/lookup": {".", "drafter/grow", "spec", "schedule"},
+	"drafter/draftertest": {".", "drafter", "drafter/grow", "engine", "kernels/testdevice", "modelfile", "test/testkit",
+		"test/testkit/family",
 		"go.uber.org/goleak"},
 	"verifier": {".", "spec", "engine", "schedule", "verifier/disk"},
 	// long prefixes are kept in files, as bytes; it knows no sessions
@@ -117,18 +123,18 @@ var rooms = map[string][]string{
 	"processes/roles": {".", "engine", "kernels", "modelfile", "processes/settings", "schedule", "services/peers", "services/peers/rpc",
 		"services/peers/pool", "services/peers/shm",
 		"services/peers/supervise", "services/peers/telemetry"},
-	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "processes/settings", "drafter", "engine", "text",
-		"services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
+	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "processes/settings", "drafter", "drafter/lookup", "engine",
+		"text", "services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
 	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/settings", "verifier",
 		"verifier/disk", "engine", "modelfile", "kernels", "processes/profile", "services/peers",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
-	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter", "gateway", "engine",
+	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter/lookup", "gateway", "engine",
 		"text", "services/peers", "services/peers/awake",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/telemetry",
 		"services/peers/trees", "services/public", "google.golang.org/grpc"},
 	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
-	"processes/roles/pair":  {".", "processes/roles", "processes/settings", "drafter", "engine", "kernels", "modelfile", "text"},
+	"processes/roles/pair":  {".", "processes/roles", "processes/settings", "drafter", "drafter/lookup", "engine", "kernels", "modelfile", "text"},
 	"processes/roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},
 	"processes/roles/rolestest": {".", "processes/roles", "processes/roles/gateway", "processes/roles/drafter",
 		"processes/roles/verifier", "processes/settings", "engine", "modelfile", "kernels/cpu",
@@ -146,7 +152,8 @@ var rooms = map[string][]string{
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"lab/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "test/mempool", "engine",
+	"lab/guesses": {".", "processes/measure", "app/bench/figures", "app/bench/prompts", "drafter", "drafter/lookup", "test/mempool",
+		"engine",
 		"spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"app/states": {".", "processes/cache", "engine", "text"},
@@ -185,7 +192,7 @@ var rooms = map[string][]string{
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	// times of passes, as planners decide by them, and how close they come to the limits
 	"processes/measure": {".", "engine", "kernels", "modelfile", "spec/worth"},
-	"processes/profiler": {".", "processes/measure", "app/device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile",
+	"processes/profiler": {".", "processes/measure", "app/device", "drafter/lookup", "engine", "kernels", "kernels/cuda", "modelfile",
 		"processes/placement",
 		"processes/profile", "processes/roles",
 		"processes/roles/group", "spec/shape", "spec/worth", "text"},
@@ -224,7 +231,7 @@ var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevi
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
-var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"drafter/draftertest"}),
+var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": testsOfDrafts, "drafter/lookup": {"drafter/draftertest"},
 	"verifier":     slices.Concat(domain, []string{"processes/measure", "processes/cache/prefixes"}),
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
@@ -255,7 +262,9 @@ var testsOf = map[string][]string{"drafter": slices.Concat(domain, []string{"dra
 		"modelfile/trim"},
 	"processes/roles/pair": {"processes/roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
-var domain = []string{"drafter", "verifier", "gateway", "test/mempool", "engine", "modelfile", "modelfile/trim", "text"}
+var testsOfDrafts = []string{"drafter", "drafter/draftertest", "drafter/grow", "drafter/lookup", "modelfile", "test/mempool"}
+
+var domain = []string{"drafter", "drafter/lookup", "verifier", "gateway", "test/mempool", "engine", "modelfile", "modelfile/trim", "text"}
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/drafter/lookup"
+	"github.com/tandem-llm/tandem/drafter/translate"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -173,9 +174,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 			return nil, undo, err
 		}
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
-		translator := drafter.NewTranslator(d)
+		translator := translate.New(d)
 		closers = append(closers, translator.CloseOwned)
-		describe := states.describe(path, withCosts(costsOf(ctx, r, name, m), d.Window().Most(), r.Describe(name, path, socket, m)))
+		describe := states.describe(path, withCosts(costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, socket, m)))
 		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: translator, Describe: describe,
 			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, translator)})
 		told := describe()
@@ -219,7 +220,7 @@ func vocabulary(v *token.Vocab) func(offset, limit int) wire.Vocabulary {
 }
 
 // target takes the vocabularies of targets whose tokens mean other texts than the draft's.
-func (c Config) target(r *roles.Process, name string, t *drafter.Translator) func(fingerprint string, file []byte) error {
+func (c Config) target(r *roles.Process, name string, t *translate.Drafter) func(fingerprint string, file []byte) error {
 	return func(fingerprint string, file []byte) error {
 		v, err := token.Parse(file)
 		if err != nil {

@@ -1,0 +1,89 @@
+// Package grow is what all kinds of drafts share: sessions over one draft model, the passes that they share, trees that grow from what has
+// been explored, and drafting ahead of the verdict. A kind of draft (package tokens, states, prompts, blocks) puts a session's Parts
+// together; package drafter chooses the kind.
+package grow
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule/owner"
+)
+
+// DefaultTreeRows is the TreeRows of a drafter unless told otherwise; engine.PagesFor wants it.
+const DefaultTreeRows = 192
+
+// DefaultAhead is the Ahead of a drafter unless told otherwise.
+const DefaultAhead = 96
+
+// DefaultWindow is the Window of a drafter unless told otherwise. Of 320 greedy tokens of the 1.5B behind 7,000 tokens of source text and
+// of documentation, Qwen2.5-Coder 0.5B guesses 250 with the whole text; with the first 64 tokens and the last 2,048 244, 1,024 241, 512
+// 236, 256 241; without the first, 512 218, 256 229. So between 256 and 1,024 a larger window brings nothing but a longer reading.
+var DefaultWindow = engine.Window{First: engine.PageTokens, Last: 256, Step: 4 * engine.PageTokens}
+
+// Config says what a drafter works with.
+type Config struct {
+	Model    *engine.Model // the drafter's alone until Shutdown has returned; not closed by it
+	Name     string        // Ticket.Drafter
+	Pool     tandem.Pool
+	Events   tandem.Events
+	Counters *tandem.Counters
+	TreeRows int // tree nodes of a session that the cache holds at most; default DefaultTreeRows, or fewer if the model is recurrent
+	Ahead    int // tree nodes that a session runs at most while the target verifies; default DefaultAhead
+	// AheadGain is how many later passes a pass ahead must be expected to save, 0 to 1: about what it costs the verifier on shared cores.
+	// 0: the drafter has its own processor. 1: it never drafts ahead.
+	AheadGain float64
+	Chunk     int           // prompt tokens of a pass at most; default 128
+	Idle      time.Duration // a session without a call for this long is dropped; default 10 minutes
+	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
+	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
+	PrefixCache int
+	// Window is what a draft that reads tokens alone, without recurrent layers, sees of its texts; zero: DefaultWindow. Last is at least
+	// TreeRows. Other drafts see all.
+	Window engine.Window
+	Pulse  owner.Pulse // shows the drafter's progress; may be nil
+	// Features hands out the target's hidden states of layers Taps, in this order, to a Model that reads them. nil: it gets zeros.
+	Features tandem.FeatureSource
+	Taps     []int
+	// FeatureWait is how long Open waits for features while none come; default 5 s. Then it goes on with zeros.
+	FeatureWait time.Duration
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Model == nil || c.Pool == nil || c.Counters == nil {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "configuration without a model, pool or counters")
+	}
+	if c.TreeRows == 0 {
+		c.TreeRows = DefaultTreeRows
+	}
+	if rows, bounded := c.Model.HeldRows(); bounded {
+		c.TreeRows = min(c.TreeRows, rows)
+	}
+	if c.Ahead == 0 {
+		c.Ahead = DefaultAhead
+	}
+	if c.Chunk == 0 {
+		c.Chunk = 1 << 7
+	}
+	if c.Window == (engine.Window{}) {
+		c.Window = DefaultWindow
+	}
+	c.Window.Last = max(c.Window.Last, c.TreeRows)
+	if c.Idle == 0 {
+		c.Idle = 10 * time.Minute
+	}
+	if c.FeatureWait == 0 {
+		c.FeatureWait = 5 * time.Second
+	}
+	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 || c.FeatureWait < 0 {
+		return c, tandem.Errorf("drafter", tandem.Invalid,
+			"tree rows %d, ahead %d, chunk %d, idle %v, wait for features %v: want at least "+
+				"1, 1, 1, 0 and 0", c.TreeRows, c.Ahead, c.Chunk, c.Idle, c.FeatureWait)
+	}
+	if !(c.AheadGain >= 0 && c.AheadGain <= 1) {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "a pass ahead is to spare %v: want 0 to 1", c.AheadGain)
+	}
+	c.Chunk = min(c.Chunk, c.Model.MaxRows())
+	return c, nil
+}

@@ -1,0 +1,171 @@
+package grow
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// Limits bound how far a session's trees grow.
+type Limits struct {
+	TreeRows int                          // rows that a tree may have in the cache
+	PassRows int                          // and in one pass
+	Pace     func(rows int) time.Duration // what a pass of so many rows takes
+	Children *spec.Children               // what passes are expected to bring
+}
+
+// Growth is a tree that grows from the explored nodes of a session. It asks for rows that must be run (Next, Missing), and goes on when
+// they have been explored (Absorb).
+type Growth struct {
+	explored *spec.Explored
+	limits   *Limits
+	plan     tandem.Plan
+	temper   float64 // Proposal.Temper
+	root     int32   // explored node
+	tree     spec.Grower
+	pending  []spec.Row // the grower's, not absorbed yet
+	at       []int32    // the explored node of each pending row, -1 if it must be run
+	rows     []int32    // the explored node of each of the grower's rows
+	judged   bool       // a plan has decided which of the pending rows are run
+}
+
+// NewGrowth returns the tree for p below the explored node root, which is token.
+func NewGrowth(e *spec.Explored, l *Limits, root int32, token tandem.Token, p tandem.Proposal) *Growth {
+	return &Growth{explored: e, limits: l, plan: p.Plan, temper: p.Temper, root: root, tree: spec.NewGrower(token, p)}
+}
+
+// Tree returns what has grown. It is the growth's until that is given up.
+func (g *Growth) Tree() tandem.Tree { return g.tree.Draft().Tree }
+
+// Next returns how many rows must be run before the tree can go on; 0: none, and then Absorb goes on. more is false if the tree is done, or
+// if the plan finds no further pass worth its time. drafted is what drafting has taken so far.
+func (g *Growth) Next(drafted time.Duration) (run int, more bool) {
+	if run, more = g.next(); !more {
+		return 0, false
+	}
+	return g.judge(drafted, run)
+}
+
+// next looks for the grower's pending rows among the explored nodes, after asking it for some if there are none.
+func (g *Growth) next() (run int, more bool) {
+	if len(g.pending) == 0 {
+		g.pending, g.at, g.judged = g.tree.Pending(min(g.limits.TreeRows-len(g.rows), g.limits.PassRows)), g.at[:0], false
+		for _, r := range g.pending {
+			g.at = append(g.at, -1)
+			if r.Depth > 0 {
+				g.rows = append(g.rows, -1)
+			}
+		}
+	}
+	for i, r := range g.pending {
+		switch {
+		case g.at[i] >= 0:
+		case r.Depth > 0:
+			g.at[i] = g.explored.Child(g.parent(r), r.Token)
+			g.rows[len(g.rows)-len(g.pending)+i] = g.at[i]
+		case g.explored.Len() > 0:
+			g.at[i] = g.root
+		}
+	}
+	return g.unexplored(), len(g.pending) > 0
+}
+
+// unexplored returns how many of the pending rows must be run.
+func (g *Growth) unexplored() (n int) {
+	for _, node := range g.at {
+		if node < 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// parent returns the explored node of a row's parent.
+func (g *Growth) parent(r spec.Row) int32 {
+	if r.Parent < 0 {
+		return g.root
+	}
+	return g.rows[r.Parent]
+}
+
+// judge lets the plan decide, after so much drafting, which of the pending rows go on, and returns how many of them must be run. Those that
+// are explored already cost nothing, so they go first, alone.
+func (g *Growth) judge(drafted time.Duration, run int) (left int, more bool) {
+	if len(g.plan.Verify) == 0 || g.judged || run == 0 || g.pending[0].Depth == 0 {
+		return run, true
+	}
+	if known := slices.IndexFunc(g.at, func(node int32) bool { return node < 0 }); known > 0 {
+		g.shorten(known)
+		return 0, true
+	}
+	cost, rows := make([]time.Duration, len(g.at)+1), 0
+	for i, node := range g.at {
+		if node < 0 {
+			rows++
+		}
+		cost[i+1] = g.limits.Pace(rows)
+	}
+	pass := func(rows int) time.Duration { return cost[rows] }
+	n := g.limits.Children.Rows(g.tree.Draft(), g.plan, drafted, pass, len(g.pending))
+	if n == 0 {
+		return 0, false
+	}
+	g.shorten(n)
+	g.judged = true
+	return g.unexplored(), true
+}
+
+// shorten leaves the first n pending rows.
+func (g *Growth) shorten(n int) {
+	if n < len(g.pending) {
+		g.tree.Shorten(n)
+		g.rows = g.rows[:len(g.rows)-len(g.pending)+n]
+		g.pending, g.at = g.pending[:n], g.at[:n]
+	}
+}
+
+// Missing adds the pending rows that must be run, but the root and not more than n in all, to a part.
+func (g *Growth) Missing(part *engine.Part, n int) {
+	for i, r := range g.pending {
+		if r.Depth > 0 && g.at[i] < 0 && len(part.Nodes) < n {
+			part.Nodes, part.Parents = append(part.Nodes, r.Token), append(part.Parents, g.parent(r)-1)
+		}
+	}
+}
+
+// Absorb goes on below the pending rows, all of which are explored. learn: their candidates count in Limits.Children.
+func (g *Growth) Absorb(learn bool) {
+	lists := make([][]spec.Candidate, len(g.at))
+	for i, node := range g.at {
+		lists[i] = spec.Temper(g.explored.Candidates(node), g.temper)
+		if learn {
+			g.limits.Children.Learn(g.pending[i], lists[i], g.plan.Accept)
+		}
+	}
+	g.tree.Absorb(lists)
+	g.pending = nil
+}
+
+// Pending returns the explored nodes of the rows that Absorb takes next, -1 for one that must be run. They are the growth's.
+func (g *Growth) Pending() []int32 { return g.at }
+
+// Used returns the explored nodes of the tree's rows, ascending.
+func (g *Growth) Used() []int32 {
+	used := slices.DeleteFunc(slices.Clone(g.rows), func(n int32) bool { return n < 0 })
+	slices.Sort(used)
+	return used
+}
+
+// Renumber follows the explored nodes to other numbers (Session.Retain).
+func (g *Growth) Renumber(index map[int32]int32) {
+	for _, list := range [][]int32{g.rows, g.at} {
+		for i, n := range list {
+			if n > 0 {
+				list[i] = index[n]
+			}
+		}
+	}
+}

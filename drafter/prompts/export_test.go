@@ -1,0 +1,4 @@
+package prompts
+
+// WayOf is wayOf.
+var WayOf = wayOf
