@@ -50,15 +50,6 @@ func (fs *Feeds) Traits() grow.Traits {
 	return grow.Traits{Skipped: 1, Whole: true, Gate: fs, OwnTarget: "reads the hidden states of its own target: want that one"}
 }
 
-// Open returns the feed of a session that is opened, whose sequence begins with held rows, and the part that fills its cache.
-func (fs *Feeds) Open(s *grow.Session, held int) (*Feed, grow.Text) {
-	f := newFeed(s, held, fs.width)
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.open[s.ID] = f
-	return f, &text{fs: fs, f: f}
-}
-
 // of returns a session's feed, or nil.
 func (fs *Feeds) of(id tandem.SessionID) *Feed {
 	fs.mu.Lock()
@@ -163,3 +154,41 @@ func (fs *Feeds) goOn(id tandem.SessionID) {
 
 // Stop implements grow.Gate.
 func (fs *Feeds) Stop() { fs.background.stop() }
+
+// background runs what no call waits for, until stop. Safe for concurrent use.
+type background struct {
+	closing context.Context
+	close   context.CancelFunc
+	mu      *sync.Mutex
+	running *sync.WaitGroup
+}
+
+func newBackground() background {
+	b := background{mu: new(sync.Mutex), running: new(sync.WaitGroup)}
+	b.closing, b.close = context.WithCancel(context.Background())
+	return b
+}
+
+// run runs fn, whose context has ctx's values and ends with stop. Errors: Unavailable after stop.
+func (b *background) run(ctx context.Context, fn func(context.Context)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing.Err() != nil {
+		return tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
+	}
+	b.running.Go(func() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		defer context.AfterFunc(b.closing, cancel)()
+		fn(ctx)
+	})
+	return nil
+}
+
+// stop ends all that runs and waits for it.
+func (b *background) stop() {
+	b.mu.Lock()
+	b.close()
+	b.mu.Unlock()
+	b.running.Wait()
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter/grow"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 )
@@ -20,6 +21,15 @@ type text struct {
 	fs    *Feeds
 	f     *Feed
 	asked atomic.Uint64 // answers of the verifier, of whatever kind
+}
+
+// Open returns the feed of a session that is opened, whose sequence begins with held rows, and the part that fills its cache.
+func (fs *Feeds) Open(s *grow.Session, held int) (*Feed, grow.Text) {
+	f := newFeed(s, held, fs.width)
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.open[s.ID] = f
+	return f, &text{fs: fs, f: f}
 }
 
 // Open implements grow.Text. Progress is told.
