@@ -228,10 +228,11 @@ func (k *campaign) disturbed(ctx context.Context) error {
 	defer stop()
 	over := time.Now().Add(k.Length)
 	var clients, faults sync.WaitGroup
+	all := asks(k.Strategies)
 	for i := range k.Clients {
 		clients.Go(func() {
 			for r := rand.New(rand.NewPCG(k.Seed, uint64(i))); time.Now().Before(over) && loaded.Err() == nil; {
-				k.ask(loaded, asks(k.Strategies)[r.IntN(len(asks(k.Strategies)))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 0)
+				k.ask(loaded, all[r.IntN(len(all))], []string{"grpc", "http"}[r.IntN(2)], r.IntN(len(k.gates)), 0)
 			}
 		})
 	}

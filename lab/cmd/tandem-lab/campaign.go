@@ -124,8 +124,8 @@ func (c *campaignRunCmd) inside(a *app) error {
 		strategies = append(strategies, string(name))
 	}
 	r, err := campaign.Run(a.ctx, campaign.Config{Layout: layout(c.Boxes),
-		Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed, Kinds: kinds, Beat: c.Beat, Clients: c.Clients, Strategies: strategies,
-		Tandem: c.Tandem, Other: c.Other, Lab: own, Models: c.Models, Dir: c.Inside, Say: a.stderr})
+		Length: time.Duration(c.Minutes * float64(time.Minute)), Seed: c.Seed, Kinds: kinds, Beat: c.Beat, Clients: c.Clients,
+		Strategies: strategies, Tandem: c.Tandem, Other: c.Other, Lab: own, Models: c.Models, Dir: c.Inside, Say: a.stderr})
 	if err != nil {
 		return err
 	}
