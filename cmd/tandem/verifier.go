@@ -10,7 +10,6 @@ import (
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -56,14 +55,11 @@ func (c *verifierCmd) Run(a *app) error {
 	return compute.Choose(a.say, decision, func(p device.Spec) error {
 		models.Device, models.Threads = compute.Place(p), compute.ThreadsAt(p)
 		models.Streaming = budget.Streaming(a.env(), p.String(), c.GPULayers, c.CacheFolder)
-		spare := c.SpareThreads
-		if !p.Shared() {
-			spare = 0 // its cores are its own
+		with := c.Verifier
+		if with.Target, with.Plan = path, start.PlanFile(c.PassCosts); !p.Shared() {
+			with.SpareThreads = 0 // its cores are its own
 		}
-		return verifier.Run(a.ctx, verifier.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Models: models,
-			Target: path, Pool: c.Pool, Advertise: c.Advertise, Drafters: c.Drafter,
-			PrefixCache: pages, Prefixes: files, Batches: c.Batches, Measure: c.Measure,
-			Plan: start.PlanFile(c.PassCosts), SpareThreads: spare, Apart: c.DraftersApart,
-			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
+		return verifier.Run(a.ctx, verifier.Config{Verifier: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: pages,
+			PrefixFiles: files})
 	})
 }

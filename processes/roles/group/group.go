@@ -154,7 +154,7 @@ func Large(draft int64) bool { return draft >= largeDraft }
 // Split divides the cores between verifier and drafter; numbers other than 0 stay. draft is the size of the largest file of a draft in
 // bytes; 0: there is no drafter. A small draft takes a quarter of the cores, at least one. A large one takes all, as it drafts in turn with
 // the verifier: Qwen2.5-Coder 0.5B has a pass of one row in 20 ms on two cores and in 35 ms on one. The verifier takes all cores, unless
-// it finds at its start that it is about as quick without a small draft's (verifier.Config.SpareThreads): drafting and verifying mostly
+// it finds at its start that it is about as quick without a small draft's (--spare-threads): drafting and verifying mostly
 // take turns, and drafting ahead is bounded by what it saves (drafter.Config.AheadGain). On 2 cores this brings 1.4 times the tokens per
 // second of one core each (docs/guides/tune.md).
 func Split(cores int, draft int64, drafter, verifier int) (forDrafter, forVerifier int) {

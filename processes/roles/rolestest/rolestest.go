@@ -74,8 +74,7 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 			with.Device = s.device
 		}
 		return s.run("verifier", func(ctx context.Context) error {
-			return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: target, Pool: s.pool(),
-				Taps: taps, FeatureBytes: 1 << 20})
+			return verifier.Run(ctx, s.verifierConfig("verifier", with))
 		})
 	}
 	s.endVerifier = s.verifier(nil)
@@ -132,8 +131,7 @@ func (s *System) Beside(name string, device func() (roles.Device, error)) (end f
 		with.Device = func(int) (roles.Device, error) { return device() }
 	}
 	return s.run(name, func(ctx context.Context) error {
-		return verifier.Run(ctx, verifier.Config{Config: s.config(name), Models: with, Target: s.target, Pool: s.pool(), Taps: s.taps,
-			FeatureBytes: 1 << 20})
+		return verifier.Run(ctx, s.verifierConfig(name, with))
 	})
 }
 
@@ -146,7 +144,7 @@ func (s *System) VerifierOn(device func() (roles.Device, error)) (ended <-chan e
 	with, why := models, make(chan error, 1)
 	with.Device = func(int) (roles.Device, error) { return device() }
 	s.endVerifier = s.run("verifier", func(ctx context.Context) error {
-		why <- verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: s.target, Pool: s.pool()})
+		why <- verifier.Run(ctx, s.verifierConfig("verifier", with))
 		return nil
 	})
 	s.Await("the verifier on its device", func(p *tandemv1.Process) bool {
@@ -233,6 +231,14 @@ func (s *System) config(name string) roles.Config {
 			Process: settings.Process{Sizes: settings.Sizes{Sessions: max(s.sessions, 2)}}},
 		Program: roles.Program{Version: "test", Now: now,
 			Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}}
+}
+
+// verifierConfig returns the configuration of a verifier of the system's target.
+func (s *System) verifierConfig(name string, with roles.Models) verifier.Config {
+	of := s.config(name)
+	of.Pool = s.pool()
+	return verifier.Config{Program: of.Program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: of.Peer,
+		Taps: settings.Taps{Taps: s.taps}, VerifierOptions: settings.VerifierOptions{FeatureMemory: 1}}}
 }
 
 // run runs a role until end is called, at the end of the test at the latest.

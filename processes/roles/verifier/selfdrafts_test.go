@@ -32,7 +32,8 @@ func TestSelfDrafts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Target: "target.gguf", Models: roles.Models{Sides: map[string][]string{"target.gguf": {heads}}}, Plan: "plan.json"}
+	c := Config{Models: roles.Models{Sides: map[string][]string{"target.gguf": {heads}}}}
+	c.Target, c.Plan = "target.gguf", "plan.json"
 	for name, tc := range map[string]struct {
 		lineage string
 		cores   int
@@ -83,7 +84,8 @@ func TestSelfDrafts(t *testing.T) {
 // TestShippedPlan: the plan beside the shipped target speaks of the side files that are shipped, at temperature 0 and at 1.
 func TestShippedPlan(t *testing.T) {
 	const models = "../../../models/"
-	c := Config{Target: models + "gopher-19m-q8_0.gguf", Plan: "none.json"}
+	c := Config{}
+	c.Target, c.Plan = models+"gopher-19m-q8_0.gguf", "none.json"
 	c.Models.Sides = map[string][]string{c.Target: {models + "gopher-medusa-q8_0.gguf", models + "gopher-ppd-f16.gguf"}}
 	m, err := engine.Open(c.Target, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: 4})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -21,27 +22,17 @@ import (
 	"github.com/tandem-llm/tandem/verifier/disk"
 )
 
-// Config configures a verifier process.
+// Config configures a verifier process: its settings, and what the program makes of them.
 type Config struct {
-	roles.Config
-	Models       roles.Models
-	Target       string          // GGUF file of the target model
-	Pool         string          // as roles.Process.PoolAccess takes it
-	Drafters     []string        // addresses of drafter processes that do not announce themselves
-	PrefixCache  int             // as verifier.Config has it
-	Prefixes     prefixes.Config // of the files with long prefixes; Limit 0: none
-	Measure      bool            // measure at the start what its passes cost
-	Plan         string          // file of package profile that is looked into before measuring; "" for none
-	Batches      int             // as verifier.Config has it, or WhatPays
-	Apart        bool            // the drafters have processors of their own
-	Advertise    string          // address under which the other processes reach it; "": where it listens
-	Taps         []int           // hidden states to hand out to drafters that read them; nil: none
-	FeatureBytes int             // memory for them
-	SpareThreads int             // threads to leave to others, if passes measured at the start take hardly longer without them
+	settings.Verifier // Target and Plan are files that were found, "" for no plan; SpareThreads is 0 if no drafter uses its processors
+	roles.Program
+	Models      roles.Models
+	PrefixPages int             // of --prefix-cache: as verifier.Config.PrefixCache
+	PrefixFiles prefixes.Config // of --prefix-store; Limit 0: none
 }
 
 // WhatPays as Config.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
-// Config.Apart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
+// Config.DraftersApart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
 const WhatPays = -1
 
 // batches returns verifier.Config's Batches and Weighed. left: the verifier goes on without its SpareThreads.
@@ -49,7 +40,7 @@ func (c Config) batches(left bool) (batches int, weighed bool) {
 	switch {
 	case c.Batches != WhatPays:
 		return c.Batches, false
-	case c.Apart || left:
+	case c.DraftersApart || left:
 		return 2, true
 	}
 	return 0, false
@@ -64,7 +55,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	var server *verifying.Server // set before the address is served, as the announcer
 	var announcer *discovery.Announcer
-	r, err := roles.Start(ctx, rpc.Verifier, c.Config, func() {
+	r, err := roles.Start(ctx, rpc.Verifier, roles.Config{Peer: c.Peer, Program: c.Program}, func() {
 		announcer.Drain(false)
 		server.Close()
 	})
@@ -89,21 +80,12 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	features := shm.SegmentConfig{Slots: featureSlots, SlotSize: featureSlot}
-	if len(c.Taps) > 0 {
-		c.Models.Options.Taps, c.Models.Beside = c.Taps, int64(c.FeatureBytes)+int64(features.Slots)*int64(features.SlotSize)
-	}
-	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, &undo)
+	m, plan, err := c.load(r, &undo)
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	m := models[0]
-	plan := c.plan(r)
-	if err := c.divide(r, m, plan); err != nil {
-		return nil, nil, undo, err
-	}
 	costs, left := c.costs(ctx, r, m, plan)
-	segment, socket, err := c.segment(r, features, &undo)
+	segment, socket, err := c.segment(r, &undo)
 	if err != nil {
 		return nil, nil, undo, err
 	}
@@ -111,22 +93,13 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	chunk := 0
-	if streamed(m) > 0 {
-		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
-	}
-	pulse, goes := r.Beat(roles.ModelName(c.Target))
-	batches, weighed := c.batches(left)
-	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, SelfDrafts: selfDrafts,
-		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: batches, Weighed: weighed, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
-		Store: c.store(r, m), Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
+	config := verifier.Config{Model: m, Costs: costs, SelfDrafts: selfDrafts, Process: r.Describe("verifier", c.Target, socket, m)}
+	config.Batches, config.Weighed = c.batches(left)
+	v, err := c.start(r, config, &undo)
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	undo.Add(func() { roles.Shutdown(v.Shutdown) })
-	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
-	r.Gauge("features.bytes", v.FeatureBytes)
 	server = verifying.NewServer(verifying.ServerConfig{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
 		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
 		Announced: func() wire.Announcement { return announcer.What() }, Draining: func() bool { return announcer.Draining() },
@@ -137,9 +110,43 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 		_ = v.CloseOwned(context.Background(), process)
 		server.Forget(process)
 	})
-
 	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), r.Pool(access), mapped, &undo)
 	return server, announcer, undo, err
+}
+
+// load loads the target, with its part of the memory, and divides its passes.
+func (c Config) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *profile.Plan, error) {
+	if taps := c.Taps.Taps; len(taps) > 0 {
+		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.featureBytes()+featureSlots*featureSlot)
+	}
+	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, undo)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan := c.plan(r)
+	return models[0], plan, c.divide(r, models[0], plan)
+}
+
+// featureBytes bounds the memory for hidden states.
+func (c Config) featureBytes() int { return c.FeatureMemory << 20 }
+
+// start starts a verifier, of whose configuration it fills in what settings and the process say, and shows its progress.
+func (c Config) start(r *roles.Process, config verifier.Config, undo *roles.Cleanup) (*verifier.Verifier, error) {
+	m := config.Model
+	if streamed(m) > 0 {
+		config.Chunk = m.MaxRows() // a pass reads as much for one row as for the widest
+	}
+	pulse, goes := r.Beat(roles.ModelName(c.Target))
+	config.Events, config.Counters, config.Pulse = r.Events, r.Counters, pulse
+	config.PrefixCache, config.Store, config.Taps, config.FeatureBytes = c.PrefixPages, c.store(r, m), c.Taps.Taps, c.featureBytes()
+	v, err := verifier.New(config)
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(func() { roles.Shutdown(v.Shutdown) })
+	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
+	r.Gauge("features.bytes", v.FeatureBytes)
+	return v, nil
 }
 
 // join takes tickets from the pool, on a queue of its own, finds the drafters whose trees they name, and announces the verifier.
@@ -147,7 +154,7 @@ func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier
 	undo *roles.Cleanup) (*discovery.Announcer, error) {
 	memory := discovery.NewMemory(shm.Verifier, mapped)
 	table, err := discovery.NewTable(discovery.TableConfig{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
-		Vouch: r.Credentials.Vouch, Static: c.Drafters,
+		Vouch: r.Credentials.Vouch, Static: c.Drafter,
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
 		return nil, err
@@ -179,7 +186,7 @@ func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, pl
 
 // store opens the files with long prefixes; none, and a warning, if that is not possible.
 func (c Config) store(r *roles.Process, m *engine.Model) disk.KeeperConfig {
-	p := c.Prefixes
+	p := c.PrefixFiles
 	if p.Limit == 0 {
 		return disk.KeeperConfig{}
 	}
@@ -188,7 +195,7 @@ func (c Config) store(r *roles.Process, m *engine.Model) disk.KeeperConfig {
 		return disk.KeeperConfig{}
 	}
 	switch {
-	case c.PrefixCache < 0:
+	case c.PrefixPages < 0:
 		return none("--prefix-cache is off")
 	case m.Copies() == nil:
 		return none("keys and values are not, or not alone, in the memory of " + m.About().String())
@@ -210,12 +217,12 @@ const (
 
 // segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
 // can be on this host.
-func (c Config) segment(r *roles.Process, shape shm.SegmentConfig, undo *roles.Cleanup) (*shm.Segment, string, error) {
+func (c Config) segment(r *roles.Process, undo *roles.Cleanup) (*shm.Segment, string, error) {
 	socket := roles.Besides(r.Server.Addr())
-	if len(c.Taps) == 0 || socket == "" {
+	if len(c.Taps.Taps) == 0 || socket == "" {
 		return nil, "", nil
 	}
-	segment, err := r.OpenSegment(socket, shape)
+	segment, err := r.OpenSegment(socket, shm.SegmentConfig{Slots: featureSlots, SlotSize: featureSlot})
 	if err != nil {
 		return nil, "", err
 	}
