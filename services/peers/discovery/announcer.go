@@ -28,9 +28,9 @@ const (
 // AnnouncerConfig describes an announcer. Zero fields take the default named beside them.
 type AnnouncerConfig struct {
 	Pool pool.Config
-	What wire.Announcement // of the process; its Instance: a random one; its Sequence is filled in
+	What wire.Announcement // what to announce at first; Instance 0: a random one. Sequence is filled in
 	Beat time.Duration     // between two announcements: DefaultBeat
-	// Lease is for how long the process is in the registry, where there is one: DefaultLease. All processes of a fleet have the same.
+	// Lease is how long an entry in the registry holds, if there is one: DefaultLease. All processes of a fleet must have the same.
 	Lease time.Duration
 	// Sign, as Credentials.Sign, proves each announcement; nil: none is proved.
 	Sign func(addr string, message []byte) string
@@ -51,7 +51,7 @@ type Announcer struct {
 
 	mu    sync.Mutex
 	what  wire.Announcement
-	asked []uint64 // by tables, the latest last, behind a 0; replaced, never changed
+	asked []uint64 // numbers of tables that have asked: a 0, then the others, the latest last. Replaced, never written to
 
 	poke chan struct{} // an announcement is due
 	due  chan struct{} // the key must be put at once
@@ -59,7 +59,8 @@ type Announcer struct {
 	work sync.WaitGroup
 }
 
-// Announce announces a process every beat, and at once when a table asks. The caller must Close the Announcer. Errors: Invalid.
+// Announce announces a process every beat, and at once when a table asks, until Close, which the caller must call. While the pool's server
+// is away announcements are lost. Errors: Invalid.
 func Announce(cfg AnnouncerConfig) (*Announcer, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = DefaultBeat
@@ -166,7 +167,7 @@ func (a *Announcer) next() ([]byte, error) {
 	return what.Marshal(a.sign)
 }
 
-// What returns what the process announces now.
+// What returns what the process announces now. What its pointers point at must not be written to.
 func (a *Announcer) What() wire.Announcement {
 	a.mu.Lock()
 	what := a.what

@@ -20,9 +20,9 @@ type entry struct {
 	sequence uint64
 	earlier  []uint64  // instances that it has replaced, the latest last
 	seen     time.Time // when it was last announced, or the entry was made
-	told     time.Time // when what it tells was last told, in whatever way
+	told     time.Time // when it last described itself, by an announcement or an answer
 	static   bool
-	called   bool // it is reached by gRPC, or not; else it is up while it is heard
+	called   bool // it is up while gRPC reaches it; false: while its announcements are heard
 	shown    bool
 	// confirmed says that the process at the other end of Conn has told Instance.
 	confirmed bool

@@ -32,7 +32,7 @@ type Kind struct {
 	// describe asks the process at the other end of conn what it would announce. nil: such processes are not called, and are up while
 	// they are heard.
 	describe func(ctx context.Context, addr string, conn grpc.ClientConnInterface) (wire.Announcement, error)
-	again    bool // describe configured processes again and again, for their load
+	again    bool // ask configured processes to describe themselves every two beats, because their load changes
 }
 
 // The kinds.
@@ -67,8 +67,8 @@ func (k Kind) id(a wire.Announcement) string {
 // ask is the subject of requests to announce at once.
 func (k Kind) ask() string { return k.subject + ".ask" }
 
-// Describe asks the process at the other end of conn what it would announce; 0 as its instance means that it does not tell. Errors:
-// those of the call, and tandem.OpProtocol.
+// Describe asks the process at the other end of conn, for a second at most, what it would announce; addr names it in errors. An Instance of
+// 0 means that the process does not say. Errors: those of the call; Unavailable with tandem.OpProtocol for a process of another protocol.
 func (k Kind) Describe(ctx context.Context, addr string, conn grpc.ClientConnInterface) (wire.Announcement, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -113,7 +113,7 @@ func describeVerifier(ctx context.Context, addr string, conn grpc.ClientConnInte
 	return out, nil
 }
 
-// VerifierOf returns what a verifier announces of what its description tells.
+// VerifierOf returns the part of a verifier's announcement that follows from its description; Queue and Load are left empty.
 func VerifierOf(d tandem.Description) *wire.AnnouncedVerifier {
 	return &wire.AnnouncedVerifier{Model: d.Model, Version: d.Version, Identity: d.Identity, Lineage: d.Lineage, Vocab: d.Vocab,
 		Fingerprint: d.Fingerprint, Costs: d.Costs, KVTokens: d.KVCapacity, PageTokens: d.PageTokens, Taps: slices.Clone(d.Taps),

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
-// Memory is the shared memory of all drafter processes of a table. When a process on this host comes that hands out a segment, it maps
-// it; for the others it implements pool.Fetcher. Safe for concurrent use.
+// Memory is the shared memory of all drafter processes of a table. It maps the segment of each process on this host that hands one out, and
+// fetches what the others hold by gRPC, as a pool.Fetcher. Safe for concurrent use.
 type Memory struct {
 	as   shm.Role
 	set  *shm.Set
@@ -31,10 +31,11 @@ type memory struct {
 	link *shm.Link
 }
 
-// NewMemory returns a Memory that knows no process yet. It maps segments into set, in the role as. The caller must Close it.
+// NewMemory returns a Memory that knows no process yet. It maps segments into set, which stays the caller's, as a reader of that role. The
+// caller must Close it.
 func NewMemory(as shm.Role, set *shm.Set) *Memory { return &Memory{as: as, set: set} }
 
-// Update takes the current processes: use it as TableConfig.Changed.
+// Update replaces the processes whose memory is mapped: use it as TableConfig.Changed.
 func (m *Memory) Update(processes []Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,8 +102,8 @@ func (m *Memory) Close() {
 	m.work.Wait()
 }
 
-// Fetch implements pool.Fetcher. It asks the process that announced h's segment; if none did, each
-// process that has a drafter of that name or has not told its drafters.
+// Fetch implements pool.Fetcher. It asks the process that announced h's segment; if none did, one after the other those that have a drafter
+// of that name or have not told their drafters. Errors: Unavailable if there is none; else those of the last that was asked.
 func (m *Memory) Fetch(ctx context.Context, drafter string, h shm.Handle) ([]byte, error) {
 	err := tandem.Errorf(op, tandem.Unavailable, "drafter %.210q, whose segment is %016x, is not known", drafter, h.Segment)
 	for _, conn := range m.owners(drafter, h) {

@@ -39,9 +39,9 @@ type Process struct {
 	Conn     *grpc.ClientConn        // nil for a gateway
 	Up       bool                    // it can be reached by gRPC
 	Draining bool                    // it takes no new work
-	// Lapsed says that it was announced and was not heard for its lease, although the pool's server is there: others are a better choice.
+	// Lapsed says that its lease has ended without a further announcement, although the pool's server is there: prefer others.
 	Lapsed bool
-	Lease  time.Time // when that will be, unless it is heard again; zero: it was never heard
+	Lease  time.Time // when the lease ends, unless it is heard before; zero: it was never heard
 }
 
 // TableConfig describes a table. Zero fields take the default named beside them.
@@ -49,8 +49,7 @@ type TableConfig struct {
 	Pool pool.Config
 	Kind Kind                                        // Drafters
 	Dial func(addr string) (*grpc.ClientConn, error) // rpc.Dial
-	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; nothing is sent to another. nil: all are
-	// believed.
+	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; others are not called. nil: all are believed.
 	Vouch    func(addr string, message []byte, proof string) error
 	Static   []string         // addresses of processes that need not announce themselves
 	Beat     time.Duration    // of the announcers: DefaultBeat
@@ -58,19 +57,19 @@ type TableConfig struct {
 	Counters *tandem.Counters // "announcements.<what>"; may be nil
 	Log      *slog.Logger     // for processes with impossible announcements; nil discards
 	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
-	// Conn stays open until the first Changed without the process has returned, or the last before Close. A change of the load or the
-	// lease alone is none: see Processes. nil: nobody is told.
+	// Conn stays open until the first call without that process has returned, at the end until Close. A change of the load or the lease
+	// alone is none: see Processes. May be nil.
 	Changed func([]Process)
 	// Refused gets the reason why a process of another protocol is not used, once for each address until a process there is used. The
 	// goroutine is that of Changed or, for a configured process, one of its own. May be nil.
 	Refused func(err error)
 }
 
-// Table keeps the processes of one kind that are there. Which are, its membership decides.
+// Table keeps the list of the running processes of one kind. Type membership decides which are running.
 //
-// A proved announcement counts only if it has the table's number, with which the table asks all processes, so that one which was recorded
-// is not believed later. The number is random, and another one at the table's start and whenever a process is gone: a time would need
-// clocks that agree.
+// The table asks all processes with a random number, and believes a proved announcement only with that number in it: so an announcement
+// that somebody has recorded is not believed later. It takes another number at its start and whenever a process is gone. (A time in place
+// of the number would need clocks that agree.)
 //
 // One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
 // watches its connection, and asks a configured process for its description.
@@ -86,13 +85,13 @@ type Table struct {
 	work   sync.WaitGroup
 
 	registry registry
-	leased   atomic.Bool // there is one, and it is watched
+	leased   atomic.Bool // there is a registry, and it is watched
 
-	looks atomic.Int64 // at all entries, one a beat: tests wait for some
+	looks atomic.Int64 // how often all entries were checked, once a beat; tests wait for it
 
 	membership membership         // the owner's, as all below
-	number     uint64             // with which it asks
-	asked      time.Time          // last
+	number     uint64             // with which the table asks
+	asked      time.Time          // when it last asked
 	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
 	refused    map[string]bool    // addresses that spoke another protocol
@@ -101,8 +100,8 @@ type Table struct {
 // heard is an announcement, or the key of one that was taken out of the registry.
 type heard struct {
 	what wire.Announcement
-	key  string // "": it was not in the registry
-	gone bool   // it was taken out; what has no instance if it is not known whose it was
+	key  string // of its entry in the registry; "": it came by itself
+	gone bool   // the entry was taken out; what.Instance is 0 if it is not known whose it was
 }
 
 // NewTable returns a running table. The caller must Close it. Errors: Invalid.
@@ -154,7 +153,8 @@ func NewTable(cfg TableConfig) (*Table, error) {
 	return t, nil
 }
 
-// Close ends the table and closes its connections. Changed is not called after it.
+// Close ends the table, waits for a call of Changed in progress, and closes the connections of its processes. Changed is not called after
+// it.
 func (t *Table) Close() {
 	t.cancel()
 	if t.conn != nil {

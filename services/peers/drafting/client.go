@@ -22,16 +22,16 @@ const maxVocabularyBytes = 64 << 20
 type Client struct {
 	rpc     peerv1.DrafterServiceClient
 	name    string
-	segment *shm.Link // nil: trees are told by gRPC
+	segment *shm.Link // nil: trees come inside answers
 }
 
-// NewClient returns the named drafter of the process at the other end of conn, "" for its first.
+// NewClient returns a client of the drafter called name in the process at the other end of conn; "" is its first. conn stays the caller's.
 func NewClient(conn grpc.ClientConnInterface, name string) *Client {
 	return &Client{rpc: peerv1.NewDrafterServiceClient(conn), name: name}
 }
 
-// Mapping returns a copy of c for a caller that keeps the process's shared memory mapped: while it is mapped, the drafter answers
-// with handles of its trees. The caller owns segment, which may be nil.
+// Mapping returns a copy of c that reads trees in the process's shared memory while segment has it mapped. The caller owns segment, which
+// may be nil.
 func (c *Client) Mapping(segment *shm.Link) *Client {
 	return &Client{rpc: c.rpc, name: c.name, segment: segment}
 }
@@ -93,7 +93,7 @@ func (c *Client) Close(ctx context.Context, id tandem.SessionID) error {
 	return err
 }
 
-// Describe returns the drafter's description.
+// Describe returns the drafter's description. Errors: Unsupported if the process has no drafter of that name.
 func (c *Client) Describe(ctx context.Context) (tandem.Description, error) {
 	r, err := c.rpc.Describe(ctx, &peerv1.DrafterServiceDescribeRequest{Drafter: c.name})
 	if err != nil {
@@ -102,8 +102,8 @@ func (c *Client) Describe(ctx context.Context) (tandem.Description, error) {
 	return wire.ToDescription(r.GetDescription()), nil
 }
 
-// Vocabulary returns at most the first most tokens of the drafter's vocabulary. Errors: Corrupt if it is inconsistent or has
-// more than maxVocabularyBytes.
+// Vocabulary returns the drafter's vocabulary, but no more than its first most tokens. It is the caller's. Errors: Unsupported if the
+// drafter does not tell it; Corrupt if it is inconsistent or has more than maxVocabularyBytes.
 func (c *Client) Vocabulary(ctx context.Context, most int) (all wire.Vocabulary, err error) {
 	for size := 0; len(all.Pieces) < most; {
 		limit := min(maxPieces, most-len(all.Pieces))
@@ -132,7 +132,7 @@ func (c *Client) Vocabulary(ctx context.Context, most int) (all wire.Vocabulary,
 	return all, nil
 }
 
-// Target tells the drafter what the tokens of a target with that fingerprint mean: file is a GGUF file of its tokenizer. Errors:
+// Target gives the drafter the tokenizer of a target, as the bytes of a GGUF file; fingerprint is that of its vocabulary. Errors:
 // Unsupported if the drafter cannot translate.
 func (c *Client) Target(ctx context.Context, fingerprint string, file []byte) error {
 	ctx, cancel := context.WithCancel(ctx)

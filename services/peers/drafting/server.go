@@ -31,8 +31,8 @@ type Named struct {
 	Name       string
 	Drafter    tandem.Drafter
 	Describe   func() tandem.Description               // called for every Describe; nil: the name alone is told
-	Vocabulary func(offset, limit int) wire.Vocabulary // at most limit tokens from offset on; none at the end; nil: not told
-	// Target is told what the tokens of a target with that fingerprint mean, by a GGUF file of its tokenizer; nil: no translation.
+	Vocabulary func(offset, limit int) wire.Vocabulary // returns at most limit tokens from offset on, none at the end; nil: not told
+	// Target gets the tokenizer of a target, as the bytes of a GGUF file, and the fingerprint of its vocabulary; nil: no translation.
 	Target func(fingerprint string, file []byte) error
 }
 
@@ -45,7 +45,8 @@ type ServerConfig struct {
 	Draining  func() bool // whether it takes no new sessions; nil: it takes them
 }
 
-// Register serves cfg on r. Call forget when a process is gone (rpc.Server.WhenGone).
+// Register serves cfg on r, each session to the process that opened it alone. Call forget with the number of each process that is gone
+// (rpc.Server.WhenGone).
 func Register(r grpc.ServiceRegistrar, cfg ServerConfig) (forget func(process uint64)) {
 	s := &server{cfg: cfg, drafters: make([]drafter, len(cfg.Drafters))}
 	for i, d := range cfg.Drafters {

@@ -11,12 +11,12 @@ import (
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 )
 
-// Refuse returns the error for a new session of a process that drains.
+// Refuse returns the error with which a process of that role refuses a new session while it drains: Unavailable.
 func Refuse(role string) error {
 	return tandem.Errorf(role, tandem.Unavailable, "this %s drains: it takes no new sessions until `tandem drain --undo`", role)
 }
 
-// Register serves drain on r for a process of that role.
+// Register serves the call of Drain on r, for a process of that role; drain gets its undo.
 func Register(r grpc.ServiceRegistrar, role string, drain func(undo bool)) {
 	peerv1.RegisterProcessServiceServer(r, &adapter{role: role, drain: drain})
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Deadline bounds a call, for every call has a deadline. Callers give up much earlier, when nothing goes on.
+// Deadline is the deadline of such a call, only because every call has one: callers give up much earlier, when no progress comes.
 const Deadline = 7 * 24 * time.Hour
 
-// Serve answers one call: with the progress that open tells, each made a message by progress, and with what it returns.
+// Serve answers one call. It runs open, sends each progress that open reports, as the message that progress makes of it, and at the end
+// what open returns. ctx ends when the caller is gone. Errors: those of open and of the stream.
 func Serve[M any](stream grpc.ServerStreamingServer[M], progress func(tandem.Progress) *M,
 	open func(ctx context.Context, told func(tandem.Progress)) (*M, error)) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
@@ -42,7 +43,8 @@ func Serve[M any](stream grpc.ServerStreamingServer[M], progress func(tandem.Pro
 	return send(last)
 }
 
-// Await reads the answers to one call until last says that one is the last, and returns it.
+// Await reads the messages of one call until last returns true for one, and returns that. Errors: those of the stream; Corrupt if it ends
+// without such a message.
 func Await[M any](stream grpc.ServerStreamingClient[M], last func(*M) bool) (*M, error) {
 	if _, err := stream.Header(); err != nil { // from a process of another protocol
 		return nil, err

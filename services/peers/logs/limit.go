@@ -19,7 +19,7 @@ type Limit struct {
 	dropped int // since the last line that was allowed
 }
 
-// Allow reports whether a line may be logged now, and how many were not since the last that was.
+// Allow reports whether a line may be logged at now, and how many were dropped since the last that was allowed.
 func (l *Limit) Allow(now time.Time) (dropped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
-// Fetcher gets trees that a verifier cannot read in shared memory: of a segment that it has not mapped, such as when several verifiers
-// share the pool and the drafter has seen another one; and of a drafter on another host whose tree does not fit into a ticket of
-// wire.MaxEnvelope, which needs a tree of more nodes than tandem.DefaultLimits allow. All other trees need no call.
+// Fetcher gets the trees that a verifier cannot read in shared memory: those in a segment that it has not mapped, such as when several
+// verifiers share the pool and the drafter has seen another one; and those of a drafter on another host that do not fit into a ticket
+// (wire.MaxEnvelope), which takes a tree larger than tandem.DefaultLimits allow. All other trees need no call.
 type Fetcher interface {
 	// Fetch returns the payload of h, which the named drafter holds; the payload is the caller's. Errors:
 	// Stale (the drafter no longer holds it), Corrupt (out of bounds), Unavailable, Deadline.
@@ -31,11 +31,11 @@ type ConsumerConfig struct {
 	// could not be obtained has Tree.Tokens == nil, and one whose tree was garbage has Tokens that are empty but not nil.
 	Submit    func(context.Context, tandem.Ticket) error
 	Segments  *shm.Set      // for reading trees; nil: none
-	Fetcher   Fetcher       // for other trees; nil: they are not obtained
-	FetchTime time.Duration // for one of these: 100 ms
+	Fetcher   Fetcher       // for other trees; nil: their tickets have none
+	FetchTime time.Duration // longest fetch of a tree: 100 ms
 	MaxNodes  int           // largest valid tree: tandem.DefaultLimits.Nodes
-	Vocab     int           // tokens must be below it: no limit
-	Queue     string        // the verifier's own, beside the one that all share: none
+	Vocab     int           // token ids must be below it: tandem.DefaultLimits.Vocab
+	Queue     string        // name of the verifier's own subject, beside the one that all share; "": none
 }
 
 // mostFetches is how many trees are fetched at once; tickets beyond them are refused as if the pool were full.
@@ -48,12 +48,13 @@ type Consumer struct {
 	conn     *Conn
 	fetches  chan struct{} // one for each in progress
 	work     sync.WaitGroup
-	starting sync.Mutex // of work, and of its end
+	starting sync.Mutex // held to begin work, and to end all work
 	closing  context.Context
 	cancel   context.CancelFunc
 }
 
-// NewConsumer connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
+// NewConsumer returns a consumer that connects in the background, and again whenever the server comes back. The caller must Close it,
+// before what Submit belongs to. Errors: Invalid.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	cfg.Config = cfg.Config.withDefaults()
 	if err := cmp.Or(cfg.Config.validate(), (tandem.Place{Queue: cfg.Queue}).Validate()); err != nil {

@@ -111,8 +111,8 @@ func (a Access) where() string {
 	return redact(a.URL)
 }
 
-// PrefixKey returns the key for summaries of prompts: of the fleet's secret, if there is one, else of what opens the pool, which all
-// processes of the fleet have. No key if nothing is secret.
+// PrefixKey returns the key for summaries of prompts (tandem.PrefixKey). It is derived from the fleet's secret if there is one, else from
+// the token or password that opens the pool, which all processes of the fleet have. It is zero if nothing is secret.
 func (a Access) PrefixKey(fleet *rpc.Secret) tandem.PrefixKey {
 	if key := fleet.PrefixKey(); key != (tandem.PrefixKey{}) {
 		return key

@@ -12,13 +12,13 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/trees"
 )
 
-// PublisherConfig describes a sender of tickets.
+// PublisherConfig describes a sender of tickets. Zero fields take the default named beside them.
 type PublisherConfig struct {
 	Config
 	Trees  *trees.Writer // nil: every tree travels inside its ticket
 	Wait   time.Duration // longest Put: 500 ms
-	Answer time.Duration // after which a ticket without a reply is sent again; doubles: 20 ms. A reply takes well under 1 ms on one host
-	Worth  time.Duration // longest time for which a ticket's verdict is awaited: 30 s
+	Answer time.Duration // after it a ticket without a reply is sent again; doubles each time: 20 ms. On one host a reply takes less than 1
+	Worth  time.Duration // after it a ticket has expired, because nobody waits for its verdict any more: 30 s
 }
 
 // Publisher implements tandem.Pool over NATS. Safe for concurrent use.

@@ -29,7 +29,7 @@ func (c Config) registryConfig(lease time.Duration, replicas int) jetstream.Stre
 		Storage: jetstream.MemoryStorage, Replicas: replicas, AllowDirect: true, DenyDelete: true, DenyPurge: true, NoAck: true}
 }
 
-// MakeRegistry makes the registry by a connection that may, where it is missing. Errors: JetStream's.
+// MakeRegistry makes the registry, whose entries hold for lease, if it is missing; nc needs the right to make it. Errors: JetStream's.
 func (c Config) MakeRegistry(ctx context.Context, nc *nats.Conn, lease time.Duration) (err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

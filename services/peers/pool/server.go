@@ -73,10 +73,10 @@ type ServerConfig struct {
 	Folder string
 }
 
-// StartServer starts an embedded server on loopback, without JetStream. Errors: Unavailable.
+// StartServer starts an embedded server on loopback, without JetStream. The caller must Close it. Errors: Unavailable.
 func StartServer() (*Server, error) { return ServerConfig{}.Start() }
 
-// Start starts an embedded server. Errors: Invalid, Unavailable.
+// Start starts an embedded server. The caller must Close it. Errors: Invalid, Unavailable.
 func (c ServerConfig) Start() (*Server, error) {
 	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
 	if c.Listen != "" {
@@ -237,7 +237,7 @@ func (s *Server) Access() Access { return s.access }
 // Traffic is what a server has handled since it started, in both directions: what it got and what it handed on.
 type Traffic struct{ Messages, Bytes int64 }
 
-// Since returns what was handled after t.
+// Since returns what was handled between before and t, both of one server.
 func (t Traffic) Since(before Traffic) Traffic {
 	return Traffic{t.Messages - before.Messages, t.Bytes - before.Bytes}
 }

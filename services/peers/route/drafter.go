@@ -22,8 +22,8 @@ func (r *Router) Of(tandem.SessionID) *Router { return r }
 // Place implements Routers for a gateway with one verifier.
 func (r *Router) Place(tandem.Opening) *Router { return r }
 
-// Drafter wraps d, called name on tickets, so that its tickets reach the verifier that holds their session, also while its pool cannot be
-// reached: then d returns the tree instead of putting a ticket, and the router submits the ticket.
+// Drafter wraps d, which tickets call name. The tickets of its drafts reach the verifier that holds their session, even while the pool
+// cannot be reached: then d returns the tree in place of putting a ticket, and the router submits one with it.
 func Drafter(name string, d tandem.Drafter, verifiers Routers) tandem.Drafter {
 	return &drafter{d, name, verifiers}
 }

@@ -27,19 +27,20 @@ type Config struct {
 	Counters *tandem.Counters // "tickets.direct": those that bypassed the pool; may be nil
 }
 
-// Router is one of a gateway's verifiers: it implements tandem.Verifier over two ways to one. Tickets go through the pool; while it is
-// Unavailable they bypass it, and it is tried again after a while. All other calls go directly to the verifier. Safe for concurrent use.
+// Router implements tandem.Verifier for one verifier that can be reached in two ways. Tickets go through the pool; while the pool is
+// Unavailable they go directly to the verifier, and after a while the pool is tried again. All other calls go directly. Safe for concurrent
+// use.
 type Router struct {
 	tandem.Verifier
 	cfg   Config
-	place atomic.Pointer[tandem.Place] // nil: the one of a group without others
+	place atomic.Pointer[tandem.Place] // nil: the only verifier of its group, with no queue of its own
 
 	mu     sync.Mutex
-	detour time.Duration // the next one's length; 0 after the pool took a ticket
-	until  time.Time     // of the detour under way
+	detour time.Duration // length of the next detour past the pool; 0 after the pool took a ticket
+	until  time.Time     // end of the detour under way
 }
 
-// New returns a router of cfg.
+// New returns a router that uses cfg's verifier and pool, which stay the caller's.
 func New(cfg Config) *Router {
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
@@ -47,7 +48,7 @@ func New(cfg Config) *Router {
 	return &Router{Verifier: cfg.Verifier, cfg: cfg}
 }
 
-// At says where the verifier is from now on.
+// At says at which place of the pool the verifier takes tickets from now on.
 func (r *Router) At(p tandem.Place) { r.place.Store(&p) }
 
 func (r *Router) now() (p tandem.Place) {

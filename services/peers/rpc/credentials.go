@@ -105,12 +105,14 @@ func onThisHost(addr string) bool {
 	return strings.HasPrefix(addr, "unix://") || err == nil && (host == "" || host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// Sign returns a proof that what a process at addr announces comes from a process with the secret that is used at addr; "" if none is.
+// Sign returns a proof that what a process at addr announces comes from a process with the secret that counts at addr; "" if none does
+// there.
 func (c *Credentials) Sign(addr string, message []byte) string {
 	return c.announcing(addr).sign(message)
 }
 
-// Vouch returns nil if an announcement of a process at addr need not be proved, or proof is that of Sign. Errors: Unauthenticated.
+// Vouch returns nil if proof is what Sign returns for message at addr, or an announcement from addr need not be proved. Errors:
+// Unauthenticated.
 func (c *Credentials) Vouch(addr string, message []byte, proof string) error {
 	switch s := c.announcing(addr); {
 	case s == nil, s.signed(message, proof):

@@ -21,7 +21,7 @@ import (
 type listener struct {
 	net.Listener
 	most     int
-	callers  *callers // nil: nobody wants to know
+	callers  *callers // told whose each connection is; nil: the server tells nobody when a process is gone
 	counters *tandem.Counters
 
 	mu    sync.Mutex
@@ -90,11 +90,11 @@ type link struct {
 	listener *listener
 	admitted atomic.Bool  // it has made a call that was let in
 	calls    atomic.Int32 // calls whose messages have come and that have not ended
-	idle     atomic.Int64 // when there were last some, in nanoseconds since started
-	refused  atomic.Int32 // calls
+	idle     atomic.Int64 // when the last of them ended, in nanoseconds since started
+	refused  atomic.Int32 // calls that were not let in
 
 	callers *callers
-	known   atomic.Bool // whose it is
+	known   atomic.Bool // caller is set
 	caller  *caller     // nil until known
 	process uint64
 	closed  bool

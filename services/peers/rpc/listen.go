@@ -34,8 +34,8 @@ func Files() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// Room returns how many connections a listener may have at once: most, or less if they would take more than one in share of the files that
-// this process may have open.
+// Room returns how many connections a listener may have at once: most, or fewer if so many took more than 1/share of the files that this
+// process may have open.
 func Room(most, share int) int { return max(1, min(most, (Files()-ownFiles)/share)) }
 
 // Listen opens a listener on "unix:///absolute/path" or "host:port"; an empty host is 127.0.0.1. A
@@ -74,7 +74,7 @@ func Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// CheckAddress refuses what Listen and Dial could not take. Errors: Invalid.
+// CheckAddress refuses an address that Listen and Dial could not take. Errors: Invalid.
 func CheckAddress(addr string) error {
 	_, _, err := split(addr)
 	return err

@@ -77,7 +77,7 @@ func (o *Owners) Assert(ids []tandem.SessionID, process uint64) {
 	}
 }
 
-// Close removes a session, and reports whether it was process's.
+// Close removes a session if it is process's, and reports whether it was.
 func (o *Owners) Close(id tandem.SessionID, process uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

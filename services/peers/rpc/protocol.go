@@ -33,8 +33,8 @@ func serviceOf(method string) string {
 	return strings.ToLower(strings.TrimSuffix(service, "Service"))
 }
 
-// CheckProtocol returns an error if who speaks another protocol than us; 0 is older than protocol 1. The error is Unavailable
-// with tandem.OpProtocol.
+// CheckProtocol returns nil if protocol is this program's; 0 stands for one older than 1. Else the error is Unavailable with
+// tandem.OpProtocol, and names the other process as who and this one as us.
 func CheckProtocol(protocol int, who, us string) error {
 	if protocol == tandem.Protocol {
 		return nil

@@ -40,7 +40,7 @@ type ServerConfig struct {
 
 	Streams     int           // calls at once on one connection: 128, 1024 if internal
 	Connections int           // 256, or a quarter of the files that the process may have open
-	Receive     time.Duration // longest wait for the message of a call, and, a third of it, for a connection to begin: 30 s
+	Receive     time.Duration // longest wait for the message of a call: 30 s; a connection must begin within a third of it
 	Idle        time.Duration // a connection without a call for this long is closed: 5 minutes, never if internal
 
 	Log      *slog.Logger     // for panics; nil discards
@@ -91,7 +91,7 @@ type Server struct {
 	unix     bool // listener's addresses are unix sockets
 	grpc     *grpc.Server
 	health   *health.Server
-	callers  *callers                                      // nil: nobody wants to know
+	callers  *callers                                      // nil before WhenGone
 	check    func(method string, header metadata.MD) error // see Admit; may be nil
 }
 

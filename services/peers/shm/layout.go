@@ -40,7 +40,8 @@ const (
 	roles
 )
 
-// Key says what a payload belongs to; payloads with the zero Key belong to nothing.
+// Key names what a payload is of: an owner leases at most one payload for each key. The zero Key names nothing, and any number of payloads
+// have it.
 type Key struct {
 	Drafter string
 	Session uint64

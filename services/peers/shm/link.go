@@ -87,7 +87,7 @@ func (l *Link) Read(h Handle) ([]byte, error) {
 	return nil, tandem.Errorf("shm", tandem.Unavailable, "segment %016x is not mapped", h.Segment)
 }
 
-// Poke asks an owner that handed out nothing again: it may be another process now.
+// Poke has the Link ask again an owner that handed out nothing: another process may be there now.
 func (l *Link) Poke() {
 	select {
 	case l.poke <- struct{}{}:
@@ -95,7 +95,7 @@ func (l *Link) Poke() {
 	}
 }
 
-// Close unmaps the segment.
+// Close takes the segment out of the Set and unmaps it.
 func (l *Link) Close() {
 	l.cancel()
 	<-l.done

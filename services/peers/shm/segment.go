@@ -18,12 +18,13 @@ import (
 
 // SegmentConfig describes a segment. Zero fields take the default named beside them.
 type SegmentConfig struct {
-	Slots    int           // 256
+	Slots    int           // payloads that are held at once: 256
 	SlotSize int           // payload bytes of a slot: 8 KiB
-	Lease    time.Duration // 2 s
+	Lease    time.Duration // longest time that a payload stays: 2 s
 }
 
-// Segment is a sealed memory file on the side of its owner, which writes payloads into its slots. Safe for concurrent use.
+// Segment is the owner's side of a sealed memory file: it writes payloads into slots, which Readers in other processes read. Safe for
+// concurrent use.
 type Segment struct {
 	geometry geometry
 	lease    time.Duration
@@ -140,7 +141,7 @@ func random() uint64 {
 	}
 }
 
-// Lease returns the longest time that a payload stays.
+// Lease returns the longest time that a payload stays: SegmentConfig.Lease.
 func (s *Segment) Lease() time.Duration { return s.lease }
 
 // Readers returns how many readers of that role are there now.
@@ -190,7 +191,7 @@ func (s *Segment) handle(i uint32) Handle {
 	return Handle{Segment: s.geometry.segment, Slot: i, Length: s.slots[i].length, Generation: s.slots[i].generation}
 }
 
-// Find returns the handle of what was put under key with that version, if it is leased.
+// Find returns the handle of the payload that was put under key with that version; false if its lease has ended.
 func (s *Segment) Find(key Key, version uint64) (Handle, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -128,7 +128,7 @@ type Beat struct {
 	line int
 }
 
-// Finished tells that an operation has ended, or that there was none for a while.
+// Finished tells that an operation has ended, or that there was none to do for an Interval.
 func (b *Beat) Finished() {
 	if b != nil {
 		b.page.word(b.line, wordRows).Store(0)
@@ -136,7 +136,8 @@ func (b *Beat) Finished() {
 	}
 }
 
-// Goes tells that what runs gets on, such as a pass of which a part has been read from a disk. It does not end there.
+// Goes tells that the running operation makes progress, such as a pass that has read another part of its weights from a disk. It does not
+// end the operation.
 func (b *Beat) Goes() {
 	if b != nil {
 		b.page.word(b.line, wordDone).Add(1)

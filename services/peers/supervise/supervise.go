@@ -22,7 +22,7 @@ type Spec struct {
 	Spare   bool     // the others work without it: its restarts are never given up
 }
 
-// GroupConfig of a Group. Program and Stderr are required.
+// GroupConfig configures a Group. Program and Stderr are required; zero fields take the default named beside them.
 type GroupConfig struct {
 	Program string
 	Env     []string                       // the children's environment

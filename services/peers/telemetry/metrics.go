@@ -153,11 +153,11 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
 }
 
-// Wrap returns g with its requests counted.
+// Wrap returns a generator that counts the requests that g answers.
 func (m *Metrics) Wrap(g tandem.Generator) tandem.Generator { return &watched{m: m, to: g} }
 
-// Count returns h with its answers counted by route and status code. The route is the pattern of the
-// http.ServeMux below it that matched, so that paths cannot make labels.
+// Count returns a handler that counts the answers of h by route and status code. The route is the pattern of the http.ServeMux below h that
+// matched, so that paths cannot make labels.
 func (m *Metrics) Count(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := &statusWriter{ResponseWriter: w}
@@ -226,7 +226,7 @@ type watchedSink struct {
 	to    tandem.Sink
 	begun time.Time
 	first time.Time     // the first token came; zero until then
-	now   *atomic.Int64 // what counts it as it is
+	now   *atomic.Int64 // the gauge that counts it now: waiting or decoding
 }
 
 // Started implements tandem.Sink.

@@ -8,7 +8,7 @@ import (
 
 // sessions counts generations by state as tandem_sessions.
 type sessions struct {
-	waiting    atomic.Int64 // for a place, or for their first token
+	waiting    atomic.Int64 // generations that wait for a place, or for their first token
 	decoding   atomic.Int64
 	prefilling func() int // how many prompts are being read; nil: nobody tells
 }

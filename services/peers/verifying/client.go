@@ -24,13 +24,13 @@ type Client struct {
 	drafter  string    // likewise
 }
 
-// NewClient returns the verifier at the other end of conn.
+// NewClient returns a client of the verifier at the other end of conn, which stays the caller's.
 func NewClient(conn grpc.ClientConnInterface) *Client {
 	return &Client{rpc: peerv1.NewVerifierServiceClient(conn)}
 }
 
-// Passing returns a copy of c for a process that hands out, at a socket ("" for none), shared memory with the trees of its tickets. A
-// verifier on the same host maps it for as long as the process subscribes to verdicts.
+// Passing returns a copy of c for a process that hands out shared memory with the trees of its tickets at a socket; "": it hands out none.
+// A verifier on the same host maps that memory for as long as the process subscribes to verdicts.
 func (c *Client) Passing(socket string) *Client { return &Client{rpc: c.rpc, segment: socket} }
 
 // Open implements tandem.Verifier.Open.

@@ -58,8 +58,8 @@ func (s *Server) shareFeatures(ctx context.Context, r *peerv1.FeaturesRequest, f
 	return h
 }
 
-// Mapping returns a copy of c for a drafter, named within its process, that keeps the verifier's shared memory mapped: while it is
-// mapped, features come that way. The caller owns segment, which may be nil.
+// Mapping returns a copy of c for the drafter of that name. Features come through the verifier's shared memory while segment has it mapped,
+// else inside answers. The caller owns segment, which may be nil.
 func (c *Client) Mapping(segment *shm.Link, drafter string) *Client {
 	return &Client{rpc: c.rpc, segment: c.segment, features: segment, drafter: drafter}
 }

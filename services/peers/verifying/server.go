@@ -28,7 +28,7 @@ type ServerConfig struct {
 	Verifier tandem.Verifier
 	Counters *tandem.Counters // "tickets.<what>", "sessions.foreign"; may be nil
 	MaxNodes int              // largest valid tree of a ticket: tandem.DefaultLimits.Nodes
-	Vocab    int              // its tokens must be below it: no limit
+	Vocab    int              // token ids of trees must be below it: no limit
 
 	Vectors  tandem.VectorSource  // nil: none are made
 	Features tandem.FeatureSource // nil: none are handed out
@@ -49,7 +49,7 @@ type Server struct {
 	end    context.CancelFunc
 }
 
-// NewServer returns a server of cfg.
+// NewServer returns a server of cfg's verifier, which stays the caller's. Close ends it.
 func NewServer(cfg ServerConfig) *Server {
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
@@ -65,7 +65,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Register serves s on r.
+// Register serves s on r, before r serves calls.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	peerv1.RegisterVerifierServiceServer(r, &adapter{s: s})
 }

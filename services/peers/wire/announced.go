@@ -35,21 +35,21 @@ type AnnouncedVerifier struct {
 	Vocab         int             // size of the vocabulary
 	Fingerprint   string          // of the vocabulary
 	Costs         []tandem.Cost   // of its passes; none: they were not measured
-	KVTokens      int64           // that its KV memory holds, over all sessions
-	PageTokens    int             // that share a page of it
-	Taps          []int           // hidden states that it hands out; nil: none
-	SelfDrafts    []string        // names
+	KVTokens      int64           // tokens that its KV memory holds, over all sessions
+	PageTokens    int             // tokens in a page of KV memory
+	Taps          []int           // hidden states that it hands out, as in Description; nil: none
+	SelfDrafts    []string        // names of the target's own drafts
 	SegmentSocket string          // of its shared memory; "" unless the process is on this host
-	Queue         string          // name of the subject of its tickets, another one at each start; "": that of the whole pool
-	Load          VerifierLoad    // when it was told
+	Queue         string          // names the subject of its tickets, another at each start; "": the subject that all share
+	Load          VerifierLoad    // at the time of the announcement
 }
 
 // VerifierLoad is what a verifier has to do.
 type VerifierLoad struct {
-	FreePages int      // of KV memory, that no session has
-	Sessions  int      // that it holds
-	Waiting   int      // tickets
-	Prefixes  []uint64 // of prompts that it keeps: see tandem.PrefixKey
+	FreePages int      // pages of KV memory that no session has
+	Sessions  int      // sessions that it holds
+	Waiting   int      // tickets that wait for a pass
+	Prefixes  []uint64 // summary of the prompts that it keeps: see tandem.PrefixKey
 }
 
 // Equal reports whether both say the same, whatever the load.
@@ -65,7 +65,7 @@ type AnnouncedGateway struct {
 	Model            string
 	Version          string // of tandem
 	HTTP             string // address of its HTTP server; "" for none
-	Running, Waiting int    // requests
+	Running, Waiting int    // requests that it answers, and that wait in its queue
 }
 
 // Equal reports whether both say the same, whatever the load.

@@ -27,13 +27,14 @@ type Announcement struct {
 	Verifier *AnnouncedVerifier
 	Gateway  *AnnouncedGateway
 	Segment  uint64   // id of its shared memory, 0 for none
-	Protocol int      // that it speaks, filled in by Marshal; 0 is older than protocol 1
-	Asked    []uint64 // with which numbers others have asked for it lately, at most MostAsked, behind a 0; nil: it does not tell
-	Proof    string   // of the sender's secret, filled in by Marshal; "" for none
+	Protocol int      // the sender's, filled in by Marshal; 0 is older than protocol 1
+	Asked    []uint64 // a 0, then the numbers with which tables have asked lately; at most MostAsked in all; nil: it does not tell
+	Proof    string   // that the sender has the secret, filled in by Marshal; "" for none
 	Signed   []byte   // what Proof proves: filled in by UnmarshalAnnouncement
 }
 
-// Marshal encodes a. sign returns the proof of a message; nil: it has none. A result too large to travel is Invalid.
+// Marshal encodes a. sign returns the proof that the message then carries; nil: it carries none. Errors: Invalid for a result too large to
+// travel.
 func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) {
 	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
 		State: FromDraining(a.Draining), Segment: a.Segment, Protocol: tandem.Protocol, Drafters: fromDrafters(a.Drafters),

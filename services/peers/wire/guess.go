@@ -64,8 +64,9 @@ func FromGuesses(all []tandem.Guess) (out []*peerv1.Guess) {
 	return out
 }
 
-// ToGuesses decodes guesses, which must still pass Guess.Validate. Lists that do not belong together become guesses that do not pass it,
-// rather than an error: a verdict is right without its guesses. What goes beyond the bounds is left out, but for enough to notice it.
+// ToGuesses decodes guesses, which must still pass Guess.Validate. Lists that do not belong together, or that are too long, become guesses
+// that do not pass it, rather than an error: a verdict is right without its guesses. Of levels and candidates beyond the bounds one is
+// kept, and the others are left out.
 func ToGuesses(all []*peerv1.Guess) (out []tandem.Guess) {
 	for _, m := range all[:min(len(all), mostWays)] {
 		g := tandem.Guess{SelfDraft: m.GetWay()}

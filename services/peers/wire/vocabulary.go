@@ -9,8 +9,8 @@ import (
 type Vocabulary struct {
 	Tokenizer string       // its name in the model's file; "" from a drafter too old for Opening.Vocab
 	EOS       tandem.Token // -1 for none
-	Pieces    [][]byte     // by token, as raw bytes
-	Kinds     []byte       // by token, as many; none from such a drafter
+	Pieces    [][]byte     // by token: its raw bytes
+	Kinds     []byte       // by token, as in the model's file; as many as Pieces, but none from such a drafter
 }
 
 // FromVocabulary encodes v.
@@ -23,7 +23,7 @@ func FromVocabulary(v Vocabulary) *peerv1.VocabularyResponse {
 	return out
 }
 
-// ToVocabulary decodes v. Errors: Corrupt if there is not one type per piece.
+// ToVocabulary decodes v, whose lists it keeps. Errors: Corrupt if there is not one kind for each piece.
 func ToVocabulary(v *peerv1.VocabularyResponse) (Vocabulary, error) {
 	out := Vocabulary{Tokenizer: v.GetTokenizer(), EOS: -1, Pieces: v.GetPieces(), Kinds: v.GetKinds()}
 	if v.Eos != nil {

@@ -14,7 +14,7 @@ import (
 
 const op = "wire"
 
-// FromDescription encodes d; its protocol is this process's.
+// FromDescription encodes d, with this program's protocol in place of d.Protocol.
 func FromDescription(d tandem.Description) *peerv1.Description {
 	out := &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
@@ -88,7 +88,7 @@ func convert[To, From ~int32 | ~uint32 | ~uint64](in []From) []To {
 	return out
 }
 
-// FromOpening encodes o.
+// FromOpening encodes o but for Progress and Owner, which do not travel.
 func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
 		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
@@ -193,7 +193,7 @@ func FromHandle(h shm.Handle) *peerv1.Handle {
 	return &peerv1.Handle{Segment: h.Segment, Slot: h.Slot, Length: h.Length, Generation: h.Generation}
 }
 
-// ToHandle decodes h.
+// ToHandle decodes h; absent is the zero Handle.
 func ToHandle(h *peerv1.Handle) shm.Handle {
 	return shm.Handle{Segment: h.GetSegment(), Slot: h.GetSlot(), Length: h.GetLength(), Generation: h.GetGeneration()}
 }
