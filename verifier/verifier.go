@@ -26,13 +26,13 @@ type Config struct {
 	Counters   *tandem.Counters
 	MaxWaiting int           // tickets that may wait for a pass: the bound of the pool; default 32
 	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
-	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
+	Batches    int           // the sessions in rounds are divided into so many, each with passes of its own; 0: a pass takes all that waits
 	Weighed    bool          // divide sessions only while that is expected to be faster
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
-	// SelfDrafts are Guesser's, with what was measured of them; nil: without.
+	// SelfDrafts describe what Guesser can do, with what was measured of it; nil: as Guesser does.
 	SelfDrafts []tandem.SelfDraft
 	Guesser    guesses.Guesser // makes the target's own guesses; nil: Model does
-	FirstShare float64         // of a prompt's time that guesses in Opened may add; default 0.02
+	FirstShare float64         // share of a prompt's time that making guesses for Opened may add; default 0.02
 	Idle       time.Duration   // a session without a ticket this long is dropped; default 60 s
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
@@ -43,7 +43,7 @@ type Config struct {
 	// that they take; default features.DefaultBytes.
 	Taps         []int
 	FeatureBytes int
-	// Process describes the process and its model; Describe adds what the verifier knows. nil: nothing.
+	// Process describes the process and its model; Describe adds what the verifier knows. nil: Describe tells no more than that, and the counters.
 	Process func() tandem.Description
 }
 
@@ -92,10 +92,10 @@ func (c Config) withDefaults() (Config, error) {
 // All sessions belong to one goroutine, the schedule's. Submit hands tickets over to it, as many as the queue takes;
 // the verifier answers tickets that need no pass at once, and queues the sessions of the others. A pass takes all
 // queued sessions that fit, one part each: the root, which extends the prefix, and below it the tree.
-// A tree is verified whole, in one pass. After the pass each
-// tree is accepted from the root down and the accepted nodes become positions of the cache. Tickets that ask for the target's own
-// guesses are answered last, after one run of the heads for all of them; see guesses.Maker. Sessions join and
-// leave between any two passes. How a pass is filled, with prompts beside trees, is the schedule's business.
+// A tree is verified whole, in one pass. After the pass each tree is accepted from the root down (package accept), and the accepted nodes
+// become positions of the cache. Tickets that ask for the target's own guesses are answered last, after one run of the heads for all of
+// them (guesses.Maker). Sessions join and leave between any two passes. How a pass is filled, with prompts beside trees, is the schedule's
+// business.
 //
 // Invariants of a session between passes:
 //  1. Its text is what the gateway committed when it opened the session, plus the tokens of every verdict
@@ -110,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 //
 // Which goroutine may touch what: admission, the sessions that it makes, their tickets and what they share (type shared) belong to the
 // schedule's goroutine, so methods here reach them by sched.Do and sched.Post alone. The other fields are safe for concurrent use: each
-// has a lock of its own, takes no other while it holds it, and calls nothing that could wait.
+// has a lock of its own, under which it calls nothing that could wait.
 type Verifier struct {
 	cfg      Config
 	sched    *schedule.Schedule

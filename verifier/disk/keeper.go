@@ -97,9 +97,9 @@ func New(c KeeperConfig, m *engine.Model, passes *schedule.Schedule, counters *t
 	return k, nil
 }
 
-// Keep has the whole pages of t written that are not in files, and returns at once. kept is how many of its tokens it was handed before;
-// Keep returns how many it has been handed now: the same if there are few more and the session goes on (last is false).
-// Prefixes of requests with a salt are not kept.
+// Keep has those pages of t written that are not in files, and returns at once. kept is how many of t's tokens earlier calls have taken;
+// Keep returns how many are taken now. Unless last says that nothing will be added soon, it waits for many new tokens. Nothing is kept of a
+// request with a salt.
 func (k *Keeper) Keep(t Text, kept int, last bool) int {
 	n := len(t.Tokens)
 	if k == nil || tandem.Salted(t.Tenant) || n-kept < keptEvery*engine.PageTokens && (!last || n <= kept) {
@@ -317,7 +317,8 @@ func (k *Keeper) copyOut(t Text, there map[prefixes.Kind][]bool, from int, buffe
 	return out, next, more
 }
 
-// StoredAs names everything that decides the bytes that m's pages have for tokens: prefixes.Config.Model. m has copies.
+// StoredAs names all that decides the bytes of m's pages of given tokens: use it as prefixes.Config.Model. m must have copies
+// (engine.Model.Copies).
 func StoredAs(m *engine.Model) string {
 	c := m.Copies()
 	return fmt.Sprintf("%s %s %d %d", m.Names().Identity, c.Form(), c.PageBytes(), c.StateBytes())

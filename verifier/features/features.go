@@ -30,15 +30,15 @@ const (
 //  4. A session's rows are kept from the moment that an Opening announces that they will be wanted, or a drafter asks for some.
 type Store struct {
 	taps     []int
-	width    int // of a row
-	most     int // pages
+	width    int // values of a row
+	most     int // pages in use
 	counters *tandem.Counters
 
 	mu    sync.Mutex
 	of    map[tandem.SessionID]*kept
 	pages int        // in use
-	spare [][]uint16 // the others that were ever needed
-	row   []float32  // scratch
+	spare [][]uint16 // free pages, kept for use again
+	row   []float32  // scratch, (width)
 	read  readRow
 }
 
@@ -50,7 +50,7 @@ type kept struct {
 	epoch   tandem.Epoch
 	wanted  bool
 	end     int           // nothing will be added before this position
-	coming  int           // rows of the positions before this one are in a pass or will be without a ticket
+	coming  int           // rows of positions before this one are about to come: whoever asks for them waits
 	pages   []page        // ascending, with gaps where positions have no features
 	changed chan struct{} // closed when end has changed or the session is gone
 }
@@ -61,8 +61,8 @@ type page struct {
 	rows     []uint16 // (pageRows, width)
 }
 
-// New returns a store for rows of width values each, all taps' of a position one after the other, which take so many bytes at most but a
-// page in any case. It is nil without taps.
+// New returns a store for rows of width values, those of all taps one after the other. Its pages take at most so many bytes, but one there
+// is in any case. It is nil without taps.
 func New(taps []int, width, bytes int, counters *tandem.Counters) *Store {
 	if len(taps) == 0 {
 		return nil
@@ -71,8 +71,8 @@ func New(taps []int, width, bytes int, counters *tandem.Counters) *Store {
 		of: map[tandem.SessionID]*kept{}, row: make([]float32, width), read: (*engine.Output).Features}
 }
 
-// Open begins to keep the session that o opens. Passes will compute the tokens of its prompt but the last, and but the first held ones,
-// which were found in memory.
+// Open begins to keep the session that o opens. Passes will compute its prompt but for the first held tokens, which were found in memory,
+// and the last.
 func (f *Store) Open(o tandem.Opening, held int) {
 	if f == nil {
 		return
@@ -110,7 +110,7 @@ func (f *Store) Expect(id tandem.SessionID, end int) {
 	f.with(id, func(k *kept) { k.coming = end })
 }
 
-// Decided says that what a session has before end is all that it will have there.
+// Decided says that no more rows will come for a session's positions before end: whoever waits for one goes on without.
 func (f *Store) Decided(id tandem.SessionID, end int) {
 	f.with(id, func(k *kept) { k.advance(end) })
 }
@@ -123,7 +123,7 @@ func (k *kept) advance(end int) {
 	}
 }
 
-// Keep adds rows of a part of a pass to a session: they are those of the positions from first on. out is only read.
+// Keep adds rows of part number part of a pass to a session. They belong to the positions from first on. out is only read.
 func (f *Store) Keep(id tandem.SessionID, first int, out *engine.Output, part int, rows []int) {
 	if len(rows) == 0 {
 		return

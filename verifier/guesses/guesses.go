@@ -34,7 +34,7 @@ type MakerConfig struct {
 	Guesser    Guesser
 	SelfDrafts []tandem.SelfDraft // Guesser's, with what was measured of them; never changed
 	Costs      []tandem.Cost      // of the model's passes, as measured
-	FirstShare float64            // of a prompt's time that guesses in Opened may add
+	FirstShare float64            // share of a prompt's time that making guesses for Opened may add
 	Counters   *tandem.Counters
 }
 
@@ -43,10 +43,10 @@ type MakerConfig struct {
 type Maker struct {
 	MakerConfig
 	requests []*request               // of the latest pass
-	took     map[string]time.Duration // running means of what guesses take, by self-draft
+	took     map[string]time.Duration // running means of the time that a guess takes, by self-draft
 }
 
-// New returns a Maker nobody has asked.
+// New returns a Maker that nobody has asked.
 func New(c MakerConfig) *Maker { return &Maker{MakerConfig: c, took: map[string]time.Duration{}} }
 
 // Request asks for guesses on what follows a node of a session's part of a pass.

@@ -61,7 +61,8 @@ func (b *Outbox) Put(owner uint64, v tandem.Verdict) {
 	}
 }
 
-// Miss remembers the owner of sessions that are not held any more, unless another is known. It forgets one of MostMissing for each more.
+// Miss remembers owner as that of sessions that are not held any more, unless they have one already. Beyond MostMissing of one owner,
+// another of its sessions is forgotten for each that comes.
 func (b *Outbox) Miss(owner uint64, ids ...tandem.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +102,7 @@ func (b *Outbox) ownerOf(id tandem.SessionID) uint64 {
 	return 0
 }
 
-// Found forgets a session that is held again or has been closed.
+// Found forgets the owner of a session that is held again or has been closed.
 func (b *Outbox) Found(id tandem.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -46,7 +46,8 @@ func (c Config) batches(left bool) (batches int, weighed bool) {
 	return 0, false
 }
 
-// Run runs a verifier process until ctx ends.
+// Run runs a verifier process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and
+// Unavailable when the device of the model is lost.
 func Run(ctx context.Context, c Config) error {
 	if c.Advertise != "" {
 		if err := rpc.CheckAddress(c.Advertise); err != nil {
