@@ -39,7 +39,7 @@ type budgetLine struct {
 }
 
 // budgets returns what the named budget gives, and 30, 50 and 75 % of the memory that the whole model needs.
-func (c Config) budgets(memory memoryInfo) (*budgetInfo, error) {
+func (c Query) budgets(memory memoryInfo) (*budgetInfo, error) {
 	const long = 300 * time.Millisecond
 	out := &budgetInfo{context: memory.Room.Context}
 	if !strings.HasPrefix(c.Path, gguf.Builtin) {
@@ -67,7 +67,7 @@ func (c Config) budgets(memory memoryInfo) (*budgetInfo, error) {
 }
 
 // budget plans a verifier in so many bytes.
-func (c Config) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
+func (c Query) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
 	r := roles.Room{Sizes: c.Sizes.OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
 		KVMemory: c.KVMemory}

@@ -25,8 +25,8 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Config says what to look at.
-type Config struct {
+// Query says what to look at.
+type Query struct {
 	Path     string
 	Identity bool           // also the identity and lineage, or a side file's digest: reads the whole file
 	Target   string         // of a side file: the model that it may belong to; "": none
@@ -44,7 +44,7 @@ type Info interface {
 }
 
 // Of looks into a file. Errors: Invalid, and those of reading it.
-func Of(ctx context.Context, c Config) (Info, error) {
+func Of(ctx context.Context, c Query) (Info, error) {
 	f, err := gguf.Open(c.Path)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func Of(ctx context.Context, c Config) (Info, error) {
 }
 
 // model looks into a model's file.
-func (c Config) model(ctx context.Context, f *gguf.File) (*Model, error) {
+func (c Query) model(ctx context.Context, f *gguf.File) (*Model, error) {
 	info, err := engine.Inspect(c.Path)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ type memoryInfo struct {
 }
 
 // memory returns what a verifier with the model reserves, and whether that much is available.
-func (c Config) memory(info *engine.Info) (memoryInfo, error) {
+func (c Query) memory(info *engine.Info) (memoryInfo, error) {
 	sizes := c.Sizes.OrDefault()
 	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: device.Planner(), KVType: c.KVType}, KVMemory: c.KVMemory}
 	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, 0, c.Heads...); err != nil {

@@ -45,7 +45,7 @@ type Side struct {
 }
 
 // side looks into a side file.
-func (c Config) side(ctx context.Context, f *gguf.File, s *side.Spec) (*Side, error) {
+func (c Query) side(ctx context.Context, f *gguf.File, s *side.Spec) (*Side, error) {
 	m := &Side{Kind: string(s.Kind), Lineage: s.Lineage, Vocabulary: s.Vocabulary, Dim: s.Dim, Tokens: s.Vocab,
 		Taps: append([]int{}, s.Taps...), Shape: s.Shape()}
 	if m.Called, m.RunsIn = roles.ModelName(c.Path), "drafter"; s.Kind.InVerifier() {
@@ -64,7 +64,7 @@ func (c Config) side(ctx context.Context, f *gguf.File, s *side.Spec) (*Side, er
 }
 
 // beside finds out what an assistant takes beside a target.
-func (c Config) beside(m *Side, target string) error {
+func (c Query) beside(m *Side, target string) error {
 	o := engine.Options{Device: device.Planner(), KVType: c.KVType}
 	alone, err := engine.Measure(target, o)
 	if err != nil {
@@ -78,7 +78,7 @@ func (c Config) beside(m *Side, target string) error {
 }
 
 // describe adds what every file has, and with compare whether it fits the target that is named, if one is.
-func (c Config) describe(ctx context.Context, f *gguf.File, m *Side, compare func(target string) error) (_ *Side, err error) {
+func (c Query) describe(ctx context.Context, f *gguf.File, m *Side, compare func(target string) error) (_ *Side, err error) {
 	m.version, m.File, m.FileBytes, m.Types, m.Keys = f.Version(), c.Path, f.Size(), map[string]int{}, map[string]string{}
 	if m.Name, err = f.StringOr("general.name", m.Kind); err != nil {
 		return nil, err

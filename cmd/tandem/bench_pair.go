@@ -52,8 +52,8 @@ func (c *benchPairCmd) Run(a *app) error {
 }
 
 // config returns what the flags say.
-func (c *benchPairCmd) config(a *app) (out pair.Config, err error) {
-	out = pair.Config{Subject: c.Subject, Rounds: c.Rounds, Budget: c.Budget, MaxTokens: c.MaxTokens, Temperature: c.Temperature,
+func (c *benchPairCmd) config(a *app) (out pair.Bench, err error) {
+	out = pair.Bench{Subject: c.Subject, Rounds: c.Rounds, Budget: c.Budget, MaxTokens: c.MaxTokens, Temperature: c.Temperature,
 		Seed: c.Seed, Raw: c.Raw, AtOnce: c.AtOnce, Gap: c.Gap,
 		Progress: func(format string, args ...any) { a.say("tandem: "+format, args...) }}
 	if err = out.Choose(cmp.Or(c.Prompts, prompts.Chats), c.Only); err != nil {

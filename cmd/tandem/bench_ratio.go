@@ -37,7 +37,7 @@ func (c *benchSystemCmd) atRatio(ctx context.Context, a *app, want float64) (g s
 		}
 	}()
 	expand := func(source, like string) (string, error) {
-		e, err := expanded.Get(ctx, expanded.Config{Source: source, Like: like, Type: expanded.Type,
+		e, err := expanded.Get(ctx, expanded.Spec{Source: source, Like: like, Type: expanded.Type,
 			Cache:  func() (*cache.Cache, error) { return start.OpenCache(c.CacheFolder) },
 			Stderr: a.stderr, Tell: func(string) {}})
 		if err != nil {

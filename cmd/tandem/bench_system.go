@@ -54,8 +54,8 @@ func (c *benchSystemCmd) Run(a *app) error {
 }
 
 // config returns what the flags say.
-func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
-	out = system.Config{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
+func (c *benchSystemCmd) config(a *app) (out system.Bench, err error) {
+	out = system.Bench{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
 		Parallel: c.sessionsOr(1), LengthStart: c.LengthStart}
 	if out.Suites, err = system.Choose(c.Suite); err != nil {
 		return out, err

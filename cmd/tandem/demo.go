@@ -92,7 +92,7 @@ func (c *demoCmd) model(a *app) (*cache.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return expanded.Get(a.ctx, expanded.Config{Source: source, Like: or(c.Like, expanded.Shape), Type: or(c.Type, expanded.Type),
+	return expanded.Get(a.ctx, expanded.Spec{Source: source, Like: or(c.Like, expanded.Shape), Type: or(c.Type, expanded.Type),
 		Cache: func() (*cache.Cache, error) { return start.OpenCache(c.CacheFolder) }, Streams: c.MemoryBudget != nil, Stderr: a.stderr,
 		Tell: func(line string) { a.say("%s", line) }})
 }

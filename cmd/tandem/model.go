@@ -36,7 +36,7 @@ func (c *modelInfoCmd) Run(a *app) error {
 	if c.Identity {
 		defer terminal.Wide()()
 	}
-	info, err := modelinfo.Of(a.ctx, modelinfo.Config{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
+	info, err := modelinfo.Of(a.ctx, modelinfo.Query{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
 		Sizes: c.Sizes, KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),
 		Streams: c.Streaming(a.env(), "", settings.GPULayers{}, settings.CacheFolder{})})
 	if err != nil {

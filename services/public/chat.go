@@ -16,15 +16,15 @@ const ChatMethod = "tandem.v1.ChatService/Chat"
 // requestID is the name of a request's id in metadata.
 const requestID = "x-request-id"
 
-// ChatConfig is what a gateway serves as ChatService.
-type ChatConfig struct {
-	Config                    // Describe, Vocab and Prompt are not used
+// ChatService is what a gateway serves as ChatService.
+type ChatService struct {
+	Service                   // Describe, Vocab and Prompt are not used
 	Room    conversation.Room // where conversations become prompts; an error of the field prompt becomes one of messages
 	Context int               // positions of a session
 }
 
-// RegisterChat serves cfg on r.
-func RegisterChat(r grpc.ServiceRegistrar, cfg ChatConfig) {
+// RegisterChat serves cfg on r as tandem.v1.ChatService.
+func RegisterChat(r grpc.ServiceRegistrar, cfg ChatService) {
 	if cfg.Stall == 0 {
 		cfg.Stall = defaultStall
 	}
@@ -33,7 +33,7 @@ func RegisterChat(r grpc.ServiceRegistrar, cfg ChatConfig) {
 
 type chatServer struct {
 	tandemv1.UnimplementedChatServiceServer
-	cfg ChatConfig
+	cfg ChatService
 }
 
 // Chat implements tandemv1.ChatServiceServer.
@@ -67,7 +67,7 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 		req.Sampling.Seed = r.GetResume().GetSeed()
 	}
 	sink.ignored = ignored
-	return ofMessages(sink.generate(ctx, s.cfg.Config, req, output, sink.event))
+	return ofMessages(sink.generate(ctx, s.cfg.Service, req, output, sink.event))
 }
 
 // chatSink tells an answer's events as those of a conversation.

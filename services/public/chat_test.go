@@ -110,8 +110,8 @@ func scripted(n int, answer func(prompt string) string) generator {
 	}}
 }
 
-// serveChat serves conversations until the test ends. Config may leave out what every test has.
-func serveChat(t testing.TB, cfg Config) tandemv1.ChatServiceClient {
+// serveChat serves conversations until the test ends. cfg may leave out what every test has.
+func serveChat(t testing.TB, cfg Service) tandemv1.ChatServiceClient {
 	t.Helper()
 	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
@@ -121,7 +121,7 @@ func serveChat(t testing.TB, cfg Config) tandemv1.ChatServiceClient {
 		s.Admit(Admit(cfg.Keys, nil))
 	}
 	cfg.Model, cfg.Defaults = "gopher", defaults
-	RegisterChat(s.Registrar(), ChatConfig{Config: cfg, Context: chatContext, Room: room()})
+	RegisterChat(s.Registrar(), ChatService{Service: cfg, Context: chatContext, Room: room()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
@@ -208,7 +208,7 @@ func weather(prompt string) string {
 // TestConversation: a client asks, is asked to call a tool twice, sends the results and gets the answer.
 func TestConversation(t *testing.T) {
 	for _, pieces := range []int{1, 3, 1000} {
-		c := serveChat(t, Config{Generator: scripted(pieces, weather)})
+		c := serveChat(t, Service{Generator: scripted(pieces, weather)})
 		r := &tandemv1.ChatRequest{Messages: []*tandemv1.ChatMessage{{Role: "developer", Content: "Be brief."}, user("Rome and Oslo?")},
 			Tools:    []*tandemv1.ChatTool{{Name: "weather", Description: "The weather <now>", Parameters: weatherSchema}},
 			Sampling: &tandemv1.Sampling{Seed: new(uint64(42))}}
@@ -289,7 +289,7 @@ func bytesOfIDs(ids []uint32) (out []tandem.Token) {
 
 // TestChatOptions: what a request asks of the template, the tools and the answer arrives there.
 func TestChatOptions(t *testing.T) {
-	c := serveChat(t, Config{Generator: scripted(4, weather)})
+	c := serveChat(t, Service{Generator: scripted(4, weather)})
 	tools := []*tandemv1.ChatTool{{Name: "weather"}, {Name: "time", Parameters: `{"$ref":"#/x"}`}}
 	const first, second = `{"type":"function","function":{"name":"weather"}}`,
 		`{"type":"function","function":{"name":"time","parameters":{"$ref":"#/x"}}}`
@@ -359,7 +359,7 @@ func TestChatOptions(t *testing.T) {
 
 // TestBadChats: what is wrong is refused with the place where it stands, and what would be right.
 func TestBadChats(t *testing.T) {
-	c := serveChat(t, Config{Generator: scripted(4, weather)})
+	c := serveChat(t, Service{Generator: scripted(4, weather)})
 	ask := func(m ...*tandemv1.ChatMessage) *tandemv1.ChatRequest { return &tandemv1.ChatRequest{Messages: m} }
 	with := func(change func(*tandemv1.ChatRequest)) *tandemv1.ChatRequest {
 		r := ask(user("x"))
@@ -427,7 +427,7 @@ func TestBadChats(t *testing.T) {
 // TestChatFailures: errors of the gateway arrive as Generate's do, keys are asked for, and a gateway without a template says so.
 func TestChatFailures(t *testing.T) {
 	r := &tandemv1.ChatRequest{Messages: []*tandemv1.ChatMessage{user("x")}}
-	full := serveChat(t, Config{Generator: generator{func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) {
+	full := serveChat(t, Service{Generator: generator{func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) {
 		return tandem.Result{}, &tandem.Error{Op: "admit", Kind: tandem.Exhausted, RetryAfter: 3 * time.Second, Err: errors.New("full")}
 	}}})
 	var trailer metadata.MD
@@ -436,7 +436,7 @@ func TestChatFailures(t *testing.T) {
 		len(trailer.Get(requestID)) != 1 {
 		t.Errorf("%v after %v, trailer %v", err, tandem.RetryAfter(err), trailer)
 	}
-	broken := serveChat(t, Config{Generator: generator{func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) {
+	broken := serveChat(t, Service{Generator: generator{func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) {
 		panic("no")
 	}}})
 	if _, err := hear(t.Context(), broken, r); !errors.Is(rpc.FromStatus(err), tandem.Internal) {
@@ -448,7 +448,7 @@ func TestChatFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	tenants := make(chan string, 1)
-	closed := serveChat(t, Config{Keys: keys, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
+	closed := serveChat(t, Service{Keys: keys, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
 		error) {
 		tenants <- r.Tenant
 		return tandem.Result{Finish: tandem.FinishStop}, s.Started(tandem.Started{Request: r})
@@ -472,7 +472,7 @@ func TestChatFailures(t *testing.T) {
 
 // TestChatsEndAlone: of many conversations at once, those that are cancelled or late end so, and the others are whole.
 func TestChatsEndAlone(t *testing.T) {
-	c := serveChat(t, Config{Generator: scripted(1, weather)})
+	c := serveChat(t, Service{Generator: scripted(1, weather)})
 	tools := []*tandemv1.ChatTool{{Name: "weather"}}
 	var work sync.WaitGroup
 	for i := range 24 {

@@ -51,7 +51,7 @@ func TestBothFrontsChatAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public.RegisterChat(wire.Registrar(), public.ChatConfig{Config: public.Config{Generator: j, Defaults: defaults}, Context: 2000,
+	public.RegisterChat(wire.Registrar(), public.ChatService{Service: public.Service{Generator: j, Defaults: defaults}, Context: 2000,
 		Room: conversation.Room{Chat: everything{}, Model: "m", Texts: texts, Wait: time.Minute}})
 	run(t, wire.Run)
 	conn, err := rpc.Dial(wire.Addr())

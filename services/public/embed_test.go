@@ -55,7 +55,7 @@ func TestEmbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &ends{}
-	c := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 3, Model: "gopher", Keys: keys}))
+	c := embeddings(t, serve(t, Service{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 3, Model: "gopher", Keys: keys}))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer one")
 	three := int32(3)
 	r, err := c.Embed(ctx, &tandemv1.EmbedRequest{Inputs: []*tandemv1.EmbedInput{inputText("ab"), inputIDs(5, 6, 7)}, Dimensions: &three})
@@ -85,11 +85,11 @@ func TestEmbed(t *testing.T) {
 	if _, err := c.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Unauthenticated {
 		t.Errorf("without a key: %v", err)
 	}
-	wide := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 1 << 20}))
+	wide := embeddings(t, serve(t, Service{Defaults: defaults, Vocab: words{}, Embedder: e, Width: 1 << 20}))
 	if _, err := wide.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("an answer that fits into no message: %v", err)
 	}
-	none := embeddings(t, serve(t, Config{Defaults: defaults, Vocab: words{}}))
+	none := embeddings(t, serve(t, Service{Defaults: defaults, Vocab: words{}}))
 	if _, err := none.Embed(t.Context(), one); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("a gateway without vectors: %v", err)
 	}

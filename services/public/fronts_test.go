@@ -101,7 +101,7 @@ func TestBothFrontsAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public.Register(wire.Registrar(), public.Config{Generator: j, Defaults: defaults})
+	public.Register(wire.Registrar(), public.Service{Generator: j, Defaults: defaults})
 	run(t, wire.Run)
 	conn, err := rpc.Dial(wire.Addr())
 	if err != nil {

@@ -29,9 +29,9 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Admit(Admit(keys, nil))
-	cfg := Config{Keys: keys, Describe: func(context.Context) Description { return Description{} }}
+	cfg := Service{Keys: keys, Describe: func(context.Context) Description { return Description{} }}
 	Register(s.Registrar(), cfg)
-	RegisterChat(s.Registrar(), ChatConfig{Config: cfg})
+	RegisterChat(s.Registrar(), ChatService{Service: cfg})
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -85,7 +85,7 @@ func TestCountersNeedTheMetricsKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Admit(Admit(keys, metrics))
-	Register(s.Registrar(), Config{Keys: keys, Metrics: metrics, Describe: func(context.Context) Description {
+	Register(s.Registrar(), Service{Keys: keys, Metrics: metrics, Describe: func(context.Context) Description {
 		return Description{Model: "m", Counters: map[string]int64{"a": 1}, Processes: []Process{{Role: "gateway",
 			Description: tandem.Description{PID: 7, Counters: map[string]int64{"b": 1}}}}}
 	}})

@@ -25,7 +25,7 @@ import (
 
 func TestSamplingOptions(t *testing.T) {
 	var got tandem.Request
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
 		error) {
 		got = r
 		return tandem.Result{}, s.Started(tandem.Started{Request: r})
@@ -89,7 +89,7 @@ func TestBoundsKeepTheStrategy(t *testing.T) {
 
 // TestFieldsThatAreWrong has each refusal name its field by its path in the request, once.
 func TestFieldsThatAreWrong(t *testing.T) {
-	c := serve(t, Config{Defaults: defaults,
+	c := serve(t, Service{Defaults: defaults,
 		Generator: generator{func(context.Context, tandem.Request, tandem.Sink) (tandem.Result, error) {
 			return tandem.Result{}, nil
 		}}})
@@ -147,7 +147,7 @@ func TestFieldsThatAreWrong(t *testing.T) {
 }
 
 func TestDeltaInFull(t *testing.T) {
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(_ context.Context, _ tandem.Request, s tandem.Sink) (tandem.Result,
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(_ context.Context, _ tandem.Request, s tandem.Sink) (tandem.Result,
 		error) {
 		err := s.Delta(tandem.Delta{Tokens: []tandem.Token{7, 8}, Origins: make([]tandem.Origin, 2),
 			Logprobs: []tandem.Logprob{{LogProb: -1, Top: []tandem.TopLogprob{{Token: 7, LogProb: -1}, {Token: 3, LogProb: -2}}},
@@ -212,7 +212,7 @@ func (words) Decode(tokens []tandem.Token) string {
 }
 
 func TestTokenize(t *testing.T) {
-	c, ctx := serve(t, Config{Defaults: defaults, Vocab: words{}}), context.Background()
+	c, ctx := serve(t, Service{Defaults: defaults, Vocab: words{}}), context.Background()
 	got, err := c.Tokenize(ctx, &tandemv1.TokenizeRequest{Text: "aé"})
 	if err != nil || !slices.Equal(got.GetTokens().GetIds(), []uint32{1, 'a', 0xc3, 0xa9}) || len(got.GetPieces()) != 4 ||
 		string(got.GetPieces()[2]) != "\xc3" {
@@ -237,7 +237,7 @@ func TestTokenize(t *testing.T) {
 		&tandemv1.DetokenizeRequest{Tokens: &tandemv1.TokenList{Ids: []uint32{256}}}); tandem.FieldOf(err) != "tokens.ids" {
 		t.Errorf("a token beyond the vocabulary: %v", err)
 	}
-	none := serve(t, Config{Defaults: defaults})
+	none := serve(t, Service{Defaults: defaults})
 	if _, err = none.Tokenize(ctx, &tandemv1.TokenizeRequest{}); !errors.Is(err, tandem.Unsupported) {
 		t.Errorf("without a vocabulary: %v", err)
 	}
@@ -249,7 +249,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tenants []string
-	c := serve(t, Config{Defaults: defaults, Keys: keys, Vocab: words{},
+	c := serve(t, Service{Defaults: defaults, Keys: keys, Vocab: words{},
 		Describe: func(context.Context) Description { return Description{} },
 		Generator: generator{func(_ context.Context, r tandem.Request, _ tandem.Sink) (tandem.Result, error) {
 			tenants = append(tenants, r.Tenant)
@@ -299,7 +299,7 @@ func TestHealthNeedsNoKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Register(s.Registrar(), Config{Keys: keys})
+	Register(s.Registrar(), Service{Keys: keys})
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -319,8 +319,8 @@ func TestHealthNeedsNoKey(t *testing.T) {
 // TestDeadlineIsTheClients has a generation see its client's deadline, and end with it.
 func TestDeadlineIsTheClients(t *testing.T) {
 	seen := make(chan time.Duration, 10)
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(ctx context.Context, _ tandem.Request, _ tandem.Sink) (tandem.Result,
-		error) {
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(ctx context.Context, _ tandem.Request, _ tandem.Sink) (
+		tandem.Result, error) {
 		at, _ := ctx.Deadline()
 		seen <- time.Until(at)
 		<-ctx.Done()

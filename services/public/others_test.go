@@ -34,9 +34,9 @@ func serveOthers(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Generator: scripted(5, weather), Defaults: defaults, Model: "gopher"}
+	cfg := Service{Generator: scripted(5, weather), Defaults: defaults, Model: "gopher"}
 	Register(s.Registrar(), cfg)
-	RegisterChat(s.Registrar(), ChatConfig{Config: cfg, Context: chatContext, Room: room()})
+	RegisterChat(s.Registrar(), ChatService{Service: cfg, Context: chatContext, Room: room()})
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup

@@ -54,8 +54,8 @@ type Member struct {
 	HTTP, Host       string         // of a gateway
 }
 
-// Config is what a gateway serves.
-type Config struct {
+// Service is what a gateway serves as GenerationService and EmbeddingService.
+type Service struct {
 	Generator tandem.Generator
 	Model     string // the target's name, told in Started
 	Defaults  ask.Defaults
@@ -72,7 +72,7 @@ type Config struct {
 }
 
 // Register serves cfg on r.
-func Register(r grpc.ServiceRegistrar, cfg Config) {
+func Register(r grpc.ServiceRegistrar, cfg Service) {
 	if cfg.Stall == 0 {
 		cfg.Stall = defaultStall
 	}
@@ -83,7 +83,7 @@ func Register(r grpc.ServiceRegistrar, cfg Config) {
 
 type server struct {
 	tandemv1.UnimplementedGenerationServiceServer
-	cfg Config
+	cfg Service
 }
 
 // Generate decodes the request, runs it, and ends the stream with Finished.

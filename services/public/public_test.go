@@ -37,7 +37,7 @@ func (g generator) Generate(ctx context.Context, r tandem.Request, s tandem.Sink
 var defaults = ask.Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 	Strategy: tandem.StrategyPlanner}
 
-func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {
+func serve(t *testing.T, cfg Service) tandemv1.GenerationServiceClient {
 	t.Helper()
 	s, err := rpc.NewServer(rpc.ServerConfig{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
 	if err != nil {
@@ -96,7 +96,7 @@ func text(s string) *tandemv1.GenerateRequest {
 }
 
 func TestGeneration(t *testing.T) {
-	c := serve(t, Config{Model: "gopher", Defaults: defaults,
+	c := serve(t, Service{Model: "gopher", Defaults: defaults,
 		Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
 			if err := s.Started(tandem.Started{Session: 0xabc, PromptTokens: []tandem.Token{1, 5}, Request: r, Drafter: "d"}); err != nil {
 				return tandem.Result{}, err
@@ -153,7 +153,7 @@ func TestSlowClients(t *testing.T) {
 	const piece = 1 << 10
 	var mu sync.Mutex
 	taken := map[string]int{} // bytes that the server took for a client
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
 		error) {
 		for n := 0; r.Prompt != "quick" || n < 500; n++ {
 			if err := s.Delta(tandem.Delta{Text: strings.Repeat("x", piece)}); err != nil {
@@ -206,7 +206,7 @@ func TestSlowClients(t *testing.T) {
 func TestStalledClientIsGivenUp(t *testing.T) {
 	const stall = 100 * time.Millisecond
 	ended := make(chan error, 1)
-	c := serve(t, Config{Defaults: defaults, Stall: stall,
+	c := serve(t, Service{Defaults: defaults, Stall: stall,
 		Generator: generator{func(ctx context.Context, _ tandem.Request, s tandem.Sink) (tandem.Result, error) {
 			for {
 				if err := s.Delta(tandem.Delta{Text: strings.Repeat("x", 1<<10)}); err != nil {
@@ -283,7 +283,7 @@ func trickle(t *testing.T, ctx context.Context, address string) string {
 
 func TestOptions(t *testing.T) {
 	var got tandem.Request
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, _ tandem.Sink) (tandem.Result,
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, _ tandem.Sink) (tandem.Result,
 		error) {
 		got = r
 		return tandem.Result{}, nil
@@ -366,8 +366,8 @@ func TestOptions(t *testing.T) {
 }
 
 func TestFaultsStayWithTheirRequest(t *testing.T) {
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
-		error) {
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(ctx context.Context, r tandem.Request, s tandem.Sink) (
+		tandem.Result, error) {
 		switch r.Prompt {
 		case "panic":
 			panic("boom")
@@ -398,8 +398,8 @@ func TestFaultsStayWithTheirRequest(t *testing.T) {
 
 func TestClientThatLeavesCancels(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan time.Time, 1)
-	c := serve(t, Config{Defaults: defaults, Generator: generator{func(ctx context.Context, _ tandem.Request, s tandem.Sink) (tandem.Result,
-		error) {
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(ctx context.Context, _ tandem.Request, s tandem.Sink) (
+		tandem.Result, error) {
 		close(entered)
 		<-ctx.Done()
 		left <- time.Now()
@@ -423,7 +423,7 @@ func TestClientThatLeavesCancels(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	c := serve(t, Config{Defaults: defaults, Describe: func(context.Context) Description {
+	c := serve(t, Service{Defaults: defaults, Describe: func(context.Context) Description {
 		return Description{Version: "1", Model: "gopher", Vocab: 4096, Context: 2048, Counters: map[string]int64{"a": 1},
 			Processes: []Process{{Role: "drafter", Up: true, Description: tandem.Description{Model: "small", ISA: "avx2", PID: 7,
 				Threads: 2}}}}

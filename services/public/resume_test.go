@@ -42,11 +42,11 @@ func units(t *testing.T, c tandemv1.ChatServiceClient, r *tandemv1.ChatRequest) 
 func TestChatTakenUp(t *testing.T) {
 	r := &tandemv1.ChatRequest{Messages: []*tandemv1.ChatMessage{user("Rome and Oslo?")}, Report: new(true),
 		Tools: []*tandemv1.ChatTool{{Name: "weather", Parameters: weatherSchema}}, Sampling: &tandemv1.Sampling{Seed: new(uint64(42))}}
-	want, tokens := units(t, serveChat(t, Config{Generator: scripted(1, weather)}), r)
+	want, tokens := units(t, serveChat(t, Service{Generator: scripted(1, weather)}), r)
 	if strings.Count(want, "\x00") != 2 || !strings.Contains(want, "Two places.I look.") || tokens < len(want) {
 		t.Fatalf("%q in %d tokens", want, tokens)
 	}
-	c := serveChat(t, Config{Generator: scripted(5, weather)})
+	c := serveChat(t, Service{Generator: scripted(5, weather)})
 	_, all := units(t, c, r)
 	for n := 0; n <= len(want); n += 3 {
 		had := min(n, all)
@@ -60,7 +60,7 @@ func TestChatTakenUp(t *testing.T) {
 // TestGenerateTakenUp: the same of a generation, and one of another identity is refused.
 func TestGenerateTakenUp(t *testing.T) {
 	const want = "what the model writes, and so on"
-	c := serve(t, Config{Defaults: defaults, Generator: scripted(4, func(string) string { return want })})
+	c := serve(t, Service{Defaults: defaults, Generator: scripted(4, func(string) string { return want })})
 	for n := 0; n <= len(want); n += 4 {
 		r := text("x")
 		r.Resume = &tandemv1.Resume{Identity: "fp_1", Text: uint64(n), Tokens: uint32(n / 4)}
@@ -78,7 +78,7 @@ func TestGenerateTakenUp(t *testing.T) {
 	}
 	r := text("x")
 	r.Resume = &tandemv1.Resume{Identity: "fp_1", Text: 1}
-	half := serve(t, Config{Defaults: defaults, Generator: scripted(4, func(string) string { return "ünd" })})
+	half := serve(t, Service{Defaults: defaults, Generator: scripted(4, func(string) string { return "ünd" })})
 	if events, err := collect(t, half, r); !errors.Is(err, io.EOF) || events[1].GetDelta().GetText() != "\uFFFDnd" {
 		t.Errorf("behind half a character: %v, %v", events, err)
 	}

@@ -24,7 +24,7 @@ func newTelling(model string, r *tandemv1.Resume) *telling {
 }
 
 // generate runs a generation, whose output is read as output says, and tells its events to sink.
-func (t *telling) generate(ctx context.Context, cfg Config, r tandem.Request, output conversation.Output,
+func (t *telling) generate(ctx context.Context, cfg Service, r tandem.Request, output conversation.Output,
 	sink func(*answer.Event) error) error {
 	return withPath(paced(cfg.Stall, func(p *pace) error {
 		t.pace = p

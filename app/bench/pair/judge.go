@@ -9,7 +9,7 @@ import (
 )
 
 // judge makes rows and figures of the rounds.
-func (r *Result) judge(c *Config) {
+func (r *Result) judge(c *Bench) {
 	for _, w := range c.Ways {
 		r.Ways = append(r.Ways, w.Name)
 	}
@@ -40,7 +40,7 @@ func ratios(a, b []float64) figures.Spread {
 
 // below returns how far the lower end of the interval of the subject over plain decoding is below the ratio of all prompts together, or
 // of the number of requests at once where it is furthest.
-func (r *Result) below(c *Config) (most float64) {
+func (r *Result) below(c *Bench) (most float64) {
 	if len(r.prompts) > 0 {
 		most = ratios(rates(r.prompts, 0, always(c.Subject)), rates(r.prompts, 0, always(c.Ways[0].Name))).Below()
 	}
@@ -51,7 +51,7 @@ func (r *Result) below(c *Config) (most float64) {
 }
 
 // rows fills in the rows of prompts and crowds.
-func (r *Result) rows(c *Config) {
+func (r *Result) rows(c *Bench) {
 	own, _ := others(c)
 	row := func(name string, of []promptRounds) {
 		out := promptRow{Prompt: name, Cells: map[string][]cell{}}
@@ -104,7 +104,7 @@ func (p crowdRounds) series(of func(run) float64, way string) (out []float64) {
 
 // judgePrompts sets the subject beside plain decoding, the best fixed way and the best peer of each prompt: each of them, all together, the
 // median and the least. What a repetition brings is the subject asked again over itself.
-func (r *Result) judgePrompts(c *Config) {
+func (r *Result) judgePrompts(c *Bench) {
 	_, peers := others(c)
 	for clock, read := range clocks {
 		over := func(rival string, of func(promptRow) figures.Spread) {
@@ -134,7 +134,7 @@ func (r *Result) judgePrompts(c *Config) {
 }
 
 // others returns the fixed ways, which are those of tandem's own servers besides the subject, and those of peers.
-func others(c *Config) (own, peers []string) {
+func others(c *Bench) (own, peers []string) {
 	for _, w := range c.Ways {
 		switch {
 		case w.Peer:
@@ -165,7 +165,7 @@ func (r *Result) best(ways []string, clock int) func(id string, round int) strin
 }
 
 // judgeCrowds sets the subject beside plain decoding and each peer.
-func (r *Result) judgeCrowds(c *Config) {
+func (r *Result) judgeCrowds(c *Bench) {
 	how := "at once"
 	if c.Gap > 0 {
 		how = fmt.Sprintf("arriving every %v", c.Gap)

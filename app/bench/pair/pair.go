@@ -26,13 +26,13 @@ import (
 // Way is one way to answer a prompt.
 type Way struct {
 	Name string
-	URL  string         // of the server, without a path; "": the one that Config.Start starts
-	Body map[string]any // fields of its requests besides those of Config
+	URL  string         // of the server, without a path; "": the one that Bench.Start starts
+	Body map[string]any // fields of its requests besides those of Bench
 	Peer bool           // another program's server, whose texts may be others
 }
 
-// Config says what to measure.
-type Config struct {
+// Bench says what to measure.
+type Bench struct {
 	Ways    []Way  // the first is plain decoding
 	Subject string // the way that the figures are about
 
@@ -54,7 +54,7 @@ type Config struct {
 }
 
 // Validate returns Invalid for settings that cannot be measured, in the words of the command line.
-func (c *Config) Validate() error {
+func (c *Bench) Validate() error {
 	names := map[string]bool{}
 	for _, w := range c.Ways {
 		if names[w.Name] {
@@ -86,7 +86,7 @@ func (c *Config) Validate() error {
 }
 
 // Tenants returns how many answers there are at most.
-func (c *Config) Tenants() int {
+func (c *Bench) Tenants() int {
 	round := len(c.Prompts) * (passes*len(c.Ways) + 1)
 	for _, n := range c.AtOnce {
 		round += n * passes * len(c.Ways)
@@ -96,7 +96,7 @@ func (c *Config) Tenants() int {
 
 // runner is one measurement.
 type runner struct {
-	*Config
+	*Bench
 	client http.Client
 	models map[string]string // by URL
 	texts  map[string]string // the first answer to each prompt by plain decoding
@@ -111,11 +111,11 @@ const (
 )
 
 // Run measures. With an error it returns the rounds that were complete before, nil if none was.
-func Run(ctx context.Context, c Config) (*Result, error) {
+func Run(ctx context.Context, c Bench) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: &c, models: map[string]string{}, texts: map[string]string{}, began: time.Now()}
+	r := &runner{Bench: &c, models: map[string]string{}, texts: map[string]string{}, began: time.Now()}
 	r.client.Transport = &http.Transport{DisableKeepAlives: true} // llama-server closes idle connections, and a POST on one of them is lost
 	for n := c.Tenants(); len(c.Keys) < n; {
 		c.Keys = append(c.Keys, rand.Text())
@@ -190,7 +190,7 @@ func (r *runner) rounds(do func(k int) error) error {
 			return err
 		}
 		r.result.Rounds = k + 1
-		below := r.result.below(r.Config)
+		below := r.result.below(r.Bench)
 		r.result.Ended = fmt.Sprintf("%d rounds, each there and back; the lower end of the %.0f %% interval is ", k+1, 100*figures.Sure)
 		if k == 0 {
 			r.result.Ended += "unknown"

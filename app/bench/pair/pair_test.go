@@ -91,11 +91,11 @@ func speculating(name string, fields map[string]any) Way {
 	return Way{Name: name, Body: map[string]any{"speculation": fields}}
 }
 
-// scriptedConfig compares plain decoding with a planner and one draft, of a server at url.
-func scriptedConfig(url string) Config {
+// scriptedBench compares plain decoding with a planner and one draft, of a server at url.
+func scriptedBench(url string) Bench {
 	ways := []Way{speculating("plain", map[string]any{"enabled": false}), speculating("planner", map[string]any{"strategy": "planner"}),
 		speculating("chain", map[string]any{"drafters": []string{"small"}})}
-	return Config{Ways: at(ways, url), Subject: "planner", Rounds: 2, MaxTokens: 9, Seed: 3, Progress: func(string, ...any) {},
+	return Bench{Ways: at(ways, url), Subject: "planner", Rounds: 2, MaxTokens: 9, Seed: 3, Progress: func(string, ...any) {},
 		Prompts: []prompts.Prompt{{ID: "one", Domain: "a", Prompt: "say one"}, {ID: "two", Domain: "b", Prompt: "say two"}}}
 }
 
@@ -103,7 +103,7 @@ func scriptedConfig(url string) Config {
 // again; requests have the way's fields; ratios are of the answers of one round.
 func TestTurns(t *testing.T) {
 	s := &scripted{}
-	c := scriptedConfig(serve(t, s))
+	c := scriptedBench(serve(t, s))
 	r, err := Run(t.Context(), c)
 	if err != nil || r.Err() != nil {
 		t.Fatal(err, r.Err())
@@ -156,7 +156,7 @@ func TestTurns(t *testing.T) {
 // TestBest: the subject is set beside the best fixed way of each prompt, which is chosen on the other half of the rounds, and in all beside
 // those ways' tokens over their time.
 func TestBest(t *testing.T) {
-	c := &Config{Subject: "planner", Ways: []Way{{Name: "plain"}, {Name: "planner"}, {Name: "short"}, {Name: "long"},
+	c := &Bench{Subject: "planner", Ways: []Way{{Name: "plain"}, {Name: "planner"}, {Name: "short"}, {Name: "long"},
 		{Name: "other", Peer: true}}}
 	seconds := func(d float64) answer {
 		took := time.Duration(d * 1e9)
@@ -216,9 +216,9 @@ func TestRounds(t *testing.T) {
 		{func(k int) time.Duration { return time.Second << (k % 2) }, 0, 5, ": ended by --rounds"},
 		{func(k int) time.Duration { return time.Second << (k % 2) }, 1, 1, ": ended by --budget"},
 	} {
-		c := &Config{Subject: "planner", Rounds: 5, Budget: test.budget, Ways: []Way{{Name: "plain"}, {Name: "planner"}},
+		c := &Bench{Subject: "planner", Rounds: 5, Budget: test.budget, Ways: []Way{{Name: "plain"}, {Name: "planner"}},
 			Progress: func(string, ...any) {}}
-		r := &runner{Config: c, began: time.Now().Add(-time.Minute)}
+		r := &runner{Bench: c, began: time.Now().Add(-time.Minute)}
 		did := 0
 		if err := r.rounds(func(k int) error {
 			answer := func(took time.Duration) answer {
@@ -236,7 +236,7 @@ func TestRounds(t *testing.T) {
 // TestTextsDiffer: another text of an own way is an error, one of a peer is counted.
 func TestTextsDiffer(t *testing.T) {
 	s := &scripted{broken: "small"}
-	c := scriptedConfig(serve(t, s))
+	c := scriptedBench(serve(t, s))
 	r, err := Run(t.Context(), c)
 	if err != nil || r.Err() == nil || len(r.Differ) != 8 || !strings.Contains(r.Differ[0], "by chain") {
 		t.Errorf("%v, %v, %q", err, r.Err(), r.Differ)
@@ -251,7 +251,7 @@ func TestTextsDiffer(t *testing.T) {
 // TestCrowds: so many requests run at once, or arrive at random at the same times in all ways.
 func TestCrowds(t *testing.T) {
 	s := &scripted{}
-	c := scriptedConfig(serve(t, s))
+	c := scriptedBench(serve(t, s))
 	c.Ways, c.AtOnce, c.Gap, c.Rounds = c.Ways[:2], []int{1, 5}, 10*time.Millisecond, 1
 	r, err := Run(t.Context(), c)
 	if err != nil || r.Err() != nil {
@@ -281,25 +281,25 @@ func TestCrowds(t *testing.T) {
 // TestErrors: what cannot be measured is refused, and a server's refusal is told with the prompt and the way.
 func TestErrors(t *testing.T) {
 	url := serve(t, &scripted{})
-	for want, change := range map[string]func(*Config){
-		"--rounds is 0":     func(c *Config) { c.Rounds = 0 },
-		"--max-tokens is 1": func(c *Config) { c.MaxTokens = 1 },
-		`"planner"`:         func(c *Config) { c.Ways = append(c.Ways, c.Ways[1]) },
-		"--subject":         func(c *Config) { c.Subject = "best" },
-		"--at-once is [0]":  func(c *Config) { c.AtOnce = []int{0} },
-		"--gap is 1s":       func(c *Config) { c.Gap = time.Second },
-		"1 keys: want":      func(c *Config) { c.Keys = []string{"one"} },
-		"--budget -1ns":     func(c *Config) { c.Budget = -1 },
-		"no prompts":        func(c *Config) { c.Prompts = nil },
-		"1 ways":            func(c *Config) { c.Ways = c.Ways[:1] },
+	for want, change := range map[string]func(*Bench){
+		"--rounds is 0":     func(c *Bench) { c.Rounds = 0 },
+		"--max-tokens is 1": func(c *Bench) { c.MaxTokens = 1 },
+		`"planner"`:         func(c *Bench) { c.Ways = append(c.Ways, c.Ways[1]) },
+		"--subject":         func(c *Bench) { c.Subject = "best" },
+		"--at-once is [0]":  func(c *Bench) { c.AtOnce = []int{0} },
+		"--gap is 1s":       func(c *Bench) { c.Gap = time.Second },
+		"1 keys: want":      func(c *Bench) { c.Keys = []string{"one"} },
+		"--budget -1ns":     func(c *Bench) { c.Budget = -1 },
+		"no prompts":        func(c *Bench) { c.Prompts = nil },
+		"1 ways":            func(c *Bench) { c.Ways = c.Ways[:1] },
 	} {
-		c := scriptedConfig(url)
+		c := scriptedBench(url)
 		change(&c)
 		if r, err := Run(t.Context(), c); r != nil || tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %s", err, want)
 		}
 	}
-	c := scriptedConfig(url)
+	c := scriptedBench(url)
 	c.Prompts[1].Prompt = "refuse"
 	r, err := Run(t.Context(), c)
 	if r != nil || err == nil || !strings.Contains(err.Error(), "prompt two, chain") || !strings.Contains(err.Error(), "400 Bad Request") {

@@ -11,7 +11,7 @@ import (
 
 // Choose fills in the prompts of a file: those of the ids or domains in only, none for all. Errors: Invalid, in the words of the command
 // line.
-func (c *Config) Choose(path string, only []string) error {
+func (c *Bench) Choose(path string, only []string) error {
 	sets, err := prompts.Read(path)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (c *Config) Choose(path string, only []string) error {
 
 // Fixed says which ways the planner is compared with unless others are named.
 type Fixed struct {
-	URL    string // of the tandem server; "": the one that Config.Start starts
+	URL    string // of the tandem server; "": the one that Bench.Start starts
 	Draft  string // name of the draft of the chains and the tree; "": none
 	Lookup string // name of the drafter lookup, as one way more; "": not
 }

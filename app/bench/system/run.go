@@ -183,7 +183,7 @@ func (t *truth) check(key, variant string, tokens []tandem.Token, reason tandem.
 // runner is what a suite runs with: a group of processes, prompts, and time.
 type runner struct {
 	ctx       context.Context
-	cfg       *Config
+	cfg       *Bench
 	processes Processes
 	launched  Group    // of which they are
 	file      string   // of the target

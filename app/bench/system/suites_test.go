@@ -74,8 +74,8 @@ func (s *scripted) PIDs() map[string]int { return map[string]int{"gateway": os.G
 
 func (s *scripted) Drafts() []string { return s.group.Drafts }
 
-// scriptedConfig is of all suites on scripted processes; the groups that are started are added to groups.
-func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Config {
+// scriptedBench is of all suites on scripted processes; the groups that are started are added to groups.
+func scriptedBench(t *testing.T, groups *[]Group, change func(*scripted)) Bench {
 	t.Helper()
 	prompts := filepath.Join(t.TempDir(), "prompts.jsonl")
 	var lines string
@@ -92,7 +92,7 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 		t.Fatal(err)
 	}
 	request := tandem.Request{MaxTokens: 16, Strategy: tandem.StrategyPlanner, Bounds: tandem.DefaultBounds(tandem.StrategyPlanner)}
-	return Config{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Streamed: true, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
+	return Bench{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Streamed: true, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
 		Request: request,
 		Target:  "/m/target.gguf", SmallTarget: "/m/small.gguf", Drafts: []string{"/m/x-go-f16.gguf", "/m/x-py-f16.gguf"},
 		Informed: []string{"medusa", "x-py-f16"},
@@ -118,7 +118,7 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 // TestSuites: every suite runs, on the group of processes that it needs, compares all texts, and has its figures.
 func TestSuites(t *testing.T) {
 	var groups []Group
-	c := scriptedConfig(t, &groups, nil)
+	c := scriptedBench(t, &groups, nil)
 	r, err := Run(t.Context(), c)
 	if err != nil || r.Err() != nil {
 		t.Fatal(err, r.Err())
@@ -193,7 +193,7 @@ func TestSuites(t *testing.T) {
 // TestOtherText: a text that is not the same for all is found, and is the run's error.
 func TestOtherText(t *testing.T) {
 	var groups []Group
-	c := scriptedConfig(t, &groups, func(s *scripted) { s.broken = "x-py-f16" })
+	c := scriptedBench(t, &groups, func(s *scripted) { s.broken = "x-py-f16" })
 	c.Suites, c.Scenario, c.Count = []string{"drafts"}, []string{"go"}, 1
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -212,7 +212,7 @@ func TestProcessesThatDie(t *testing.T) {
 		left int // suites of which something is told
 	}{{1, 0}, {2, len(suites) - 4}} {
 		var groups []Group
-		config := scriptedConfig(t, &groups, nil)
+		config := scriptedBench(t, &groups, nil)
 		start := config.Start
 		config.Start = func(g Group, do func(context.Context, Processes) error) error {
 			if len(groups)+1 == c.at {
@@ -226,7 +226,7 @@ func TestProcessesThatDie(t *testing.T) {
 		}
 	}
 	var groups []Group
-	config := scriptedConfig(t, &groups, func(s *scripted) { s.dies = dead })
+	config := scriptedBench(t, &groups, func(s *scripted) { s.dies = dead })
 	if r, err := Run(t.Context(), config); !errors.Is(err, dead) || r == nil || len(r.Suites) != 1 || r.Suites[0].Error != dead.Error() {
 		t.Errorf("dead after the first text: %v, %+v", err, r)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 )
 
-// Config says what to measure.
-type Config struct {
+// Bench says what to measure.
+type Bench struct {
 	Suites   []string      // as Choose returns them
 	Scenario []string      // only these classes of prompts: domains of the file, hostile, copy, mixed or changing; none: each suite's own
 	Count    int           // prompts of each class; 0: all
@@ -176,7 +176,7 @@ type Result struct {
 }
 
 // Run measures. With an error it returns what was measured before, nil if nothing was.
-func Run(ctx context.Context, c Config) (*Result, error) {
+func Run(ctx context.Context, c Bench) (*Result, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (r *Result) Err() error {
 }
 
 // validate returns Invalid for impossible settings, in the words of the command line.
-func (c *Config) validate() error {
+func (c *Bench) validate() error {
 	switch {
 	case c.Count < 0:
 		return tandem.Errorf("", tandem.Invalid, "--count is %d: want 1 or more, or 0 for all", c.Count)
@@ -332,16 +332,16 @@ func (to *Result) add(r *suiteResult) {
 // groups are the groups of processes that suites run on.
 var groups = []struct {
 	name   string
-	change func(c *Config, g *Group, alone bool) // alone: no other group runs
+	change func(c *Bench, g *Group, alone bool) // alone: no other group runs
 }{
 	{name: ""},
-	{"pipeline", func(c *Config, g *Group, _ bool) {
+	{"pipeline", func(c *Bench, g *Group, _ bool) {
 		if c.Parallel == 1 {
 			g.Sessions = pipelineSessions[len(pipelineSessions)-1]
 		}
 	}},
-	{"vote", func(_ *Config, g *Group, _ bool) { g.OneSize = true }}, // so that acceptance can be compared; weights move
-	{"memory", func(c *Config, g *Group, alone bool) {
+	{"vote", func(_ *Bench, g *Group, _ bool) { g.OneSize = true }}, // so that acceptance can be compared; weights move
+	{"memory", func(c *Bench, g *Group, alone bool) {
 		g.Sessions = memorySessions
 		if c.SmallTarget != "" && !alone { // many rounds: a small target
 			g.Target = c.SmallTarget

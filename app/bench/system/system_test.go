@@ -307,17 +307,17 @@ func TestExpert(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	ok := Config{Repeat: 1, Rounds: 100, Request: tandem.Request{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}
+	ok := Bench{Repeat: 1, Rounds: 100, Request: tandem.Request{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}
 	if err := ok.validate(); err != nil {
 		t.Error(err)
 	}
-	for want, change := range map[string]func(*Config){
-		"--count is -1":     func(c *Config) { c.Count = -1 },
-		"--repeat is 0":     func(c *Config) { c.Repeat = 0 },
-		"--budget is -1ns":  func(c *Config) { c.Budget = -1 },
-		"--rounds is 5":     func(c *Config) { c.Rounds = 5 },
-		"give --heads FILE": func(c *Config) { c.Suites = []string{"ways"} },
-		"leave --no-draft":  func(c *Config) { c.Request.Bounds = tandem.Bounds{} },
+	for want, change := range map[string]func(*Bench){
+		"--count is -1":     func(c *Bench) { c.Count = -1 },
+		"--repeat is 0":     func(c *Bench) { c.Repeat = 0 },
+		"--budget is -1ns":  func(c *Bench) { c.Budget = -1 },
+		"--rounds is 5":     func(c *Bench) { c.Rounds = 5 },
+		"give --heads FILE": func(c *Bench) { c.Suites = []string{"ways"} },
+		"leave --no-draft":  func(c *Bench) { c.Request.Bounds = tandem.Bounds{} },
 	} {
 		c := ok
 		change(&c)

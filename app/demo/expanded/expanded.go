@@ -31,8 +31,8 @@ const (
 	processes = 400 << 20
 )
 
-// Config says what to make.
-type Config struct {
+// Spec says what to make.
+type Spec struct {
 	Source     string                       // path of the shipped target
 	Like, Type string                       // shape and type of weights, as model expand and quantize have them
 	Cache      func() (*cache.Cache, error) // where it is kept; with an error, the temporary directory
@@ -42,7 +42,7 @@ type Config struct {
 }
 
 // Get returns the model from the cache, or makes it. The caller closes it when no process uses it any more.
-func Get(ctx context.Context, c Config) (*cache.Entry, error) {
+func Get(ctx context.Context, c Spec) (*cache.Entry, error) {
 	shape, err := convert.ParseShape(c.Like)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func Get(ctx context.Context, c Config) (*cache.Entry, error) {
 }
 
 // get returns the model from the cache or, if that cannot be written, from the temporary directory.
-func (c Config) get(ctx context.Context, r cache.Request) (*cache.Entry, error) {
+func (c Spec) get(ctx context.Context, r cache.Request) (*cache.Entry, error) {
 	var unwritable *cache.Unwritable
 	kept, err := c.Cache()
 	if err == nil {
@@ -106,7 +106,7 @@ func (c Config) get(ctx context.Context, r cache.Request) (*cache.Entry, error) 
 }
 
 // enoughMemory returns Exhausted if a model of size bytes, made in folder, could not be loaded. With a budget it is streamed.
-func (c Config) enoughMemory(folder string, size int64) error {
+func (c Spec) enoughMemory(folder string, size int64) error {
 	if c.Streams {
 		return nil
 	}

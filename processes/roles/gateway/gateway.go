@@ -192,7 +192,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
-	serveRPC(r, public.Config{Generator: counted{generator, r.Counters}, Model: config.ModelName, Defaults: c.Defaults,
+	serveRPC(r, public.Service{Generator: counted{generator, r.Counters}, Model: config.ModelName, Defaults: c.Defaults,
 		Describe: describe, HTTP: HTTPSampling(c.Sampling, target.sampling), Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
 		Prompt: vocab.refuse(config.Limits.Context), Embedder: g, Width: config.Embedding.Made()}, target.chat, texts,
 		config.Limits.Context)

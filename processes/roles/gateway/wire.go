@@ -14,12 +14,12 @@ const textsWait = 30 * time.Second
 
 // serveRPC registers what clients call over gRPC: generations, vectors, and conversations by chat, which may be nil. context is the number
 // of positions of a session.
-func serveRPC(r *roles.Process, cfg public.Config, chat conversation.Chat, texts *budget.Texts, context int) {
+func serveRPC(r *roles.Process, cfg public.Service, chat conversation.Chat, texts *budget.Texts, context int) {
 	generator := cfg.Generator
 	cfg.Chat = chat != nil
 	cfg.Generator = r.Traces.RPC(public.Method, generator)
 	public.Register(r.Server.Registrar(), cfg)
 	cfg.Generator = r.Traces.RPC(public.ChatMethod, generator)
-	public.RegisterChat(r.Server.Registrar(), public.ChatConfig{Config: cfg, Context: context, Room: conversation.Room{Chat: chat,
+	public.RegisterChat(r.Server.Registrar(), public.ChatService{Service: cfg, Context: context, Room: conversation.Room{Chat: chat,
 		Model: cfg.Model, Instead: "GenerationService's Generate", Texts: texts, Wait: textsWait, Refuse: cfg.Prompt}})
 }
