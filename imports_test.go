@@ -58,9 +58,17 @@ var rooms = map[string][]string{
 	// what models write, taken apart: bytes in, pieces out
 	"text/calls": {},
 
-	"engine": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/memory", "engine/tensors", "kernels", "kernels/ref",
-		"modelfile", "text"},
-	"engine/memory": {".", "kernels", "golang.org/x/sys"}, // x/sys: the limit of address space
+	"engine": {".", "engine/blocks", "engine/guess", "engine/header", "engine/inspect", "engine/open", "engine/pass", "engine/plan",
+		"engine/sequence", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"}, // x/sys: the limit of address space
+	// the steps of a model: what its files say, the plan of its passes, its weights in memory; sequences, and passes over them
+	"engine/header": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile",
+		"text"},
+	"engine/inspect": {".", "engine/blocks", "engine/header", "engine/plan", "engine/tensors", "kernels", "modelfile"},
+	"engine/plan":    {".", "engine/blocks", "engine/header", "engine/memory", "engine/tensors", "kernels"},
+	"engine/open": {".", "engine/guess", "engine/header", "engine/kv", "engine/memory", "engine/plan", "engine/tensors", "kernels",
+		"modelfile"},
+	"engine/sequence": {".", "engine/blocks", "engine/guess", "engine/kv", "engine/plan", "kernels"},
+	"engine/pass":     {".", "engine/guess", "engine/header", "engine/plan", "engine/sequence", "kernels", "kernels/ref", "modelfile"},
 	// a file a family of architectures, what they share, and how weights are found in a file
 	"engine/arch":    {".", "engine/blocks", "engine/tensors", "kernels", "modelfile"},
 	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
@@ -238,8 +246,8 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
-	"engine": {"engine/enginetest", "engine/naive", "kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
-		"kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
+	"engine": {"engine/enginetest", "engine/naive", "engine/tensors", "kernels/cpu", "kernels/cuda/emulated", "kernels/layers",
+		"kernels/split", "kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
 	"engine/arch":   {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device"},
 	"engine/blocks": {"engine", "engine/arch", "engine/enginetest", "engine/naive", "kernels/cpu"},
 	"engine/guess":  {"engine", "engine/enginetest"},

@@ -1,124 +1,98 @@
 package engine
 
 import (
-	"io"
-	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/plan"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
 // What tests of package engine_test see of the inside. The rest of them sees what users see.
 
-func FootprintOf(m *Model) Footprint { return m.footprint }
+func FootprintOf(m *Model) Footprint      { return m.loaded.Footprint }
+func StoredBy(m *Model) int64             { return m.loaded.Store.Bytes() }
+func StoreOf(m *Model) kernels.Store      { return m.loaded.Store }
+func MemoryOf(m *Model) kernels.Cache     { return m.loaded.Cache }
+func RunnerOf(m *Model) kernels.Runner    { return m.loaded.Runner }
+func WeightsOf(m *Model) *blocks.Weights  { return &m.loaded.Weights }
+func DraftOf(m *Model) *guess.Draft       { return m.loaded.Draft }
+func GuessesOf(m *Model) *guess.List      { return &m.loaded.Beside }
+func SlotsOf(m *Model) int                { return m.loaded.Sizes.Slots(&m.loaded.Config) }
+func LogitsOf(m *Model) []float32         { return m.loaded.Runner.Row(m.loaded.Pass.Logits, 0) }
+func TokensOf(s *Sequence) []tandem.Token { return s.Tokens() }
 
-func StoredBy(m *Model) int64 { return m.store.Bytes() }
+func TargetOf(m *Model) *guess.Target {
+	return &guess.Target{Config: &m.loaded.Config, Weights: &m.loaded.Weights}
+}
 
-func StoreOf(m *Model) kernels.Store { return m.store }
-
-func MemoryOf(m *Model) kernels.Cache { return m.memory }
-
-func RunnerOf(m *Model) kernels.Runner { return m.runner }
-
-func LastPass(m *Model) *kernels.Pass { return &m.pass.Pass }
-
-func WeightsOf(m *Model) *blocks.Weights { return &m.weights }
-
-func DraftOf(m *Model) *guess.Draft { return m.draft }
-
-func GuessesOf(m *Model) *guess.List { return &m.beside }
-
-func TargetOf(m *Model) *guess.Target { return opening{m}.target() }
-
-func SlotsOf(m *Model) int { return m.options.slots(&m.config) }
-
-func LogitsOf(m *Model) []float32 { return m.runner.Row(m.logits, 0) }
-
-func TokensOf(s *Sequence) []tandem.Token { return s.tokens }
-
-func LineOf(s *Sequence) []int32 { return s.line }
-
-func TakenBy(s *Sequence) []bool { return s.taken }
-
-func PagesOf(s *Sequence) []int32 { return s.pages.Table }
-
-func CellOf(s *Sequence, at int) kernels.Cell { return s.pages.At(at) }
-
-func GapOf(s *Sequence) int { return s.gap }
-
-func HasSlid(s *Sequence) bool { return s.slid }
-
-func WindowOf(s *Sequence) Window { return s.window }
-
-// PlacesOf returns the cell of each tree row, and the number of the node cell that it is; -1: it is none.
-func PlacesOf(s *Sequence) (cells []kernels.Cell, nodes []int) {
-	for _, p := range s.places {
-		cells, nodes = append(cells, p.cell), append(nodes, int(p.node))
+// LineOf returns the tree rows that lie at their positions.
+func LineOf(s *Sequence) (line []int32) {
+	for n := range int32(s.Nodes()) {
+		if _, final := s.Cell(n); final {
+			line = append(line, n)
+		}
 	}
-	return cells, nodes
+	return line
 }
 
-// DigestOf returns the part of an identity that says what m would compute with shape c.
-func DigestOf(m *Model, c *blocks.Config) string {
-	return digestOf(func(w io.Writer) { writeConfig(w, c, &m.weights) })
+// PlacesOf returns the cell of each tree row, and whether it is that of its position.
+func PlacesOf(s *Sequence) (cells []kernels.Cell, final []bool) {
+	for n := range int32(s.Nodes()) {
+		cell, is := s.Cell(n)
+		cells, final = append(cells, cell), append(final, is)
+	}
+	return cells, final
 }
 
-// WithTaps returns m with another pass over the same weights and cache: two models in memory differ by some percent in time.
+func PagesOf(s *Sequence) []int32             { return (&Part{Seq: s}).Table() }
+func CellOf(s *Sequence, at int) kernels.Cell { return (&Part{Seq: s}).At(at) }
+
+// PassOf returns the pass that has computed tokens, all that s holds.
+func PassOf(s *Sequence, tokens []tandem.Token) *kernels.Pass {
+	p := &kernels.Pass{Rows: len(tokens), Pages: PagesOf(s), Table: make([]int32, len(tokens)), AncOff: make([]int32, len(tokens)),
+		AncLen: make([]int32, len(tokens))}
+	for i, t := range tokens {
+		p.Tokens, p.Pos, p.Turn = append(p.Tokens, int32(t)), append(p.Pos, int32(i)), append(p.Turn, int32(i))
+		p.Store, p.Prefix = append(p.Store, CellOf(s, i)), append(p.Prefix, int32(i+1))
+	}
+	return p
+}
+
+// GapOf returns how many positions of its text a windowed sequence leaves out.
+func GapOf(s *Sequence) int { return s.Capacity() - s.Lacks(s.Capacity()) - s.Len() }
+
+// WithTaps returns m with another pass over the same weights: two models in memory differ by some percent in time.
 func WithTaps(b *testing.B, m *Model, taps []int) *Model {
-	other := *m
-	other.options.Taps = taps
-	program := opening{&other}.program(m.device.Layout)
+	l, planned := *m.loaded, *m.loaded.Planned
+	l.Planned = &planned
+	l.Options.Taps, l.Sizes.Taps = taps, taps
 	var err error
-	if other.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
+	if l.Pass, err = plan.New(l.Header, l.Sizes, l.Device.Layout); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(other.runner.Close)
-	return &other
+	if l.Cache, err = l.Device.NewCache(l.Pass.KV, l.Options.KVPages); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(l.Cache.Close)
+	if l.Runner, err = l.Device.Compile(l.Pass.Program, l.Store, l.Cache); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(l.Runner.Close)
+	return newModel(&l)
 }
 
-// CheckPlaces checks where tree rows lie: each in a cell of its own, those of the line at their final positions, the
-// others in node cells that are marked as taken.
-func CheckPlaces(t interface{ Fatalf(string, ...any) }, s *Sequence) {
-	seen, taken := map[kernels.Cell]bool{}, make([]bool, s.maxNodes)
-	for row, p := range s.places {
-		switch at := slices.Index(s.line, int32(row)); {
-		case seen[p.cell]:
-			t.Fatalf("cell %d of row %d is another row's too", p.cell, row)
-		case at < 0 && (p.node < 0 || p.cell != s.pages.Node(p.node)), at >= 0 && (p.node >= 0 || p.cell != s.pages.At(s.length+at)):
-			t.Fatalf("row %d, %d on the line %v from position %d, lies in %+v", row, at, s.line, s.length, p)
-		case at == 0 && s.parents[row] != -1, at > 0 && s.parents[row] != s.line[at-1]:
-			t.Fatalf("row %d, %d on the line %v, has parent %d", row, at, s.line, s.parents[row])
-		}
-		if seen[p.cell] = true; p.node >= 0 {
-			taken[p.node] = true
-		}
-	}
-	if len(s.places) != len(s.parents) || !slices.Equal(taken, s.taken) {
-		t.Fatalf("%d places of %d rows, node cells taken %v: want %v", len(s.places), len(s.parents), s.taken, taken)
+// CheckPlaces checks where tree rows lie, CheckRecords where records of recurrent layers are.
+func CheckPlaces(t interface{ Fatal(...any) }, s *Sequence) {
+	if err := s.Consistent(); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// CheckRecords checks that every record is free or in one place of one sequence.
-func CheckRecords(r interface{ Fatalf(string, ...any) }, m *Model) {
-	seen := make([]int, m.options.records(&m.config))
-	for _, x := range m.records.free {
-		seen[x]++
-	}
-	for s := range m.records.of {
-		if len(s.ofNodes) != len(s.parents) || s.at+len(s.pending) != s.length {
-			r.Fatalf("%d records of %d tree rows; states of %d positions and %d pending, of %d", len(s.ofNodes), len(s.parents), s.at,
-				len(s.pending), s.length)
-		}
-		for _, x := range slices.Concat(s.ofNodes, s.pending) {
-			seen[x]++
-		}
-	}
-	for x, n := range seen {
-		if n != 1 {
-			r.Fatalf("record %d is in %d places", x, n)
-		}
+func CheckRecords(r interface{ Fatal(...any) }, m *Model) {
+	if err := m.Consistent(); err != nil {
+		r.Fatal(err)
 	}
 }

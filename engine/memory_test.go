@@ -28,8 +28,8 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{Weights: m.store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
-		Scratch: m.footprint.Scratch, StatePlaces: p.StatePlaces}); got != p {
+	if got := (Footprint{Weights: m.loaded.Store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
+		Scratch: m.loaded.Footprint.Scratch, StatePlaces: p.StatePlaces}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"
@@ -37,8 +37,8 @@ func TestMeasure(t *testing.T) {
 		q.Weights != p.Weights {
 		t.Errorf("with a q8_0 cache %+v, %v: want a little more than half of the cache in %+v", q, err, p)
 	}
-	if m.memory.Bytes() != p.KV() {
-		t.Errorf("a cache of %d bytes, measured %d", m.memory.Bytes(), p.KV())
+	if m.loaded.Cache.Bytes() != p.KV() {
+		t.Errorf("a cache of %d bytes, measured %d", m.loaded.Cache.Bytes(), p.KV())
 	}
 }
 

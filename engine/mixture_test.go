@@ -113,7 +113,7 @@ func inputsOfExperts(t *testing.T, m *engine.Model, n int) [][]float32 {
 			t.Fatal(err)
 		}
 		enginetest.Forward(t, m, 0, engine.Part{Seq: s, Extend: tokens[:piece]})
-		if err := engine.RunnerOf(m).Start(engine.LastPass(m)); err != nil {
+		if err := engine.RunnerOf(m).Start(engine.PassOf(s, tokens[:piece])); err != nil {
 			t.Fatal(err)
 		}
 		for i := range m.Passes().Plan().StageCount() {

@@ -115,7 +115,7 @@ func windowedEqualsListed(r *rapid.T, m *engine.Model, slid, left *int) {
 				s.prefix = append(s.prefix, enginetest.RandomTokens(random, m, rapid.IntRange(0, 150).Draw(r, "more"))...)
 			}
 		}
-		if engine.HasSlid(s.seq) {
+		if engine.GapOf(s.seq) > s.as.begin-w.First { // since it was opened, or rolled back to the first tokens
 			*slid++
 		}
 		s.seq.Close()
@@ -145,8 +145,8 @@ func (s *windowed) read(r *rapid.T) {
 	for s.seq.Lacks(len(s.prefix)) > 0 {
 		at := s.seq.End()
 		end := len(s.prefix)
-		if at < engine.WindowOf(s.seq).First {
-			end = min(end, engine.WindowOf(s.seq).First)
+		if at < s.as.window.First {
+			end = min(end, s.as.window.First)
 		}
 		n := rapid.IntRange(1, min(96, end-at)).Draw(r, "piece")
 		held, most := s.seq.End(), len(s.prefix)
@@ -158,7 +158,7 @@ func (s *windowed) read(r *rapid.T) {
 			s.same(r, out.Logits(0), s.prefix[:at+n])
 		}
 	}
-	w := engine.WindowOf(s.seq)
+	w := s.as.window
 	if pages := (w.First+w.Last+2*w.Step)/kernels.PageRows + 3; s.seq.Pages() > pages {
 		r.Fatalf("%d pages: want at most %d", s.seq.Pages(), pages)
 	}

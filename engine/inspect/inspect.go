@@ -1,4 +1,5 @@
-package engine
+// Package inspect describes model files in words and figures, for people and for checks before a model is opened. It loads no weights.
+package inspect
 
 import (
 	"fmt"
@@ -6,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/header"
+	"github.com/tandem-llm/tandem/engine/plan"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Info describes a model file.
@@ -30,8 +31,8 @@ type Info struct {
 	Pre          string   // name of the pre-tokenizer, also one that the file does not name; "" for a tokenizer without one
 	Notes        []string // what the tokenizer lacks: token.Vocab.Notes
 	ChatTemplate bool
-	Fingerprint  uint64 // of the vocabulary
-	Work         Work   // of a pass of one row
+	Fingerprint  uint64    // of the vocabulary
+	Work         plan.Work // of a pass of one row
 
 	Sampling        tandem.Preset // how its makers want tokens drawn
 	SamplingIgnored []string      // keys about that which tandem cannot follow
@@ -49,56 +50,44 @@ type TypeUse struct {
 	Kernel      string // native, or vectors
 }
 
-// Inspect reads and checks the model file at path as Open does, without loading its weights; SideOf reads side files. Errors
-// as Open's.
-func Inspect(path string) (*Info, error) {
+// Model reads and checks the model file at path as engine.Open does, without loading its weights; header.SideOf describes side files.
+// Errors: as engine.Open's.
+func Model(path string) (*Info, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if err := refuseSide(f); err != nil {
-		return nil, err
-	}
-	vocab, err := token.FromGGUF(f)
+	h, err := header.Read(f, 0)
 	if err != nil {
 		return nil, err
-	}
-	cfg, err := arch.Read(f, vocab.Size())
-	if err != nil {
-		return nil, err
-	}
-	w := &blocks.Weights{}
-	c := blocks.Finder{Catalog: tensors.New(f), C: &cfg, W: w}
-	if c.Collect(); c.Err != nil {
-		return nil, c.Err
 	}
 	info := &Info{
-		Config:      cfg,
-		Traits:      describe(&cfg, w),
+		Config:      h.Config,
+		Traits:      describe(&h.Config, &h.Weights),
 		FileBytes:   f.Size(),
 		Parts:       f.Parts(),
 		Paths:       f.Paths(),
-		Types:       typesOf(f, c.Matrices),
+		Types:       typesOf(f, h.Matrices),
 		TiedHead:    f.Tensor("output.weight") == nil,
-		Fingerprint: vocab.Fingerprint(),
-		Notes:       vocab.Notes(),
-		Work:        workOf(w, c.Matrices, &cfg),
+		Fingerprint: h.Vocab.Fingerprint(),
+		Notes:       h.Vocab.Notes(),
+		Work:        plan.WorkOf(h),
 		LeftOut:     f.Towers(),
 	}
 	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
 		return nil, err
 	}
-	if info.Pooling, err = readPooling(f, cfg.Arch); err != nil {
+	if info.Pooling, err = readPooling(f, h.Config.Arch); err != nil {
 		return nil, err
 	}
-	for i := range c.Matrices {
-		info.WeightBytes += c.Matrices[i].Packed()
+	for i := range h.Matrices {
+		info.WeightBytes += h.Matrices[i].Packed()
 	}
 	if info.Tokenizer, err = f.StringOr("tokenizer.ggml.model", ""); err != nil {
 		return nil, err
 	}
-	if info.Pre, err = f.StringOr("tokenizer.ggml.pre", vocab.Pre()); err != nil {
+	if info.Pre, err = f.StringOr("tokenizer.ggml.pre", h.Vocab.Pre()); err != nil {
 		return nil, err
 	}
 	for _, t := range f.Tensors() {
@@ -180,7 +169,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	has, first := partsOf(w), &w.Layers[0]
+	has, first := header.PartsOf(w), &w.Layers[0]
 	unturned, local := 0, 0
 	for _, l := range c.Shapes {
 		if l.Unturned {
@@ -233,15 +222,15 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	}
 	add(c.Nextn > 0, "%d layers that guess further tokens (MTP) are left out", c.Nextn)
 	add(c.Outputs != nil, "trimmed to %d of %d tokens: a draft, no target", len(c.Outputs), c.Vocab)
-	add(has.sinks, "attention sinks")
+	add(has.Sinks, "attention sinks")
 	add(c.UsualEmbedScale != 1, "embeddings scaled by the root of d")
 	add(c.Temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.Temperature, c.Rope.Original)
 	add(c.EmbedScale != c.UsualEmbedScale, "embeddings scaled by %g", c.EmbedScale)
 	add(c.ResidualScale != 1, "outputs of attention and feed-forward scaled by %g", c.ResidualScale)
 	add(c.StatedScale, "attention scores scaled by %g", c.AttnScale)
 	add(c.LogitScale != 1, "logits scaled by %g", c.LogitScale)
-	add(has.headNorms || c.Recurrent(), "norms of each query and key head")
-	add(has.postNorms, "norms after attention and feed-forward")
+	add(has.HeadNorms || c.Recurrent(), "norms of each query and key head")
+	add(has.PostNorms, "norms after attention and feed-forward")
 	add(c.AttnCap != 0, "attention scores capped at %g", c.AttnCap)
 	add(c.FinalCap != 0, "logits capped at %g", c.FinalCap)
 	return words

@@ -1,9 +1,8 @@
-package engine
+package sequence
 
 import (
 	"slices"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -17,8 +16,7 @@ func (s *Sequence) Resume() int {
 	s.length = s.pages.Resume(s.prompt, held)
 	s.tokens = append(s.tokens, s.prompt[held:s.length]...)
 	if s.length > held {
-		s.drop(&s.pending, 0)
-		s.at = s.length
+		s.begin(s.length)
 	}
 	return s.length - held
 }
@@ -38,7 +36,7 @@ func (s *Sequence) Follows(o *Sequence) bool {
 	case o.length == s.length && o.born >= s.born:
 		return false
 	}
-	if s.model.config.Recurrent() {
+	if s.recurrent() {
 		end = o.nextMark(max(s.length, o.length-1)) // the next whose states it has not shared yet
 		if end == 0 || end > len(s.prompt) || end >= len(o.prompt) || s.broken || o.broken {
 			return false
@@ -54,10 +52,6 @@ func (s *Sequence) Follows(o *Sequence) bool {
 // there for others, as it does where it leaves what it has found.
 func (s *Sequence) Parts(n int) { s.pages.PartsAt(n) }
 
-// Distrust, called after a failure that the pages of s may have caused, makes sure that no sequence finds them any more.
-// Sequences that share them already go on.
-func (s *Sequence) Distrust() { s.pages.Distrust() }
-
 // Private makes sure that no sequence finds what s computes from now on: it is not what its tokens alone say.
 func (s *Sequence) Private() { s.pages.Private() }
 
@@ -66,14 +60,6 @@ func (s *Sequence) Private() { s.pages.Private() }
 func (s *Sequence) Publish(n int) {
 	s.withheld, s.public = true, n
 	s.pages.Publish(s.shown(len(s.tokens)))
-}
-
-// shown returns those of the first n tokens that others may find.
-func (s *Sequence) shown(n int) []tandem.Token {
-	if s.withheld {
-		n = min(n, s.public)
-	}
-	return s.tokens[:n]
 }
 
 // Shares reports whether other sequences find what s computes: not after Distrust or Private, or if nothing is shared.

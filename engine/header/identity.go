@@ -1,4 +1,4 @@
-package engine
+package header
 
 import (
 	"context"
@@ -24,57 +24,40 @@ type Names struct {
 	Vocabulary string // fingerprint of its vocabulary: 16 hexadecimal digits
 }
 
-// Identify reads the whole model file at path and returns the names that the model would have if opened with o. Errors: as
-// Open's, and ctx's once it has ended.
-func Identify(ctx context.Context, path string, o Options) (Names, error) {
-	f, err := gguf.Open(path)
-	if err != nil {
-		return Names{}, err
-	}
-	defer f.Close()
-	m := opening{&Model{}}
-	if err := m.outline(f, nil, o); err != nil {
-		return Names{}, err
-	}
-	tensors, err := m.newDigests(f, nil).sum(ctx)
-	if err != nil {
-		return Names{}, err
-	}
-	return m.nameOf(f, tensors)
-}
-
-// nameOf returns the names of the planned model of f, whose tensors have that digest.
-func (m opening) nameOf(f *gguf.File, tensors string) (n Names, err error) {
-	if n.Lineage, err = f.Lineage(tensors); err != nil {
+// Names returns the names of h, whose file is f, with keys and values of type kv. digest is that of its tensors: Digests.Sum. Errors:
+// Corrupt for a lineage in the file that is none.
+func (h *Header) Names(f *gguf.File, digest string, kv kernels.KVType) (n Names, err error) {
+	if n.Lineage, err = f.Lineage(digest); err != nil {
 		return n, err
 	}
-	n.Vocabulary = fmt.Sprintf("%016x", m.vocab.Fingerprint())
-	n.Identity = tandem.IdentityParts{Tensors: tensors, Shape: digestOf(m.writeShape), Rope: digestOf(m.writeRope),
-		KV: m.kvType.String(), Arithmetic: ref.Version}.Identity()
+	n.Vocabulary = fingerprint(h.Vocab)
+	n.Identity = tandem.IdentityParts{Tensors: digest, Shape: digestOf(h.writeShape), Rope: digestOf(h.writeRope), KV: kv.String(),
+		Arithmetic: ref.Version}.Identity()
 	return n, nil
 }
 
-// digests are those of the file of a model and, for a draft with states, of what it borrows from its target's file.
-type digests struct {
+// Digests are those of the file of a model and, for a draft with states, of what it borrows from its target's file, while they are read.
+type Digests struct {
 	own, borrowed *gguf.Digest // borrowed nil: a model
 	theirs        []*gguf.Tensor
 }
 
-func (m opening) newDigests(f, of *gguf.File) digests {
-	d := digests{theirs: m.borrowed}
-	if x := m.draft; x != nil {
+// NewDigests returns the digests of h, whose file is f, before anything is read; of is the target's file, nil for a model.
+func (h *Header) NewDigests(f, of *gguf.File) Digests {
+	d := Digests{theirs: h.Borrowed}
+	if x := h.Draft; x != nil {
 		d.own = f.NewDigest(x.Uses...)
 	} else {
 		d.own = f.NewDigest()
 	}
-	if len(m.borrowed) > 0 {
-		d.borrowed = of.NewDigest(m.borrowed...)
+	if len(h.Borrowed) > 0 {
+		d.borrowed = of.NewDigest(h.Borrowed...)
 	}
 	return d
 }
 
-// add adds a leaf: see gguf.Digest.Add.
-func (d digests) add(t *gguf.Tensor, row int, data []byte) {
+// Add adds a leaf that was read: see gguf.Digest.Add.
+func (d Digests) Add(t *gguf.Tensor, row int, data []byte) {
 	if slices.Contains(d.theirs, t) {
 		d.borrowed.Add(t, row, data)
 	} else {
@@ -82,8 +65,8 @@ func (d digests) add(t *gguf.Tensor, row int, data []byte) {
 	}
 }
 
-// sum returns the digest of all tensors.
-func (d digests) sum(ctx context.Context) (string, error) {
+// Sum returns the digest of all tensors, 32 hexadecimal digits. It reads the leaves that were not added. Errors: those of gguf.Digest.Sum.
+func (d Digests) Sum(ctx context.Context) (string, error) {
 	own, err := d.own.Sum(ctx)
 	if err != nil || d.borrowed == nil {
 		return own, err
@@ -103,11 +86,11 @@ func digestOf(write func(io.Writer)) string {
 	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-func (m opening) writeShape(w io.Writer) {
-	writeConfig(w, &m.config, &m.weights)
-	if d := m.draft; d != nil {
+func (h *Header) writeShape(w io.Writer) {
+	writeConfig(w, &h.Config, &h.Weights)
+	if d := h.Draft; d != nil {
 		d.WriteShape(w)
-	} else if ids := m.config.Outputs; ids != nil {
+	} else if ids := h.Config.Outputs; ids != nil {
 		fmt.Fprintln(w, "outputs 1", ids)
 	}
 }
@@ -115,8 +98,8 @@ func (m opening) writeShape(w io.Writer) {
 // writeConfig writes the hyper-parameters that determine the function, except RoPE's, and which norms, sinks and gates the weights have.
 // Names, and limits on what may be asked for, are left out.
 func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
-	has := partsOf(of)
-	fmt.Fprintln(w, "shape 1", c.Curve == kernels.GELU, c.UsualEmbedScale != 1, has.headNorms || c.Recurrent(), has.postNorms)
+	has := PartsOf(of)
+	fmt.Fprintln(w, "shape 1", c.Curve == kernels.GELU, c.UsualEmbedScale != 1, has.HeadNorms || c.Recurrent(), has.PostNorms)
 	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.AttnScale), bits(c.AttnCap), bits(c.FinalCap), c.Window)
 	for _, l := range c.Shapes {
 		fmt.Fprintln(w, l.Heads, l.KVHeads, l.FFN, l.Local)
@@ -128,7 +111,7 @@ func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
 		fmt.Fprintln(w, "temperature 1", bits(c.Temperature), c.Rope.Original)
 	}
 	if e := c.Experts; e.Count > 0 {
-		fmt.Fprintln(w, "experts 1", e.Count, e.Used, c.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), has.sinks)
+		fmt.Fprintln(w, "experts 1", e.Count, e.Used, c.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), has.Sinks)
 	}
 	if c.LocalHeadDim > 0 {
 		fmt.Fprintln(w, "kinds 1", true, true, true, c.LayerInput) // norms of values, scales of layers, a block beside experts
@@ -155,23 +138,28 @@ func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
 	}
 }
 
-// parts says what a model's layers have.
-type parts struct{ headNorms, postNorms, sinks bool }
+// Parts says what the layers of a model have, any of them.
+type Parts struct {
+	HeadNorms bool // norms of query and key heads
+	PostNorms bool // norms after feed-forward
+	Sinks     bool // attention sinks
+}
 
-func partsOf(w *blocks.Weights) (has parts) {
+// PartsOf returns what the layers with these weights have.
+func PartsOf(w *blocks.Weights) (has Parts) {
 	for i := range w.Layers {
 		l := &w.Layers[i]
-		has.headNorms = has.headNorms || l.QNorm != nil
-		has.postNorms = has.postNorms || l.FFNPost != nil
-		has.sinks = has.sinks || l.Sinks != nil
+		has.HeadNorms = has.HeadNorms || l.QNorm != nil
+		has.PostNorms = has.PostNorms || l.FFNPost != nil
+		has.Sinks = has.Sinks || l.Sinks != nil
 	}
 	return has
 }
 
 // writeRope writes the rotation of heads in layers without and with a window.
-func (m opening) writeRope(w io.Writer) {
+func (h *Header) writeRope(w io.Writer) {
 	for _, local := range []bool{false, true} {
-		r := m.config.Rotation(local, m.weights.RopeFactors)
+		r := h.Config.Rotation(local, h.Weights.RopeFactors)
 		fmt.Fprintln(w, "rope 1", r.Halves, bits(r.Magnitude))
 		for _, f := range r.InvFreq {
 			fmt.Fprintf(w, "%016x\n", math.Float64bits(f))

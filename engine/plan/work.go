@@ -1,11 +1,9 @@
-package engine
+package plan
 
 import (
 	"time"
 
-	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/blocks"
-	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/engine/header"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -19,11 +17,12 @@ type Work struct {
 	HeadInt, HeadFloat int64 // of the output matrix, per row with logits
 }
 
-// workOf adds up the matrices that a pass multiplies with.
-func workOf(w *blocks.Weights, matrices []tensors.Matrix, c *blocks.Config) (sum Work) {
+// WorkOf adds up the matrices that a pass of the model h multiplies with.
+func WorkOf(h *header.Header) (sum Work) {
+	w, c := &h.Weights, &h.Config
 	var mixed int64 // bytes of all experts
-	for i := range matrices {
-		p := &matrices[i]
+	for i := range h.Matrices {
+		p := &h.Matrices[i]
 		head := kernels.W(i) == w.Head
 		if !head && kernels.W(i) == w.Embed || w.Inputs.Norm != nil && kernels.W(i) == w.Inputs.Table {
 			continue
@@ -75,53 +74,3 @@ func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
-
-// Passes tells what the passes of a model consist of and what they cost. It is valid until the model is closed, and has the model's owner.
-type Passes struct{ m *Model }
-
-// Work returns the least work of the passes.
-func (p Passes) Work() Work { return p.m.work }
-
-// Plan returns the operations of a pass. They are the model's: do not change them.
-func (p Passes) Plan() *kernels.Program { return p.m.plan }
-
-// KVBytes returns the bytes of the KV cache for one position, all layers.
-func (p Passes) KVBytes() int64 {
-	return (p.m.footprint.PageBytes + p.m.footprint.Own.Page) / kernels.PageRows
-}
-
-// TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
-// Unsupported for a device that cannot tell.
-func (p Passes) TimeOperations(on bool) error {
-	r, ok := p.m.runner.(kernels.Timer)
-	if !ok {
-		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", p.m.device.About())
-	}
-	return r.Time(on)
-}
-
-// OperationTimes returns the sums since TimeOperations(true); none unless that is on.
-func (p Passes) OperationTimes() []kernels.OpTime {
-	if r, ok := p.m.runner.(kernels.Timer); ok {
-		return r.Times()
-	}
-	return nil
-}
-
-// LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
-// Both are 0 for a device that has none.
-func (p Passes) LeastTime(n int) (launches int, least time.Duration, err error) {
-	if r, ok := p.m.runner.(kernels.LaunchTimer); ok {
-		return r.LeastTime(n)
-	}
-	return 0, 0, nil
-}
-
-// Streamer returns the device of the passes if its weights are streamed.
-func (p Passes) Streamer() (kernels.Streamer, bool) {
-	s, ok := p.m.device.(kernels.Streamer)
-	return s, ok
-}
-
-// NewProbe returns a probe of the device that runs the passes. Close the probe before the device.
-func (p Passes) NewProbe(bytes int) (kernels.Probe, error) { return p.m.device.NewProbe(bytes) }

@@ -1,11 +1,8 @@
-package engine
+package pass
 
 import (
 	"math"
 	"slices"
-
-	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/blocks"
 )
 
 // outputs says which tokens a model's logits are of. A draft may compute those of some tokens only, in rows of its output matrix: then all
@@ -15,14 +12,6 @@ type outputs struct {
 	ids    []int32     // the token of each row; nil: row i is token i
 	vocab  int         // tokens in all
 	spread [][]float32 // with ids, per wanted row: logits of all tokens
-}
-
-// rows returns how many logits a pass computes for a wanted row.
-func (o *outputs) rows() int {
-	if o.ids == nil {
-		return o.vocab
-	}
-	return len(o.ids)
 }
 
 // token returns the token of a row.
@@ -58,19 +47,4 @@ func (o *outputs) widen(i int, logits []float32) []float32 {
 		o.spread[i][id] = logits[row]
 	}
 	return o.spread[i]
-}
-
-// CheckTarget returns Invalid for a model that cannot be a target, because its file is trimmed and so it cannot say every token. name is
-// the file's, for the message.
-func CheckTarget(name string, c Config) error {
-	if c.Outputs == nil {
-		return nil
-	}
-	return trimmed(name, &c, "a target must be able to say all of them: want the model that it was made from")
-}
-
-// trimmed returns Invalid for a trimmed model where a whole one is needed; want says why, and what would be right.
-func trimmed(name string, c *blocks.Config, want string) error {
-	return tandem.Errorf("engine", tandem.Invalid, "%s is trimmed to %d of %d tokens (tandem model trim): %s", name, len(c.Outputs),
-		c.Vocab, want)
 }

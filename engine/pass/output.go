@@ -1,0 +1,164 @@
+package pass
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/header"
+	"github.com/tandem-llm/tandem/engine/plan"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// Top holds the best tokens of one row of logits: (k) ids and logits, best first, ties to the lower
+// id; Max is the largest logit and Sum the sum over the vocabulary of exp(logit-Max).
+type Top struct {
+	IDs      []int32
+	Logits   []float32
+	Max, Sum float32
+}
+
+// Output holds the results of a pass for its wanted rows, part by part, in order. It is valid
+// until the model's next Forward.
+type Output struct {
+	of    *results
+	first []int
+	begin []int // per part: its first row in the pass; and the number of rows
+	n     int
+
+	waited  time.Duration
+	experts []int32
+}
+
+// results are where the results of a model's passes are, and what they mean.
+type results struct {
+	model   *header.Header
+	plan    *plan.Pass
+	runner  kernels.Runner
+	outputs outputs
+}
+
+// Waited returns for how long the pass waited for weights that are streamed; the rest of its time it computed.
+func (o *Output) Waited() time.Duration { return o.waited }
+
+// Experts returns how many experts the pass has used. nil: a model without any, or a device that does not tell.
+func (o *Output) Experts() tandem.Experts { return o.experts }
+
+// Len returns the number of wanted rows.
+func (o *Output) Len() int { return o.n }
+
+// First returns the index of the first wanted row of part i of the batch.
+func (o *Output) First(i int) int { return o.first[i] }
+
+// Logits returns the logits of wanted row i: (vocab); -Inf for a token that the output matrix of a draft has no row for.
+func (o *Output) Logits(i int) []float32 {
+	return o.of.outputs.widen(i, o.of.runner.Row(o.of.plan.Logits, i))
+}
+
+// Top returns the best tokens of wanted row i, as many as Forward was asked for.
+func (o *Output) Top(i int) Top {
+	top := Top(o.of.runner.Top(i))
+	top.IDs = o.of.outputs.tokens(top.IDs)
+	return top
+}
+
+// TopBelow returns the k best of the tokens below limit of wanted row i, for a caller that may use only those: Sum is over
+// them alone. Unlike Top it scans the row. NaN counts as the lowest. There may be fewer than k, or none.
+func (o *Output) TopBelow(i, k, limit int) Top {
+	logits, of := o.of.runner.Row(o.of.plan.Logits, i), &o.of.outputs
+	top := Top{IDs: make([]int32, 0, k+1), Logits: make([]float32, 0, k+1)}
+	for row, v := range logits {
+		id := of.token(row)
+		if v != v {
+			v = float32(math.Inf(-1))
+		}
+		if n := len(top.IDs); int(id) >= limit || n == k && v <= top.Logits[n-1] {
+			continue
+		}
+		at := sort.Search(len(top.Logits), func(i int) bool { return top.Logits[i] < v })
+		top.IDs, top.Logits = slices.Insert(top.IDs, at, id), slices.Insert(top.Logits, at, v)
+		top.IDs, top.Logits = top.IDs[:min(k, len(top.IDs))], top.Logits[:min(k, len(top.IDs))]
+	}
+	if len(top.IDs) == 0 {
+		return top
+	}
+	top.Max = top.Logits[0]
+	sum := 0.0
+	for row, v := range logits {
+		if v == v && int(of.token(row)) < limit {
+			sum += math.Exp(float64(v - top.Max))
+		}
+	}
+	top.Sum = float32(sum)
+	return top
+}
+
+// Sound returns nil if the best logit of wanted row i is a number. Else all that could be drawn from the row means nothing: the error,
+// which is Corrupt, says so and names the tensor that gave the logits.
+func (o *Output) Sound(i int) error {
+	top := o.of.runner.Top(i)
+	if len(top.Logits) == 0 || !math.IsInf(float64(top.Logits[0]), 0) && top.Logits[0] == top.Logits[0] {
+		return nil
+	}
+	w, seen := &o.of.model.Weights, "not a number"
+	if math.IsInf(float64(top.Logits[0]), 1) {
+		seen = fmt.Sprintf("infinite, token %d's first", o.of.outputs.token(int(top.IDs[0])))
+	}
+	return tandem.Errorf("engine", tandem.Corrupt, "model %s: the logits of tensor %q are %s: want finite numbers, so weights of the "+
+		"model are damaged or too large", filepath.Base(o.of.model.Path), o.of.model.Matrices[w.Head].Tensor.Name, seen)
+}
+
+// Features copies the hidden states that Options.Taps names, one after the other, of a row of a part (its Extend rows, then its Nodes) to
+// dst: (FeatureWidth). The state after the final norm is computed here: a norm of one row takes some microseconds, and
+// most rows of a pass are asked for by nobody.
+func (o *Output) Features(part, row int, dst []float32) {
+	r, at := o.of, o.row(part, row)
+	for i, b := range r.plan.States {
+		if to := dst[i*r.model.Config.Dim : (i+1)*r.model.Config.Dim]; b != kernels.None {
+			copy(to, r.runner.Row(b, at))
+		} else {
+			o.Final(part, row, to)
+		}
+	}
+}
+
+// Final computes the state after the final norm of a row of a part (its Extend rows, then its Nodes), and puts it into dst: (d).
+// It needs no Options.Taps.
+func (o *Output) Final(part, row int, dst []float32) {
+	r := o.of
+	ref.RMSNorm(r.runner.Row(r.plan.Residual, o.row(part, row)), r.model.Weights.OutputNorm, r.model.Config.NormEps, dst)
+}
+
+// Hidden returns the residual stream after the last layer, before the final norm, of a row of a part: its Extend rows, then its Nodes.
+// Of a draft with states it is the draft's own state, State.Own of the next position. (d) numbers, valid until the model's next Forward;
+// do not change them.
+func (o *Output) Hidden(part, row int) []float32 {
+	x := o.of.runner.Row(o.of.plan.Residual, o.row(part, row))
+	if d := o.of.model.Draft; d != nil {
+		return d.OwnState(x)
+	}
+	return x
+}
+
+// row returns where a row of a part is in the pass.
+func (o *Output) row(part, row int) int {
+	if at := o.begin[part] + row; row >= 0 && at < o.begin[part+1] {
+		return at
+	}
+	panic(fmt.Sprintf("engine: row %d of part %d, which has %d", row, part, o.begin[part+1]-o.begin[part]))
+}
+
+// Steps returns what the selector of a block draft adds to the logits of candidates of wanted row i: of each token before, in order, a
+// number for each token after it. nil: the model has no selector (Block.Rank). Errors: Corrupt for a file that was written to since it was
+// opened.
+func (o *Output) Steps(i int, before, after []tandem.Token) ([][]float32, error) {
+	if o.of.model.Draft == nil {
+		return nil, nil
+	}
+	return o.of.model.Draft.Steps(o.of.runner, i, before, after)
+}

@@ -1,0 +1,101 @@
+package pass
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/header"
+	"github.com/tandem-llm/tandem/engine/plan"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Passes tells what the passes of a model consist of, what they cost, and what they run on. It is valid until the model is closed, and has
+// the model's owner.
+type Passes struct {
+	plan    *plan.Pass
+	work    plan.Work
+	kvBytes int64
+	device  kernels.Device
+	runner  kernels.Runner
+}
+
+// NewPasses describes the passes of the model h that are laid out as of and made by m. kvBytes are those of the cache for one position.
+func NewPasses(h *header.Header, of *plan.Pass, m Machine, kvBytes int64) *Passes {
+	return &Passes{plan: of, work: plan.WorkOf(h), kvBytes: kvBytes, device: m.Device, runner: m.Runner}
+}
+
+// Work returns the least work of the passes.
+func (p *Passes) Work() plan.Work { return p.work }
+
+// Plan returns the operations of a pass. They are the model's: do not change them.
+func (p *Passes) Plan() *kernels.Program { return p.plan.Program }
+
+// KVBytes returns the bytes of the KV cache for one position, all layers.
+func (p *Passes) KVBytes() int64 { return p.kvBytes }
+
+// TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
+// Unsupported for a device that cannot tell.
+func (p *Passes) TimeOperations(on bool) error {
+	r, ok := p.runner.(kernels.Timer)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", p.device.About())
+	}
+	return r.Time(on)
+}
+
+// OperationTimes returns the sums since TimeOperations(true); none unless that is on.
+func (p *Passes) OperationTimes() []kernels.OpTime {
+	if r, ok := p.runner.(kernels.Timer); ok {
+		return r.Times()
+	}
+	return nil
+}
+
+// LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
+// Both are 0 for a device that has none.
+func (p *Passes) LeastTime(n int) (launches int, least time.Duration, err error) {
+	if r, ok := p.runner.(kernels.LaunchTimer); ok {
+		return r.LeastTime(n)
+	}
+	return 0, 0, nil
+}
+
+// Streamer returns the device of the passes if its weights are streamed.
+func (p *Passes) Streamer() (kernels.Streamer, bool) {
+	s, ok := p.device.(kernels.Streamer)
+	return s, ok
+}
+
+// NewProbe returns a probe of the device that runs the passes. Close the probe before the device.
+func (p *Passes) NewProbe(bytes int) (kernels.Probe, error) { return p.device.NewProbe(bytes) }
+
+// SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
+// model keeps its number of threads.
+func (p *Passes) SetThreads(n int) error {
+	d, ok := p.device.(kernels.ThreadSetter)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "%d threads: %s has none", n, p.device.About())
+	}
+	return d.SetThreads(n)
+}
+
+// Sides returns the two devices that divide the passes; nil if they run on one.
+func (p *Passes) Sides() (left, right kernels.Device) {
+	if d, ok := p.device.(kernels.Divider); ok {
+		return d.Sides()
+	}
+	return nil, nil
+}
+
+// Divide makes later passes be divided between the two devices as kernels.Divider has it. Errors: Unsupported for a model on one device,
+// Invalid for an impossible division; then nothing has changed.
+func (p *Passes) Divide(all []kernels.Division) error {
+	d, ok := p.device.(kernels.Divider)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "passes divided: %s is one device", p.device.About())
+	}
+	if err := d.Divide(all); err != nil {
+		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
+	}
+	return nil
+}
