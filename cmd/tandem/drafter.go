@@ -5,7 +5,6 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/start"
-	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -48,9 +47,9 @@ func (c *drafterCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		return drafter.Run(a.ctx, drafter.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Models: models,
-			Drafts: paths, Pool: c.Pool,
-			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: gain, Host: host, PrefixCache: prefixes,
-			Verifiers: c.Drafter.Verifier})
+		with := c.Drafter
+		with.Draft, with.AheadGain = paths, gain
+		return drafter.Run(a.ctx, drafter.Config{Drafter: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: prefixes,
+			Host: host})
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/test/testkit"
@@ -20,11 +19,10 @@ func TestDrafterTellsItsCosts(t *testing.T) {
 	dir := t.TempDir()
 	addr := "unix://" + filepath.Join(dir, "d")
 	const models = "../../../models/"
-	c := Config{Config: roles.Config{Peer: settings.Peer{Addresses: settings.Addresses{Listen: addr},
-		Process: settings.Process{Sizes: settings.Sizes{Sessions: 2}}}, Program: roles.Program{Version: "test"}},
-		Models: roles.Models{Threads: 1, Open: engine.Open,
-			Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }},
-		Drafts: []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}, Pool: "file:" + filepath.Join(dir, "pool")}
+	c := Config{Program: roles.Program{Version: "test"}, Models: roles.Models{Threads: 1, Open: engine.Open,
+		Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }}}
+	c.Listen, c.Pool, c.Sessions = addr, "file:"+filepath.Join(dir, "pool"), 2
+	c.Draft = []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, c) }()

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/roles"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/drafting"
 	"github.com/tandem-llm/tandem/services/peers/draining"
@@ -30,24 +31,17 @@ const Lookup = lookup.Name
 // most is the number of drafters in one process.
 const most = 16
 
-// Config configures a drafter process.
+// Config configures a drafter process: its settings, and what the program makes of them.
 type Config struct {
-	roles.Config
+	settings.Drafter // Draft are files that were found, no two of one name (Check); AheadGain is as drafter.Config has it, or Measured
+	roles.Program
 	Models      roles.Models
-	Drafts      []string // GGUF files of draft models, no two of one name: see Check
-	Pool        string   // as roles.Process.PoolAccess takes it
-	InlineLimit int      // trees larger than this many bytes go through shared memory to processes on this host; 0 = all
-	Advertise   string   // address under which the other processes reach it; "": where it listens
-	AheadGain   float64  // as drafter.Config has it; Measured: by what passes of each draft cost the processor of Host
-	PrefixCache int      // likewise
-	// Verifiers holds at most one address, of the verifier that drafts ask for the target's hidden states where a gateway names none. None:
-	// its default socket.
-	Verifiers []string
+	PrefixPages int // of --prefix-cache: as drafter.Config.PrefixCache
 	// Host makes a device of the cores that a verifier on this machine uses. AheadGain Measured needs it.
 	Host func() (roles.Device, error)
 }
 
-// Measured as Config.AheadGain means that it is measured at the start, for drafts on a processor of their own.
+// Measured as Config.AheadGain means that it is measured at the start: by what passes of each draft cost the processor of Host.
 const Measured = -1
 
 // hostBytes is the size of the memory that a probe of the host reads.
@@ -74,7 +68,7 @@ func (c Config) gains(ctx context.Context, r *roles.Process, models []*engine.Mo
 		if err != nil {
 			return nil, err
 		}
-		r.Log.Info("drafting ahead costs the verifier a share of its speed", "drafter", roles.ModelName(c.Drafts[i]), "share", gain)
+		r.Log.Info("drafting ahead costs the verifier a share of its speed", "drafter", roles.ModelName(c.Draft[i]), "share", gain)
 		all = append(all, gain)
 	}
 	return all, nil
@@ -98,8 +92,9 @@ func Check(drafts []string) error {
 	return nil
 }
 
-// Run runs a drafter process until ctx ends.
-func Run(ctx context.Context, c Config) (err error) {
+// Run runs a drafter process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and Unavailable
+// when the device of a model is lost.
+func Run(ctx context.Context, c Config) error {
 	if c.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
 	}
@@ -108,14 +103,14 @@ func Run(ctx context.Context, c Config) (err error) {
 			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
 		}
 	}
-	if err := Check(c.Drafts); err != nil {
+	if err := Check(c.Draft); err != nil {
 		return err
 	}
-	if slices.Contains(c.Drafts, Lookup) {
+	if slices.Contains(c.Draft, Lookup) {
 		return tandem.Errorf("", tandem.Invalid, "--draft %s: the gateway has that drafter, without a process: want GGUF files", Lookup)
 	}
 	var announcer *discovery.Announcer // set before the address is served
-	r, err := roles.Start(ctx, rpc.Drafter, c.Config, func() { announcer.Drain(false) })
+	r, err := roles.Start(ctx, rpc.Drafter, roles.Config{Peer: c.Peer, Program: c.Program}, func() { announcer.Drain(false) })
 	if err != nil {
 		return err
 	}
@@ -132,77 +127,116 @@ func Run(ctx context.Context, c Config) (err error) {
 
 // assemble loads the models, puts the drafters together, registers and announces them.
 func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
-	models, err := r.Load(c.Drafts, c.Models, drafter.DefaultTreeRows, &undo)
+	models, err := r.Load(c.Draft, c.Models, drafter.DefaultTreeRows, &undo)
 	if err != nil {
 		return nil, undo, err
 	}
-	socket := roles.Besides(r.Server.Addr())
-	segment, err := r.OpenSegment(socket, shm.SegmentConfig{})
-	if err != nil {
-		return nil, undo, err
-	}
-	undo.Add(func() { segment.Close() })
-	written := trees.NewWriter(segment, c.InlineLimit, r.Counters)
 	access, err := r.PoolAccess(ctx, c.Pool)
 	if err != nil {
 		return nil, undo, err
 	}
-	poolConfig := r.Pool(access)
-	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Trees: written})
+	to, err := c.output(r, r.Pool(access), &undo)
 	if err != nil {
 		return nil, undo, err
 	}
-	undo.Add(publisher.Close)
-	gains, err := c.gains(ctx, r, models)
+	drafts, err := c.drafts(ctx, r, models, to, &undo)
 	if err != nil {
 		return nil, undo, err
 	}
-	served := drafting.ServerConfig{Trees: written, Announced: func() wire.Announcement { return announcer.What() },
-		Draining: func() bool { return announcer.Draining() }}
-	states, err := c.states(r, &undo)
-	if err != nil {
-		return nil, undo, err
-	}
-	var closers []func(ctx context.Context, owner uint64) error
-	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: segment.ID()}
-	for i, path := range c.Drafts {
-		name, m := roles.ModelName(path), models[i]
-		pulse, _ := r.Beat(name)
-		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: gains[i], PrefixCache: c.PrefixCache, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]})
-		if err != nil {
-			return nil, undo, err
-		}
-		undo.Add(func() { roles.Shutdown(d.Shutdown) })
-		translator := translate.New(d)
-		closers = append(closers, translator.CloseOwned)
-		describe := states.describe(path, withCosts(costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, socket, m)))
-		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: translator, Describe: describe,
-			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, translator)})
-		told := describe()
-		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name, Model: told.Model, Vocab: told.Vocab,
-			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
-			Features: len(told.Taps) > 0, Costs: told.Costs, Window: told.Window})
-	}
-	serve(r, served, closers)
-	announcer, err = discovery.Announce(discovery.AnnouncerConfig{Pool: poolConfig, What: what, Sign: r.Credentials.Sign})
-	if err != nil {
-		return nil, undo, err
-	}
-	undo.Add(announcer.Close)
-	draining.Register(r.Server.Registrar(), "drafter", announcer.Drain)
-	return announcer, undo, nil
+	register(r, drafts, drafting.ServerConfig{Trees: to.trees, Announced: func() wire.Announcement { return announcer.What() },
+		Draining: func() bool { return announcer.Draining() }})
+	announcer, err = c.announce(r, drafts, to, &undo)
+	return announcer, undo, err
 }
 
-// serve registers the drafters. When a process is gone, closers end its sessions.
-func serve(r *roles.Process, served drafting.ServerConfig, closers []func(ctx context.Context, owner uint64) error) {
+// output is where the drafters' trees go.
+type output struct {
+	config    pool.Config
+	publisher *pool.Publisher
+	trees     *trees.Writer
+	segment   uint64 // of shared memory, in which they are written
+	socket    string // which hands it out
+}
+
+// output opens the shared memory and the way into the pool.
+func (c Config) output(r *roles.Process, p pool.Config, undo *roles.Cleanup) (to output, err error) {
+	to = output{config: p, socket: roles.Besides(r.Server.Addr())}
+	segment, err := r.OpenSegment(to.socket, shm.SegmentConfig{})
+	if err != nil {
+		return to, err
+	}
+	undo.Add(func() { segment.Close() })
+	to.segment, to.trees = segment.ID(), trees.NewWriter(segment, c.InlineLimit, r.Counters)
+	if to.publisher, err = pool.NewPublisher(pool.PublisherConfig{Config: p, Trees: to.trees}); err == nil {
+		undo.Add(to.publisher.Close)
+	}
+	return to, err
+}
+
+// draft is a drafter that is served.
+type draft struct {
+	*translate.Drafter
+	named drafting.Named // it
+}
+
+// drafts makes the drafters of the models, which are those of the files c.Draft.
+func (c Config) drafts(ctx context.Context, r *roles.Process, models []*engine.Model, to output, undo *roles.Cleanup) ([]draft, error) {
+	gains, err := c.gains(ctx, r, models)
+	if err != nil {
+		return nil, err
+	}
+	states, err := c.states(r, undo)
+	if err != nil {
+		return nil, err
+	}
+	var all []draft
+	for i, path := range c.Draft {
+		name, m := roles.ModelName(path), models[i]
+		pulse, _ := r.Beat(name)
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: to.publisher, Events: r.Events, Counters: r.Counters,
+			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]})
+		if err != nil {
+			return nil, err
+		}
+		undo.Add(func() { roles.Shutdown(d.Shutdown) })
+		t := translate.New(d)
+		describe := withCosts(costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, to.socket, m))
+		all = append(all, draft{t, drafting.Named{Name: name, Drafter: t, Describe: states.describe(path, describe),
+			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, t)}})
+	}
+	return all, nil
+}
+
+// register serves the drafters. When a process is gone, its sessions end.
+func register(r *roles.Process, drafts []draft, served drafting.ServerConfig) {
+	for _, d := range drafts {
+		served.Drafters = append(served.Drafters, d.named)
+	}
 	forget := drafting.Register(r.Server.Registrar(), served)
 	r.Server.WhenGone(func(process uint64) {
-		for _, end := range closers {
-			_ = end(context.Background(), process)
+		for _, d := range drafts {
+			_ = d.CloseOwned(context.Background(), process)
 		}
 		forget(process)
 	})
+}
+
+// announce tells the others of the drafters.
+func (c Config) announce(r *roles.Process, drafts []draft, to output, undo *roles.Cleanup) (*discovery.Announcer, error) {
+	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: to.segment}
+	for _, d := range drafts {
+		told := d.named.Describe()
+		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: d.named.Name, Model: told.Model, Vocab: told.Vocab,
+			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
+			Features: len(told.Taps) > 0, Costs: told.Costs, Window: told.Window})
+	}
+	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: to.config, What: what, Sign: r.Credentials.Sign})
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(announcer.Close)
+	draining.Register(r.Server.Registrar(), "drafter", announcer.Drain)
+	return announcer, nil
 }
 
 // vocabulary serves a vocabulary in parts.

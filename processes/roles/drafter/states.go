@@ -38,7 +38,7 @@ const mostSources = 64
 // states finds out which drafts read states, and connects to the verifier that it is configured with if one does.
 func (c Config) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
 	out := &states{taps: map[string][]int{}, r: r, known: map[string]*source{}}
-	for _, path := range c.Drafts {
+	for _, path := range c.Draft {
 		side, err := engine.SideOf(path)
 		if err != nil {
 			return out, err
@@ -51,16 +51,16 @@ func (c Config) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
 		return out, nil
 	}
 	var err error
-	switch len(c.Verifiers) {
+	switch len(c.Verifier) {
 	case 0:
 		out.own, err = roles.DefaultSocket(rpc.Verifier)
 	case 1:
-		if out.own, err = c.Verifiers[0], rpc.CheckAddress(c.Verifiers[0]); err != nil {
+		if out.own, err = c.Verifier[0], rpc.CheckAddress(c.Verifier[0]); err != nil {
 			err = tandem.Errorf("", tandem.Invalid, "--verifier: %w", err)
 		}
 	default:
 		err = tandem.Errorf("", tandem.Invalid, "--verifier is given %d times: a drafter wants one at most, the one to ask where "+
-			"a gateway does not say which", len(c.Verifiers))
+			"a gateway does not say which", len(c.Verifier))
 	}
 	if err == nil && !rpc.Loopback(out.own) {
 		err = r.Certificate.Require(rpc.Drafter)

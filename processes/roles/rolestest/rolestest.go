@@ -197,8 +197,7 @@ func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...s
 	own.Target = s.target
 	own.Open = func(path string, o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, s.target, o) }
 	return s.run(name, func(ctx context.Context) error {
-		return drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: own, Drafts: drafts, Pool: s.pool(),
-			Verifiers: []string{s.addr("verifier")}})
+		return drafter.Run(ctx, s.drafterConfig(name, own, drafts))
 	})
 }
 
@@ -207,8 +206,9 @@ func (s *System) DrafterOn(name string, device func() (roles.Device, error), dra
 	own, why := models, make(chan error, 1)
 	own.Device = func(int) (roles.Device, error) { return device() }
 	s.run(name, func(ctx context.Context) error {
-		why <- drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: own, Drafts: drafts, Pool: s.pool(),
-			AheadGain: drafter.Measured, Host: func() (roles.Device, error) { return cpu.New(1, cpu.Auto) }})
+		c := s.drafterConfig(name, own, drafts)
+		c.AheadGain, c.Host = drafter.Measured, func() (roles.Device, error) { return cpu.New(1, cpu.Auto) }
+		why <- drafter.Run(ctx, c)
 		return nil
 	})
 	return why
@@ -239,6 +239,13 @@ func (s *System) verifierConfig(name string, with roles.Models) verifier.Config 
 	of.Pool = s.pool()
 	return verifier.Config{Program: of.Program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: of.Peer,
 		Taps: settings.Taps{Taps: s.taps}, VerifierOptions: settings.VerifierOptions{FeatureMemory: 1}}}
+}
+
+// drafterConfig returns the configuration of a process of drafters, which asks the system's verifier for hidden states.
+func (s *System) drafterConfig(name string, with roles.Models, drafts []string) drafter.Config {
+	of := s.config(name)
+	of.Pool, of.Verifier = s.pool(), []string{s.addr("verifier")}
+	return drafter.Config{Program: of.Program, Models: with, Drafter: settings.Drafter{Draft: drafts, Peer: of.Peer}}
 }
 
 // run runs a role until end is called, at the end of the test at the latest.
