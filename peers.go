@@ -85,8 +85,9 @@ type Opened struct {
 	Guesses   []Guess   // from a verifier: on what follows Opening.Tokens, if asked and known
 }
 
-// The target's self-drafts: what its side files let it guess. They are named where drafters are named, so no drafter may have
-// these names.
+// The target's self-drafts: what its side files let it guess. They are named where drafters are named and on the wire, so no drafter may
+// have these names. A new one is a constant here and in SelfDrafts, and the layout of its file in modelfile/side; if it guesses in a way
+// that none of the sorts there is, also passes in engine/guess.
 const (
 	Medusa    = "medusa"    // heads on the target's last hidden state (Cai et al., 2024; Ghidorah)
 	PPD       = "ppd"       // rows with trained prompt tokens in the target's pass (PPD)

@@ -103,7 +103,7 @@ func (m *Model) Close() {
 	*m = Model{}
 }
 
-// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width;
+// OpenSide reads a side file whose kind is InVerifier for m, which must be its target: same lineage, vocabulary and width;
 // an assistant states no lineage, and its layers must find their kinds in the target. It is called
 // before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
 // side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.

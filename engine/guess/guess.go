@@ -1,8 +1,8 @@
-// Package guess has what guesses tokens beside a target or from its hidden states: a file a kind, each from the tensors of its side file
-// over the plan of its passes to the guess.
+// Package guess has what guesses tokens beside a target or from its hidden states: from the tensors of a side file over the plan of its
+// passes to the guess.
 //
-// There are two sorts. A Guesser is opened beside the target and answers what follows a row of the target's pass (medusa, ppd, assistant):
-// the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3,
+// A Guesser is opened beside the target and answers what follows a row of the target's pass; there is one for each sort of self-draft
+// (medusa has heads, ppd prompt rows, assistant is a chain), and the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3,
 // dflash, mtp).
 package guess
 
@@ -19,11 +19,11 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// kinds lists what is opened beside a target. Each reads its file and lays its passes out; it allocates nothing yet.
-var kinds = map[side.Kind]func(p *planning) (Guesser, error){
-	side.Medusa:    planMedusa,
-	side.PPD:       planPPD,
-	side.Assistant: planAssistant,
+// sorts has what reads the side file of a self-draft and lays its passes out, by the self-draft's sort. It allocates nothing yet.
+var sorts = map[side.Sort]func(p *planning) (Guesser, error){
+	side.Heads:   planHeads,
+	side.Prompts: planPrompts,
+	side.Chain:   planAssistant,
 }
 
 // Guesser makes the guesses of one side file. A guess does not depend on the other asks of a round.
@@ -116,9 +116,8 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 	fail := func(format string, args ...any) (*File, error) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s"+format, append([]any{f.Path()}, args...)...)
 	}
-	plan := kinds[s.Kind]
 	switch {
-	case plan == nil:
+	case !s.Kind.InVerifier():
 		return fail(" is no side file of a target (%s), but %s", openable(),
 			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[s.Kind.IsDraft()])
 	case t.Draft:
@@ -134,7 +133,7 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 		}
 	}
 	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, list: l}
-	if p.Guesser, err = plan(p); err != nil {
+	if p.Guesser, err = sorts[s.Kind.Sort()](p); err != nil {
 		return nil, err
 	}
 	return p.File, p.measure(f.Path())

@@ -7,10 +7,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// medusa is heads on the target's last hidden state h, after its final norm (Cai et al., "Medusa", 2024). Head k guesses the token k+2
+// heads is what self-drafts of sort Heads have, such as Medusa: heads on the target's last hidden state h, after its final norm (Cai et al., "Medusa", 2024). Head k guesses the token k+2
 // places after h's:
 //
 //	z = h; for each residual block: z += SiLU(W z [+ b])
@@ -18,40 +17,41 @@ import (
 //
 // Each head is a stage. Heads that share the target's output matrix run all at once, and their states z go together into one product. Heads
 // with their own are run one by one, and what they found is read in between.
-type medusa struct {
+type heads struct {
 	pass
 	in  kernels.Buf   // (wanted, d): h
 	z   []kernels.Buf // per head, (wanted, d)
 	own bool          // output matrices
 }
 
-// medusaHead holds the weights of one head.
-type medusaHead struct {
+// head holds the weights of one head.
+type head struct {
 	blocks []kernels.W
 	biases [][]float32 // of blocks; nil: none
 	output kernels.W
 }
 
-func planMedusa(p *planning) (Guesser, error) {
+func planHeads(p *planning) (Guesser, error) {
 	c, s := tensors.New(p.file), &p.Spec
-	h := &medusa{own: p.file.Tensor(side.MedusaOutput(0)) != nil}
-	heads := make([]medusaHead, s.Levels)
-	for k := range heads {
-		for b := range s.Blocks {
+	h := &heads{own: p.file.Tensor(s.Head(0).Output) != nil}
+	all := make([]head, s.Levels)
+	for k := range all {
+		names := s.Head(k)
+		for _, block := range names.Blocks {
 			var w kernels.W
-			c.Matrix(&w, side.MedusaBlock(k, b)+".weight", true, s.Dim, s.Dim)
-			heads[k].blocks = append(heads[k].blocks, w)
-			heads[k].biases = append(heads[k].biases, c.Vector(side.MedusaBlock(k, b)+".bias", false, s.Dim))
+			c.Matrix(&w, block+".weight", true, s.Dim, s.Dim)
+			all[k].blocks = append(all[k].blocks, w)
+			all[k].biases = append(all[k].biases, c.Vector(block+".bias", false, s.Dim))
 		}
 		if h.own {
-			c.Matrix(&heads[k].output, side.MedusaOutput(k), true, s.Vocab, s.Dim)
+			c.Matrix(&all[k].output, names.Output, true, s.Vocab, s.Dim)
 		}
 	}
 	if c.Err != nil {
 		return nil, c.Err
 	}
 	h.matrices, h.program = c.Matrices, kernels.NewProgram(maxRows, maxRows)
-	h.plan(p.Target, heads)
+	h.plan(p.Target, all)
 	if p.passes = append(p.passes, &h.pass); !h.own {
 		p.needOutput()
 	}
@@ -59,7 +59,7 @@ func planMedusa(p *planning) (Guesser, error) {
 }
 
 // plan lays the heads out.
-func (h *medusa) plan(t *Target, heads []medusaHead) {
+func (h *heads) plan(t *Target, all []head) {
 	p, d := h.program, t.Config.Dim
 	tensors.AddTo(p, h.matrices, t.Device.Layout)
 	h.in = p.WantedBuf(d)
@@ -68,7 +68,7 @@ func (h *medusa) plan(t *Target, heads []medusaHead) {
 	if h.own {
 		logits = p.WantedBuf(t.Config.Vocab)
 	}
-	for k, head := range heads {
+	for k, head := range all {
 		p.Stage(fmt.Sprintf("head %d", k))
 		z := p.WantedBuf(d)
 		h.z = append(h.z, z)
@@ -90,7 +90,7 @@ func (h *medusa) plan(t *Target, heads []medusaHead) {
 	}
 }
 
-func (h *medusa) guess(r *round, asks []*ask) error {
+func (h *heads) guess(r *round, asks []*ask) error {
 	for part := range slices.Chunk(asks, maxRows) {
 		if err := h.run(r, part); err != nil {
 			return tandem.Errorf("engine", tandem.Internal, "heads for %d guesses: %w", len(asks), err)
@@ -99,7 +99,7 @@ func (h *medusa) guess(r *round, asks []*ask) error {
 	return nil
 }
 
-func (h *medusa) run(r *round, asks []*ask) error {
+func (h *heads) run(r *round, asks []*ask) error {
 	var rows [][]float32
 	for _, a := range asks {
 		rows = append(rows, a.states[0])

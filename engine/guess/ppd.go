@@ -4,23 +4,22 @@ import (
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
-	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-// ppd is prompt tokens (Chen et al., "Hardware-Aware Parallel Prompt Decoding", 2024): rows with trained embeddings that go through the
+// prompts is what self-drafts of sort Prompts have, such as PPD: prompt tokens (Chen et al., "Hardware-Aware Parallel Prompt Decoding", 2024): rows with trained embeddings that go through the
 // target's own passes behind a node of a tree. With n members h_j of an ensemble, level i guesses
 //
 //	logits = O (1/n Σ_j norm(h_ji))
 //
 // h_ji being the hidden state of prompt token i of member j. Products are linear, so that is the mean of the members' logits, for one
 // product instead of one for each member.
-type ppd struct{ rows []float32 } // (members·levels, d)
+type prompts struct{ rows []float32 } // (members·levels, d)
 
-func planPPD(p *planning) (Guesser, error) {
+func planPrompts(p *planning) (Guesser, error) {
 	c, s := tensors.New(p.file), &p.Spec
 	n := s.Levels * s.Members
 	var w kernels.W
-	if c.Matrix(&w, side.PPDEmbeddings, true, n, s.Dim); c.Err != nil {
+	if c.Matrix(&w, s.Prompts(), true, n, s.Dim); c.Err != nil {
 		return nil, c.Err
 	}
 	t := c.Matrices[w].Tensor
@@ -28,19 +27,19 @@ func planPPD(p *planning) (Guesser, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &ppd{rows: make([]float32, n*s.Dim)}
+	g := &prompts{rows: make([]float32, n*s.Dim)}
 	for i, size := 0, len(data)/n; i < n; i++ {
 		ref.Dequantize(uint32(t.Type), data[i*size:(i+1)*size], g.rows[i*s.Dim:(i+1)*s.Dim])
 	}
-	c.CheckFinite(side.PPDEmbeddings, g.rows)
+	c.CheckFinite(s.Prompts(), g.rows)
 	p.needOutput()
 	return g, c.Err
 }
 
 // Embeddings returns what passes put in for prompt rows.
-func (g *ppd) Embeddings() []float32 { return g.rows }
+func (g *prompts) Embeddings() []float32 { return g.rows }
 
-func (g *ppd) guess(r *round, asks []*ask) error {
+func (g *prompts) guess(r *round, asks []*ask) error {
 	for _, a := range asks {
 		for level := range a.guess.Levels {
 			r.state(mean(a.states, level, len(a.guess.Levels)), &a.guess.Levels[level])

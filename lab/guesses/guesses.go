@@ -25,7 +25,7 @@ import (
 // Config says what to measure.
 type Config struct {
 	Target       string         // path of a GGUF file
-	Heads        []string       // paths of its side files of kind medusa, ppd and gemma4-assistant
+	Heads        []string       // paths of its side files, at most one of each kind
 	Drafts       []string       // paths of plain drafts and of drafts that read the target's hidden states
 	Prompts      string         // path of a file with JSON lines: id, domain, prompt
 	Only         []string       // only these domains of it; none: all
@@ -230,7 +230,7 @@ func (b *bench) sides() error {
 		}
 		if !side.Kind.InVerifier() {
 			return tandem.Errorf("", tandem.Invalid,
-				"--heads %s: want a side file of kind medusa, ppd or gemma4-assistant; drafts are given by --draft", path)
+				"--heads %s: want a side file that the verifier runs (docs/sidefiles.md); drafts are given by --draft", path)
 		}
 	}
 	for _, path := range b.Drafts {

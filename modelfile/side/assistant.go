@@ -45,7 +45,7 @@ var (
 // usualClusters is how many clusters a step chooses if the file does not say.
 const usualClusters = 32
 
-var assistant = layout{kind: Assistant, selfDraft: tandem.Assistant, read: readAssistant,
+var assistant = layout{kind: Assistant, selfDraft: tandem.Assistant, sort: Chain, read: readAssistant,
 	describe: func(s *Spec) string {
 		what := fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
 		if c := s.Helper.Clusters; c > 0 {

@@ -17,7 +17,7 @@ const (
 
 // Head k guesses the token k+2 places after the state's. Either all heads have an output matrix of their own, or none has one and they use
 // the target's.
-var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, taps: 1,
+var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, sort: Heads, head: medusaHead, taps: 1,
 	numbers: func(s *Spec) []number {
 		return []number{{"head_count", &s.Levels, MaxHeads}, {"block_count", &s.Blocks, MaxResidual}}
 	},
@@ -54,6 +54,14 @@ var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, taps: 1,
 		return nil
 	},
 	describe: func(s *Spec) string { return fmt.Sprintf("%d medusa heads of %d blocks", s.Levels, s.Blocks) },
+}
+
+func medusaHead(s *Spec, k int) (h Head) {
+	for b := range s.Blocks {
+		h.Blocks = append(h.Blocks, MedusaBlock(k, b))
+	}
+	h.Output = MedusaOutput(k)
+	return h
 }
 
 // MedusaBlock names a residual block, without .weight or .bias.

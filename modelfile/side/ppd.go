@@ -16,7 +16,7 @@ const MaxTokens = 16
 const PPDEmbeddings = "ppd.embd.weight"
 
 // Prompt token k guesses the token k+2 places after its node. An ensemble has several embeddings for each.
-var ppd = layout{kind: PPD, selfDraft: tandem.PPD,
+var ppd = layout{kind: PPD, selfDraft: tandem.PPD, sort: Prompts, prompts: PPDEmbeddings,
 	numbers: func(s *Spec) []number {
 		return []number{{"token_count", &s.Levels, MaxTokens}, {"ensemble_count", &s.Members, tandem.MostPrompts}}
 	},

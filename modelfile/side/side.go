@@ -20,7 +20,8 @@ type Kind string
 // layout is how the files of a kind are laid out, and who runs them.
 type layout struct {
 	kind      Kind
-	selfDraft string // the name of the self-draft that its target then has; "": a drafter runs the file
+	selfDraft string // the name of the self-draft that its target then has, one of tandem.SelfDrafts; "": a drafter runs the file
+	sort      Sort   // of the self-draft
 	numbers   func(s *Spec) []number
 	read      func(r *reader) // what numbers do not say; nil: nothing
 	describe  func(s *Spec) string
@@ -32,6 +33,23 @@ type layout struct {
 	others   func(name string) bool                            // tensors whose shapes only the target knows; nil: none
 	complete func(s *Spec, has func(tensor string) bool) error // what optional tensors want of each other; nil: nothing
 	set      func(s *Spec, set func(name string, v any))       // writes the keys that read reads; nil: none
+	head     func(s *Spec, k int) Head                         // of sort Heads
+	prompts  string                                            // of sort Prompts: the tensor with the embeddings of prompt rows
+}
+
+// Sort says how a self-draft guesses, and so which passes it needs. Kinds of one sort differ in their files alone.
+type Sort uint8
+
+const (
+	Heads   Sort = iota + 1 // by heads on a hidden state of the target's
+	Prompts                 // by rows with trained embeddings in the target's own passes
+	Chain                   // one token after the other, by a draft that reads the target's keys and values
+)
+
+// Head names the tensors of a head: its residual blocks, each with .weight and perhaps .bias, and its own output matrix.
+type Head struct {
+	Blocks []string
+	Output string
 }
 
 // number is a key with a whole number from 1 to most.
@@ -70,6 +88,16 @@ func (k Kind) InVerifier() bool {
 	l := k.layout()
 	return l != nil && l.selfDraft != ""
 }
+
+// Sort returns how the self-draft of a kind InVerifier guesses.
+func (k Kind) Sort() Sort { return k.layout().sort }
+
+// Head returns the names of head k, from 0 to Levels − 1, of a file of sort Heads.
+func (s *Spec) Head(k int) Head { return s.Kind.layout().head(s, k) }
+
+// Prompts names the tensor with the embeddings of prompt rows, (Members·Levels, Dim), number member·Levels + level, of a file of sort
+// Prompts.
+func (s *Spec) Prompts() string { return s.Kind.layout().prompts }
 
 // IsDraft reports whether the kind is a draft with states, which a drafter runs (engine.OpenDraft).
 func (k Kind) IsDraft() bool { return k != "" && !k.InVerifier() }

@@ -39,7 +39,7 @@ type Models struct {
 	// Options are those that all models of the process share, such as the type of keys and values. Load fills in the device and
 	// what depends on a model.
 	Options engine.Options
-	// Sides are side files by the file of the model that is their target: medusa, ppd or gemma4-assistant, at most one of each.
+	// Sides are side files by the file of the model that is their target, at most one of each kind.
 	Sides map[string][]string
 	// Open is engine.Open, or engine.OpenDraft with Target if that is set. It may show the progress, and then also calls Options.Progress.
 	Open   func(path string, o engine.Options) (*engine.Model, error)

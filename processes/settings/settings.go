@@ -103,7 +103,8 @@ var Words = sync.OnceValue(func() map[string]string {
 	for _, name := range strategy.Names() {
 		names, trees = append(names, string(name)), append(trees, fmt.Sprintf("%s %s", name, tandem.DefaultBounds(name)))
 	}
-	return map[string]string{"strategies": strings.Join(names, ", "), "trees": strings.Join(trees, ", ")}
+	return map[string]string{"strategies": strings.Join(names, ", "), "trees": strings.Join(trees, ", "),
+		"selfdrafts": strings.Join(tandem.SelfDrafts(), ", ")}
 })
 
 // words replaces the Words in a help.

@@ -52,7 +52,7 @@ func (t Taps) Check() error {
 
 // TargetHeads name what the target drafts with by itself.
 type TargetHeads struct {
-	Heads []string `help:"Side file by which the target drafts by itself. May be repeated. Of kind medusa, ppd or gemma4-assistant, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa, ppd or assistant." placeholder:"FILE" sep:"none" group:"Model"`
+	Heads []string `help:"Side file by which the target drafts by itself. May be repeated, one of each kind (docs/sidefiles.md). medusa and ppd are those shipped for the shipped target. Requests know it as a drafter: ${selfdrafts}." placeholder:"FILE" sep:"none" group:"Model"`
 }
 
 // PassCosts say where the costs of the target's passes come from.

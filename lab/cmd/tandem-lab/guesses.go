@@ -13,7 +13,7 @@ import (
 
 type guessesCmd struct {
 	Target      string    `help:"GGUF file of the target (default: the shipped one)." placeholder:"FILE"`
-	Heads       []string  `help:"Side file of the target by which it guesses by itself, of kind medusa, ppd or gemma4-assistant; may be repeated, one of each kind." placeholder:"FILE" sep:"none"`
+	Heads       []string  `help:"Side file of the target by which it guesses by itself (docs/sidefiles.md); may be repeated, one of each kind." placeholder:"FILE" sep:"none"`
 	Draft       []string  `help:"GGUF file of a draft: a plain model, a side file of kind dovetail, eagle, eagle3, dflash or mtp, or the word mtp for the draft inside the target's own file; may be repeated." placeholder:"FILE" sep:"none"`
 	Prompts     string    `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE"`
 	Domain      []string  `help:"Only prompts of this domain; may be repeated." placeholder:"NAME"`

@@ -25,7 +25,7 @@ import (
 type Pair struct {
 	Target string   // GGUF file
 	Drafts []string // GGUF files, or lookup.Name
-	Heads  []string // side files of the target: medusa, ppd or gemma4-assistant
+	Heads  []string // side files of the target
 	// side files of drafts: see Sides
 	DraftHeads []string
 	Sizes      settings.Sizes
