@@ -43,7 +43,7 @@ type Config struct {
 	// that they take; default features.DefaultBytes.
 	Taps         []int
 	FeatureBytes int
-	// Process describes the process and its model; Describe adds what the verifier knows. nil: Describe tells no more than that, and the counters.
+	// Process describes the process and its model; Describe adds what the verifier knows. nil: it tells this and the counters alone.
 	Process func() tandem.Description
 }
 
@@ -146,8 +146,8 @@ func build(cfg Config) (*Verifier, error) {
 	m, counters := cfg.Model, cfg.Counters
 	m.Prefixes().Bound(cfg.PrefixCache)
 	out := outbox.New(counters)
-	maker := guesses.New(guesses.MakerConfig{Guesser: cfg.Guesser, SelfDrafts: cfg.SelfDrafts, Costs: cfg.Costs,
-		FirstShare: cfg.FirstShare, Counters: counters})
+	maker := &guesses.Maker{Guesser: cfg.Guesser, SelfDrafts: cfg.SelfDrafts, Costs: cfg.Costs,
+		FirstShare: cfg.FirstShare, Counters: counters}
 	sched := schedule.New(schedule.Config{Name: "verifier", Model: m, Events: cfg.Events, Counters: counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
 		Answer: maker.Run, Last: out.Close})

@@ -29,25 +29,19 @@ const (
 	firstRows = 1 << 5
 )
 
-// MakerConfig says who guesses, and what is known of it.
-type MakerConfig struct {
+// Maker makes the guesses that the sessions of a pass have asked for, all in one run, when the verdicts of the others have left. All of it
+// belongs to the schedule's goroutine. It knows no session: Ask copies what it needs of the pass. Its exported fields are set before it is
+// used, and not changed.
+type Maker struct {
 	Guesser    Guesser
-	SelfDrafts []tandem.SelfDraft // Guesser's, with what was measured of them; never changed
+	SelfDrafts []tandem.SelfDraft // Guesser's, with what was measured of them
 	Costs      []tandem.Cost      // of the model's passes, as measured
 	FirstShare float64            // share of a prompt's time that making guesses for Opened may add
 	Counters   *tandem.Counters
-}
 
-// Maker makes the guesses that the sessions of a pass have asked for, all in one run, when the verdicts of the others have left. All of it
-// belongs to the schedule's goroutine. It knows no session: Ask copies what it needs of the pass.
-type Maker struct {
-	MakerConfig
 	requests []*request               // of the latest pass
 	took     map[string]time.Duration // running means of the time that a guess takes, by self-draft
 }
-
-// New returns a Maker that nobody has asked.
-func New(c MakerConfig) *Maker { return &Maker{MakerConfig: c, took: map[string]time.Duration{}} }
 
 // Request asks for guesses on what follows a node of a session's part of a pass.
 type Request struct {
@@ -212,6 +206,9 @@ func (m *Maker) Run() {
 
 // learn notes what guesses take.
 func (m *Maker) learn(asks []engine.GuessAsk, took time.Duration) {
+	if m.took == nil {
+		m.took = map[string]time.Duration{}
+	}
 	for _, a := range asks {
 		each := took / time.Duration(len(asks))
 		if old := m.took[a.SelfDraft]; old > 0 {

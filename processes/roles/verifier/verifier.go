@@ -118,7 +118,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 // load loads the target, with its part of the memory, and divides its passes.
 func (c Config) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *profile.Plan, error) {
 	if taps := c.Taps.Taps; len(taps) > 0 {
-		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.featureBytes()+featureSlots*featureSlot)
+		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.FeatureMemory<<20+featureSlots*featureSlot)
 	}
 	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, undo)
 	if err != nil {
@@ -128,9 +128,6 @@ func (c Config) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *pro
 	return models[0], plan, c.divide(r, models[0], plan)
 }
 
-// featureBytes bounds the memory for hidden states.
-func (c Config) featureBytes() int { return c.FeatureMemory << 20 }
-
 // start starts a verifier, of whose configuration it fills in what settings and the process say, and shows its progress.
 func (c Config) start(r *roles.Process, config verifier.Config, undo *roles.Cleanup) (*verifier.Verifier, error) {
 	m := config.Model
@@ -139,7 +136,7 @@ func (c Config) start(r *roles.Process, config verifier.Config, undo *roles.Clea
 	}
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
 	config.Events, config.Counters, config.Pulse = r.Events, r.Counters, pulse
-	config.PrefixCache, config.Store, config.Taps, config.FeatureBytes = c.PrefixPages, c.store(r, m), c.Taps.Taps, c.featureBytes()
+	config.PrefixCache, config.Store, config.Taps, config.FeatureBytes = c.PrefixPages, c.store(r, m), c.Taps.Taps, c.FeatureMemory<<20
 	v, err := verifier.New(config)
 	if err != nil {
 		return nil, err
