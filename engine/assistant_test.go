@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
@@ -263,7 +264,7 @@ func TestAssistantStreamed(t *testing.T) {
 func assistantStreamed(t *testing.T, g assistantGolden, path string) {
 	side := enginetest.GoldenPath(t, enginetest.AssistantFile)
 	o := engine.Options{KVPages: engine.PagesFor(4, 192, 32), MaxRows: 12, Device: testdevice.CPU(t, 2)}
-	talk := func(o engine.Options) (guesses []tandem.Guess, logits []float32, f engine.Footprint) {
+	talk := func(o engine.Options) (guesses []tandem.Guess, logits []float32, f memory.Footprint) {
 		t.Helper()
 		m := enginetest.Open(t, path, o)
 		defer m.Close()

@@ -116,7 +116,7 @@ func TestDevices(t *testing.T) {
 		t.Errorf("a device without attention: %v, want kind unsupported", err)
 	}
 	m := enginetest.Open(t, enginetest.Draft, engine.Options{KVPages: 1, Device: testdevice.Ref()})
-	if err := m.SetThreads(2); tandem.KindOf(err) != tandem.Unsupported {
+	if err := m.Passes().SetThreads(2); tandem.KindOf(err) != tandem.Unsupported {
 		t.Errorf("threads of a device that has none: %v, want kind unsupported", err)
 	}
 }

@@ -13,9 +13,8 @@ import (
 
 // What is known of a model's files before they are opened.
 type (
-	Info      = inspect.Info
-	Work      = plan.Work
-	Footprint = memory.Footprint
+	Info = inspect.Info
+	Work = plan.Work
 )
 
 // Inspect describes the model file at path: see inspect.Model.
@@ -33,11 +32,11 @@ func Identify(ctx context.Context, path string, o Options) (Names, error) {
 }
 
 // Measure returns the memory that Open and OpenSide would take: see open.Measure.
-func Measure(path string, o Options, sides ...string) (Footprint, error) {
+func Measure(path string, o Options, sides ...string) (memory.Footprint, error) {
 	return open.Measure(path, o, sides...)
 }
 
 // MeasureDraft returns the memory that OpenDraft would take: see open.MeasureDraft.
-func MeasureDraft(path, target string, o Options) (Footprint, error) {
+func MeasureDraft(path, target string, o Options) (memory.Footprint, error) {
 	return open.MeasureDraft(path, target, o)
 }

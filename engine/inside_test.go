@@ -6,23 +6,24 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/engine/plan"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
 // What tests of package engine_test see of the inside. The rest of them sees what users see.
 
-func FootprintOf(m *Model) Footprint      { return m.loaded.Footprint }
-func StoredBy(m *Model) int64             { return m.loaded.Store.Bytes() }
-func StoreOf(m *Model) kernels.Store      { return m.loaded.Store }
-func MemoryOf(m *Model) kernels.Cache     { return m.loaded.Cache }
-func RunnerOf(m *Model) kernels.Runner    { return m.loaded.Runner }
-func WeightsOf(m *Model) *blocks.Weights  { return &m.loaded.Weights }
-func DraftOf(m *Model) *guess.Draft       { return m.loaded.Draft }
-func GuessesOf(m *Model) *guess.List      { return &m.loaded.Beside }
-func SlotsOf(m *Model) int                { return m.loaded.Sizes.Slots(&m.loaded.Config) }
-func LogitsOf(m *Model) []float32         { return m.loaded.Runner.Row(m.loaded.Pass.Logits, 0) }
-func TokensOf(s *Sequence) []tandem.Token { return s.Tokens() }
+func FootprintOf(m *Model) memory.Footprint { return m.loaded.Footprint }
+func StoredBy(m *Model) int64               { return m.loaded.Store.Bytes() }
+func StoreOf(m *Model) kernels.Store        { return m.loaded.Store }
+func MemoryOf(m *Model) kernels.Cache       { return m.loaded.Cache }
+func RunnerOf(m *Model) kernels.Runner      { return m.loaded.Runner }
+func WeightsOf(m *Model) *blocks.Weights    { return &m.loaded.Weights }
+func DraftOf(m *Model) *guess.Draft         { return m.loaded.Draft }
+func GuessesOf(m *Model) *guess.List        { return &m.loaded.Beside }
+func SlotsOf(m *Model) int                  { return m.loaded.Sizes.Slots(&m.loaded.Config) }
+func LogitsOf(m *Model) []float32           { return m.loaded.Runner.Row(m.loaded.Pass.Logits, 0) }
+func TokensOf(s *Sequence) []tandem.Token   { return s.Tokens() }
 
 func TargetOf(m *Model) *guess.Target {
 	return &guess.Target{Config: &m.loaded.Config, Weights: &m.loaded.Weights}

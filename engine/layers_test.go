@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/enginetest"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/engine/naive"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
@@ -86,12 +87,12 @@ func TestLayersMemory(t *testing.T) {
 	o := engine.Options{KVPages: 8, MaxRows: 16}
 	all := budgets(t, enginetest.Target, o, layers.New(c))
 	for budget, want := range map[int64]string{
-		all[0] - 1: "which holds no layer: one takes " + engine.Bytes(all[0]), 2 << 30: "emulated GPU has 1.0 GiB free"} {
+		all[0] - 1: "which holds no layer: one takes " + memory.Bytes(all[0]), 2 << 30: "emulated GPU has 1.0 GiB free"} {
 		c.Budget = budget
 		o.Device = layers.New(c)
 		for _, err := range []error{second(engine.Measure(enginetest.Target, o)), second(engine.Open(enginetest.Target, o))} {
 			if tandem.KindOf(err) != tandem.Exhausted || !strings.Contains(err.Error(), want) {
-				t.Errorf("a budget of %s: %v, want kind exhausted and %q", engine.Bytes(budget), err, want)
+				t.Errorf("a budget of %s: %v, want kind exhausted and %q", memory.Bytes(budget), err, want)
 			}
 		}
 	}
@@ -108,7 +109,7 @@ func TestOwnMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Total() != engine.ProcessBytes || p.Own.Weights == 0 || p.Own.Page == 0 || p.Own.Buffers == 0 {
+	if p.Total() != memory.ProcessBytes || p.Own.Weights == 0 || p.Own.Page == 0 || p.Own.Buffers == 0 {
 		t.Errorf("on a GPU %+v, want all of it in the GPU's memory", p)
 	}
 	_, err = engine.Open(enginetest.Draft, o)

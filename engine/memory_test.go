@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"golang.org/x/sys/unix"
@@ -28,7 +29,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{Weights: m.loaded.Store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
+	if got := (memory.Footprint{Weights: m.loaded.Store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
 		Scratch: m.loaded.Footprint.Scratch, StatePlaces: p.StatePlaces}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
@@ -64,7 +65,7 @@ func TestAddressSpace(t *testing.T) {
 		used, _ := processPages()
 		limit := uint64(used*os.Getpagesize() + 512<<20)
 		err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})
-		var p Footprint
+		var p memory.Footprint
 		if err == nil {
 			p, err = Measure(shippedDraft, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
 		}

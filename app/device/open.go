@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda"
@@ -97,7 +97,7 @@ func (d layered) Close() {
 func (o Opener) layers(bytes int64, threads int) (roles.Device, error) {
 	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0) })
 	if err != nil {
-		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)}
+		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", memory.Bytes(bytes), err)}
 	}
 	near, err := o.CPU(threads)
 	if err != nil {
@@ -112,11 +112,11 @@ func (o Opener) layers(bytes int64, threads int) (roles.Device, error) {
 func CheckLayers(bytes int64) error {
 	chips, err := gpu.Chips()
 	if err != nil {
-		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)
+		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", memory.Bytes(bytes), err)
 	}
 	if bytes > chips[0].Total {
-		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %s, but %s has %s: want less", engine.Bytes(bytes), chips[0].Name,
-			engine.Bytes(chips[0].Total))
+		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %s, but %s has %s: want less", memory.Bytes(bytes), chips[0].Name,
+			memory.Bytes(chips[0].Total))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/files"
@@ -39,9 +40,9 @@ type budgetLine struct {
 }
 
 // budgets returns what the named budget gives, and 30, 50 and 75 % of the memory that the whole model needs.
-func (c Query) budgets(memory memoryInfo) (*budgetInfo, error) {
+func (c Query) budgets(info memoryInfo) (*budgetInfo, error) {
 	const long = 300 * time.Millisecond
-	out := &budgetInfo{context: memory.Room.Context}
+	out := &budgetInfo{context: info.Room.Context}
 	if !strings.HasPrefix(c.Path, gguf.Builtin) {
 		rate, err := stream.Rate(c.Path, long)
 		if err != nil {
@@ -49,12 +50,12 @@ func (c Query) budgets(memory memoryInfo) (*budgetInfo, error) {
 		}
 		out.ReadRate = rate / 1e9
 	}
-	all := []int64{memory.Total * 30 / 100, memory.Total / 2, memory.Total * 75 / 100}
+	all := []int64{info.Total * 30 / 100, info.Total / 2, info.Total * 75 / 100}
 	if b := c.Budget; b > 0 {
 		all = append([]int64{b}, all...)
 	}
 	for _, b := range all {
-		line, err := c.budget(memory, b)
+		line, err := c.budget(info, b)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +68,7 @@ func (c Query) budgets(memory memoryInfo) (*budgetInfo, error) {
 }
 
 // budget plans a verifier in so many bytes.
-func (c Query) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
+func (c Query) budget(info memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
 	r := roles.Room{Sizes: c.Sizes.OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
 		KVMemory: c.KVMemory}
@@ -76,11 +77,11 @@ func (c Query) budget(memory memoryInfo, bytes int64) (line budgetLine, err erro
 	}
 	s := *c.Streams
 	s.Budget = bytes
-	d, err := s.Alone(&r, engine.Available{Bytes: math.MaxInt64, By: "the budget"})
+	d, err := s.Alone(&r, memory.Available{Bytes: math.MaxInt64, By: "the budget"})
 	var small *roles.TooLittle
 	switch {
 	case errors.As(err, &small):
-		line.Why = fmt.Sprintf("too little: the least is %s", engine.Bytes(small.Least))
+		line.Why = fmt.Sprintf("too little: the least is %s", memory.Bytes(small.Least))
 		return line, nil
 	case tandem.KindOf(err) == tandem.Unsupported:
 		line.Why = "the weights do not fit, and heads that are no assistant cannot borrow streamed ones"
@@ -91,7 +92,7 @@ func (c Query) budget(memory memoryInfo, bytes int64) (line budgetLine, err erro
 	line.Resident, line.Context = r.Models[0].Weights, r.Fit().One
 	if streamer, ok := d.(kernels.Streamer); ok {
 		s := streamer.StreamStats()
-		line.Resident, line.PerPass, line.Experts, line.All = s.Resident+memory.Beside, s.Streamed, s.Experts, s.AllExperts
+		line.Resident, line.PerPass, line.Experts, line.All = s.Resident+info.Beside, s.Streamed, s.Experts, s.AllExperts
 	}
 	return line, nil
 }
@@ -116,7 +117,7 @@ func (b *budgetInfo) rows() (rows [][2]string) {
 		if l.Passes > 0 {
 			what += fmt.Sprintf(": at %.2f GB/s, as measured now, %.3g passes/s", b.ReadRate, l.Passes)
 		}
-		rows = append(rows, [2]string{"in " + engine.Bytes(l.Budget), what})
+		rows = append(rows, [2]string{"in " + memory.Bytes(l.Budget), what})
 	}
 	return rows
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
 
@@ -20,7 +20,7 @@ func (c Capacity) Cut() bool { return c.One < c.Context }
 // Shortage says what a session has less than it could.
 func (c Capacity) Shortage() string {
 	return fmt.Sprintf("a session has at most %s of %s tokens: the memory for keys and values, %s, does not hold more", Digits(c.One),
-		Digits(c.Context), engine.Bytes(c.Bytes))
+		Digits(c.Context), memory.Bytes(c.Bytes))
 }
 
 // String says what it holds in one line.
@@ -32,8 +32,8 @@ func (c Capacity) String() string {
 	case c.Each == c.One:
 		each = fmt.Sprintf("%d sessions of %s", c.Sessions, Digits(c.Each))
 	}
-	return fmt.Sprintf("room for %s tokens: %s; %s of the %s that are free", Digits(c.Tokens), each, engine.Bytes(c.Bytes),
-		engine.Bytes(c.Free))
+	return fmt.Sprintf("room for %s tokens: %s; %s of the %s that are free", Digits(c.Tokens), each, memory.Bytes(c.Bytes),
+		memory.Bytes(c.Free))
 }
 
 // Digits writes a number with its thousands apart: 32,768.

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -177,7 +178,7 @@ func (c Query) memory(info *engine.Info) (memoryInfo, error) {
 	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, 0, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}
-	available := engine.AvailableMemory()
+	available := memory.Free()
 	if err := r.Plan(available, 1); err != nil && tandem.KindOf(err) != tandem.Exhausted {
 		return memoryInfo{}, err
 	}
@@ -283,7 +284,7 @@ func (m *Model) rows() [][2]string {
 	if m.Memory.States > 0 {
 		s := &m.Memory
 		rows = append(rows, [2]string{"recurrent states", fmt.Sprintf("%s: %d slots of %s, one for each session and as many for prefixes, "+
-			"and %d records of %d bytes, one for each row of a tree", figures.MiB(s.States), s.Slots, engine.Bytes(s.Slot), s.Records,
+			"and %d records of %d bytes, one for each row of a tree", figures.MiB(s.States), s.Slots, memory.Bytes(s.Slot), s.Records,
 			s.Record)})
 	}
 	for _, note := range m.Notes {

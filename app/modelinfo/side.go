@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -138,7 +139,7 @@ func (m *Side) Print(to io.Writer) error {
 			fits = "yes"
 		}
 	}
-	size := engine.Bytes(m.FileBytes)
+	size := memory.Bytes(m.FileBytes)
 	if m.FileBytes < 1<<20 {
 		size = fmt.Sprintf("%d bytes", m.FileBytes)
 	}
@@ -155,7 +156,7 @@ func (m *Side) Print(to io.Writer) error {
 		{"parameters", fmt.Sprint(m.Parameters)},
 	}
 	if m.Memory > 0 {
-		rows = append(rows, [2]string{"memory", engine.Bytes(m.Memory) + " beside the target"})
+		rows = append(rows, [2]string{"memory", memory.Bytes(m.Memory) + " beside the target"})
 	}
 	if m.Digest != "" {
 		rows = append(rows, [2]string{"digest", m.Digest})

@@ -4,6 +4,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
@@ -21,8 +22,8 @@ func (f Budget) Validate() error {
 	if f.MemoryBudget == nil {
 		return nil
 	}
-	if total := engine.TotalMemory(); int64(*f.MemoryBudget) < 1 || int64(*f.MemoryBudget) > total.Bytes {
-		return tandem.Errorf("", tandem.Invalid, "--memory-budget is %v: want 1 byte to %s, %s", *f.MemoryBudget, engine.Bytes(total.Bytes),
+	if total := memory.Total(); int64(*f.MemoryBudget) < 1 || int64(*f.MemoryBudget) > total.Bytes {
+		return tandem.Errorf("", tandem.Invalid, "--memory-budget is %v: want 1 byte to %s, %s", *f.MemoryBudget, memory.Bytes(total.Bytes),
 			total.By)
 	}
 	return nil
@@ -65,7 +66,7 @@ func (f Budget) Fit(env Env, c settings.CacheFolder, path string, o engine.Optio
 	if err == nil {
 		o.Forget = true
 		s := f.Streaming(env, "", settings.GPULayers{}, c)
-		o.Device, _, err = s.Fit(path, o, need, s.Limit(engine.AvailableMemory()), 0)
+		o.Device, _, err = s.Fit(path, o, need, s.Limit(memory.Free()), 0)
 	}
 	return o, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -130,7 +131,7 @@ type Result struct {
 
 // String returns the result as a line.
 func (r *Result) String() string {
-	s := fmt.Sprintf("%d tokens of %d texts (%d held out) in %d shards, %s", r.Tokens, r.Texts, r.Held, r.Shards, engine.Bytes(r.Bytes))
+	s := fmt.Sprintf("%d tokens of %d texts (%d held out) in %d shards, %s", r.Tokens, r.Texts, r.Held, r.Shards, memory.Bytes(r.Bytes))
 	if r.TooLong > 0 {
 		s += fmt.Sprintf("; %d chats skipped, longer than --ctx", r.TooLong)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
 
@@ -61,7 +62,7 @@ func (p *Progress) Step(done, total int64) {
 	if now.Sub(p.start) < quiet || total == 0 {
 		return
 	}
-	percent, of := 100*done/total, engine.Bytes(total)
+	percent, of := 100*done/total, memory.Bytes(total)
 	if p.counts {
 		of = fmt.Sprint(total)
 	}

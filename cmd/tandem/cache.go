@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -75,16 +75,16 @@ func (c *cacheListCmd) Run(a *app) error {
 		if e.InUse {
 			use = "in use"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", terminal.Shown(e.Kind), or(terminal.Shown(e.File), "(unfinished)"), engine.Bytes(e.Bytes), use)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", terminal.Shown(e.Kind), or(terminal.Shown(e.File), "(unfinished)"), memory.Bytes(e.Bytes), use)
 	}
 	for _, u := range r.Prefixes {
-		fmt.Fprintf(w, "prefixes\t%s\t%s\tlast used %s\n", terminal.Shown(u.Tenant), engine.Bytes(u.Bytes),
+		fmt.Fprintf(w, "prefixes\t%s\t%s\tlast used %s\n", terminal.Shown(u.Tenant), memory.Bytes(u.Bytes),
 			u.Used.Local().Format(time.DateTime))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", engine.Bytes(r.Bytes), engine.Bytes(r.Limit), terminal.Shown(r.Folder))
+	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", memory.Bytes(r.Bytes), memory.Bytes(r.Limit), terminal.Shown(r.Folder))
 	return err
 }
 
@@ -120,9 +120,9 @@ func (c *cacheClearCmd) Run(a *app) error {
 	for _, u := range r.RemovedPrefixes {
 		n, freed = n+u.Files, freed+u.Bytes
 	}
-	line := fmt.Sprintf("removed %d, %s, from %s", n, engine.Bytes(freed), terminal.Shown(kept.Folder()))
+	line := fmt.Sprintf("removed %d, %s, from %s", n, memory.Bytes(freed), terminal.Shown(kept.Folder()))
 	if len(r.Entries) > 0 {
-		line += fmt.Sprintf("; %d in use, %s", len(r.Entries), engine.Bytes(r.Bytes))
+		line += fmt.Sprintf("; %d in use, %s", len(r.Entries), memory.Bytes(r.Bytes))
 	}
 	_, err = fmt.Fprintln(a.stdout, line)
 	return err

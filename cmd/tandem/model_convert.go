@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/trim"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -123,6 +123,6 @@ func makeModel[R interface{ Size() int64 }](a *app, c convertFlags, out string, 
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, r)
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s, %v\n", engine.Bytes(r.Size()), r)
+	_, err = fmt.Fprintf(a.stdout, "%s, %v\n", memory.Bytes(r.Size()), r)
 	return err
 }

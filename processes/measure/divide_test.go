@@ -102,7 +102,7 @@ func TestShares(t *testing.T) {
 	if m.FreePages() != m.Pages() {
 		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
 	}
-	err = m.Divide([]kernels.Division{{Rows: 0}})
+	err = m.Passes().Divide([]kernels.Division{{Rows: 0}})
 	if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "for 0 rows") {
 		t.Errorf("an impossible division: %v", err)
 	}
@@ -121,7 +121,7 @@ func TestSharesOfOne(t *testing.T) {
 	defer m.Close()
 	_, e1 := Shares(t.Context(), m, []Point{{Rows: 1}}, nil)
 	_, e2 := GuessShares(m)
-	for _, err := range []error{e1, e2, m.Divide(nil)} {
+	for _, err := range []error{e1, e2, m.Passes().Divide(nil)} {
 		if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "is one device") {
 			t.Errorf("%v: want Unsupported", err)
 		}

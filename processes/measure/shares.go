@@ -22,7 +22,7 @@ type Shared struct {
 // divided as what is returned says. Errors: the model's, Unsupported if its device is not divided, and ctx's once it has ended.
 func Shares(ctx context.Context, m *engine.Model, points []Point, alive func()) (all []Shared, err error) {
 	d := Divided{Both: m, Divide: func(x Division) error {
-		return m.Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
+		return m.Passes().Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
 	}}
 	r := rig{model: m, points: points, bases: map[int]*engine.Sequence{}}
 	defer r.close()
@@ -40,7 +40,7 @@ func Shares(ctx context.Context, m *engine.Model, points []Point, alive func()) 
 		}
 		all = append(all, *s)
 	}
-	return all, m.Divide(Divisions(all))
+	return all, m.Passes().Divide(Divisions(all))
 }
 
 // Divisions returns the divisions of all, as kernels.Divider takes them.
@@ -94,9 +94,9 @@ var guessWidths = []int{1, 8, 16, 64, 256}
 // probes', Unsupported if the device is not divided.
 func GuessShares(m *engine.Model) (all []kernels.Division, err error) {
 	var limits [2]kernels.Limits
-	left, right := m.Sides()
+	left, right := m.Passes().Sides()
 	if left == nil {
-		return nil, m.Divide(nil)
+		return nil, m.Passes().Divide(nil)
 	}
 	for i, d := range []kernels.Device{left, right} {
 		probe, err := d.NewProbe(guessBytes)

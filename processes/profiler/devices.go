@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/placement"
@@ -67,7 +68,7 @@ func Devices(flags []string, layers int64) (all []device.Spec, err error) {
 	if layers > 0 {
 		if !slices.Contains(names, "cpu") {
 			return nil, tandem.Errorf("", tandem.Invalid, "--gpu-memory %s with --device %s: it is for layers of a model that computes on "+
-				"the processor, want --device cpu", engine.Bytes(layers), flags[0])
+				"the processor, want --device cpu", memory.Bytes(layers), flags[0])
 		}
 		all = append(all, device.Spec{Layers: layers})
 	}

@@ -195,7 +195,7 @@ func (p *profiler) fewer(m *engine.Model, at device.Spec, f func() error) error 
 	all := m.About().Threads
 	forDrafter, _ := group.Split(all, 1, 0, 0)
 	if enough := all - forDrafter; p.Threads == 0 && at.Shared() && enough > 0 {
-		return errors.Join(m.SetThreads(enough), f(), m.SetThreads(all))
+		return errors.Join(m.Passes().SetThreads(enough), f(), m.Passes().SetThreads(all))
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 )
 
 // leastGo is the smallest limit for Go's memory, in bytes: with less, the garbage collector would run all the time.
@@ -13,7 +13,7 @@ const leastGo = 128 << 20
 // BoundGo makes Go collect its garbage before the process's control group is full. models is the memory of the models
 // in bytes, outside of Go. A GOMEMLIMIT in the environment takes precedence.
 func BoundGo(models int64) {
-	if group, ok := engine.GroupLimit(); ok && os.Getenv("GOMEMLIMIT") == "" {
+	if group, ok := memory.GroupLimit(); ok && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(goBound(group, models))
 	}
 }
@@ -33,10 +33,10 @@ func BoundGateway() {
 const programBytes = 24 << 20
 
 // BoundGoIn makes Go collect its garbage before the process takes more than limit bytes. needs is the process's need in all, as in
-// engine.Footprint. A GOMEMLIMIT in the environment takes precedence.
+// memory.Footprint. A GOMEMLIMIT in the environment takes precedence.
 func BoundGoIn(limit, needs int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(0, limit-needs) + engine.ProcessBytes - programBytes)
+		debug.SetMemoryLimit(max(0, limit-needs) + memory.ProcessBytes - programBytes)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 )
 
 func TestGoBound(t *testing.T) {
@@ -21,7 +21,7 @@ func TestGoBound(t *testing.T) {
 	}
 	before := debug.SetMemoryLimit(-1)
 	defer debug.SetMemoryLimit(before)
-	group, bounded := engine.GroupLimit()
+	group, bounded := memory.GroupLimit()
 	want := int64(math.MaxInt64)
 	if bounded {
 		want = goBound(group, 0)

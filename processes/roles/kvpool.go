@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -44,7 +45,7 @@ func (t *Tenant) pool(tokens int, s settings.Sizes) int {
 
 // share returns the part of the memory that is left for keys and values, beside everything else, that they take by default: half on a
 // machine and of a GPU, which others may use too, three quarters of what a control group has for itself.
-func share(a engine.Available) float64 {
+func share(a memory.Available) float64 {
 	if a.Machine {
 		return 0.5
 	}
@@ -57,7 +58,7 @@ const ownShare = 0.5
 // Plan chooses the sizes of the pools: KVMemory, else a share of the available memory, of which each of the groups of processes takes an
 // equal part. By default the pools hold at least one whole context if memory allows, else less: see Room.Fit. Errors: those of Check;
 // Invalid for a KVMemory that is too little or too much.
-func (r *Room) Plan(a engine.Available, groups int) error {
+func (r *Room) Plan(a memory.Available, groups int) error {
 	if err := r.Check(a); err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (r *Room) Plan(a engine.Available, groups int) error {
 }
 
 // take gives each model its pool of so many tokens. A device that divides a model by the size of its pool may have room only for less.
-func (r *Room) take(a engine.Available, tokens int) error {
+func (r *Room) take(a memory.Available, tokens int) error {
 	for i := range r.Models {
 		t := &r.Models[i]
 		t.Pages = t.pool(tokens, r.Sizes)
@@ -120,7 +121,7 @@ func (r *Room) longest(limit int, ok func(tokens int) bool) int {
 }
 
 // within reports whether pools of so many tokens are at most a share of the memory that everything else leaves, and of the device's own.
-func (r *Room) within(a engine.Available, tokens int, share, own float64) bool {
+func (r *Room) within(a memory.Available, tokens int, share, own float64) bool {
 	var fixed, pools, ownFixed, ownPools int64
 	for i := range r.Models {
 		t := &r.Models[i]
@@ -149,10 +150,10 @@ func (r *Room) kv(tokens int, models []Tenant) (sum int64) {
 }
 
 // named returns how many tokens pools of KVMemory hold.
-func (r *Room) named(a engine.Available) (int, error) {
+func (r *Room) named(a memory.Available) (int, error) {
 	if least := r.kv(0, r.Models); least > r.KVMemory {
 		return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: keys and values of one session of %d tokens need %s",
-			engine.Bytes(r.KVMemory), floor(r.Sizes, r.whole()), atLeast(least))
+			memory.Bytes(r.KVMemory), floor(r.Sizes, r.whole()), atLeast(least))
 	}
 	tokens := r.longest(r.all(), func(n int) bool { return r.kv(n, r.Models) <= r.KVMemory })
 	free := a.Bytes
@@ -164,16 +165,16 @@ func (r *Room) named(a engine.Available) (int, error) {
 		return tokens, nil
 	}
 	if r.within(a, tokens, 1, 1) { // no more would be used, but it was asked for
-		return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows %s beside the models", engine.Bytes(r.KVMemory), a.By,
-			engine.Bytes(max(0, free-r.Beside)))
+		return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows %s beside the models", memory.Bytes(r.KVMemory), a.By,
+			memory.Bytes(max(0, free-r.Beside)))
 	}
 	most := r.longest(tokens, func(n int) bool { return r.within(a, n, 1, 1) })
-	return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows at most %s beside the models", engine.Bytes(r.KVMemory), a.By,
-		engine.Bytes(r.kv(most, r.Models)))
+	return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows at most %s beside the models", memory.Bytes(r.KVMemory), a.By,
+		memory.Bytes(r.kv(most, r.Models)))
 }
 
 // atLeast formats a size so that it is not less when it is read again.
-func atLeast(bytes int64) string { return cmp.Or(engine.Bytes((bytes+1<<20-1)>>20<<20), "0") }
+func atLeast(bytes int64) string { return cmp.Or(memory.Bytes((bytes+1<<20-1)>>20<<20), "0") }
 
 // Fit says how many tokens a planned room has memory for.
 type Fit struct {

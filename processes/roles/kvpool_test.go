@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -52,7 +52,7 @@ func TestPlan(t *testing.T) {
 	} {
 		r := testRoom(4, c.ctx)
 		r.KVMemory = c.kvMemory
-		err := r.Plan(engine.Available{Bytes: fixed + c.free, By: "the test", Machine: c.machine}, c.groups)
+		err := r.Plan(memory.Available{Bytes: fixed + c.free, By: "the test", Machine: c.machine}, c.groups)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: error %v, want %q", name, err, c.err)
@@ -70,7 +70,7 @@ func TestPlan(t *testing.T) {
 			child := testRoom(4, c.ctx)
 			child.Models = child.Models[:1]
 			child.KVMemory, _ = r.Pools()
-			if err := child.Plan(engine.Available{Bytes: math.MaxInt64}, 2); err != nil || child.Models[0].Pages != r.Models[0].Pages {
+			if err := child.Plan(memory.Available{Bytes: math.MaxInt64}, 2); err != nil || child.Models[0].Pages != r.Models[0].Pages {
 				t.Errorf("%s: told %d bytes a process has %d pages, not %d: %v", name, child.KVMemory, child.Models[0].Pages,
 					r.Models[0].Pages, err)
 			}
@@ -85,7 +85,7 @@ func TestPlanNeverRefusesMore(t *testing.T) {
 		last := 0
 		for free := int64(0); free < 600*mib; free += mib / 3 {
 			r := testRoom(3, 0)
-			a := engine.Available{Bytes: fixedOf(r) + free, By: "the test", Machine: true, Each: each}
+			a := memory.Available{Bytes: fixedOf(r) + free, By: "the test", Machine: true, Each: each}
 			fits, err := r.fits(a, r.Sizes), r.Plan(a, 1)
 			if fits != (err == nil) || err != nil && tandem.KindOf(err) != tandem.Exhausted {
 				t.Fatalf("%d bytes: fits %v, and planned %v", free, fits, err)
@@ -106,8 +106,8 @@ func TestPlanNeverRefusesMore(t *testing.T) {
 func TestPlanOfOwnMemory(t *testing.T) {
 	r := testRoom(3, 0)
 	r.Models = r.Models[:1]
-	r.Models[0].Footprint = engine.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
-	a := engine.Available{Bytes: 1 << 40, By: "the test", Machine: true, Own: &engine.Own{Bytes: 21*mib + 240*mib, Of: "the GPU"}}
+	r.Models[0].Footprint = memory.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
+	a := memory.Available{Bytes: 1 << 40, By: "the test", Machine: true, Own: &memory.Own{Bytes: 21*mib + 240*mib, Of: "the GPU"}}
 	if err := r.Plan(a, 1); err != nil || r.Models[0].Pages != 120 {
 		t.Errorf("%d pages: %v", r.Models[0].Pages, err)
 	}

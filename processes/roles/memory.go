@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
@@ -33,8 +34,8 @@ type Tenant struct {
 	Context int      // of the model
 	LeftOut []gguf.TowerPart
 	Config  engine.Config // the zero value: a draft with states
-	engine.Footprint
-	measure func(pages int) (engine.Footprint, error)
+	memory.Footprint
+	measure func(pages int) (memory.Footprint, error)
 	fitted  bool // the footprint depends on the number of pages
 }
 
@@ -60,7 +61,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	if err != nil {
 		return err
 	}
-	t.measure = func(pages int) (engine.Footprint, error) {
+	t.measure = func(pages int) (memory.Footprint, error) {
 		o := o
 		o.KVPages = 1
 		if t.fitted {
@@ -139,7 +140,7 @@ func (r *Room) Total() (sum int64) {
 }
 
 // fits reports whether all models fit with sizes s.
-func (r *Room) fits(a engine.Available, s settings.Sizes) bool {
+func (r *Room) fits(a memory.Available, s settings.Sizes) bool {
 	if a.Own != nil && r.own(s) > a.Own.Bytes {
 		return false
 	}
@@ -155,7 +156,7 @@ func (r *Room) fits(a engine.Available, s settings.Sizes) bool {
 }
 
 // Check refuses models that do not fit into what is available, and says what would fit.
-func (r *Room) Check(available engine.Available) error {
+func (r *Room) Check(available memory.Available) error {
 	if r.fits(available, r.Sizes) {
 		return nil
 	}
@@ -171,14 +172,14 @@ func (r *Room) Check(available engine.Available) error {
 		return tandem.Errorf("", tandem.Exhausted, "%w: %s", err, r.Advice(available))
 	}
 	if r.Beside > 0 {
-		needs = append(needs, fmt.Sprintf("features need %s (--feature-memory)", engine.Bytes(r.Beside)))
+		needs = append(needs, fmt.Sprintf("features need %s (--feature-memory)", memory.Bytes(r.Beside)))
 	}
 	return tandem.Errorf("", tandem.Exhausted, "%s; %s allows %s: %s",
-		strings.Join(needs, ", and "), available.By, engine.Bytes(max(0, available.Bytes)), r.Advice(available))
+		strings.Join(needs, ", and "), available.By, memory.Bytes(max(0, available.Bytes)), r.Advice(available))
 }
 
 // Advice returns what would fit, as text.
-func (r *Room) Advice(available engine.Available) string {
+func (r *Room) Advice(available memory.Available) string {
 	longest := 0
 	for _, t := range r.Models {
 		longest = max(longest, r.ContextOf(t.Context))
@@ -203,9 +204,9 @@ func (r *Room) Advice(available engine.Available) string {
 	if len(fits) == 0 {
 		one := settings.Sizes{Ctx: kernels.PageRows, Sessions: 1}
 		if own := r.own(one); available.Own != nil && own > available.Own.Bytes {
-			return fmt.Sprintf("one session of %d tokens needs %s of it", kernels.PageRows, engine.Bytes(own))
+			return fmt.Sprintf("one session of %d tokens needs %s of it", kernels.PageRows, memory.Bytes(own))
 		}
-		return fmt.Sprintf("one session of %d tokens needs %s", kernels.PageRows, engine.Bytes(r.total(one)))
+		return fmt.Sprintf("one session of %d tokens needs %s", kernels.PageRows, memory.Bytes(r.total(one)))
 	}
 	return strings.Join(fits, " or ") + " would fit"
 }

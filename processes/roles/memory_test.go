@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -16,8 +17,8 @@ func sizes(ctx, sessions int) settings.Sizes { return settings.Sizes{Ctx: ctx, S
 // Two models, of which the first has 1 MiB of weights and a MiB of cache for each page.
 func testRoom(sessions, ctx int) *Room {
 	return &Room{Sizes: sizes(ctx, sessions), Options: engine.Options{KVType: "q8_0"}, Models: []Tenant{
-		{path: "a.gguf", nodes: 1, Context: 100 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 20}},
-		{path: "b.gguf", nodes: 0, Context: 10 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 16}},
+		{path: "a.gguf", nodes: 1, Context: 100 * kernels.PageRows, Footprint: memory.Footprint{Weights: 1 << 20, PageBytes: 1 << 20}},
+		{path: "b.gguf", nodes: 0, Context: 10 * kernels.PageRows, Footprint: memory.Footprint{Weights: 1 << 20, PageBytes: 1 << 16}},
 	}}
 }
 
@@ -37,7 +38,7 @@ func TestRoom(t *testing.T) {
 		{4, 128, base, []string{": one session of 64 tokens needs "}},
 	} {
 		r := testRoom(tc.sessions, tc.ctx)
-		err := r.Check(engine.Available{Bytes: tc.available, By: "the test"})
+		err := r.Check(memory.Available{Bytes: tc.available, By: "the test"})
 		if tc.says == nil {
 			if err != nil {
 				t.Errorf("%+v: %v", tc, err)
@@ -61,11 +62,11 @@ func TestRoomOfEach(t *testing.T) {
 	r := testRoom(3, 640)
 	largest := (&Room{Models: r.Models[:1]}).total(sizes(640, 3))
 	for each, want := range map[bool]bool{true: true, false: false} {
-		if got := r.fits(engine.Available{Bytes: largest, Each: each}, sizes(640, 3)); got != want {
+		if got := r.fits(memory.Available{Bytes: largest, Each: each}, sizes(640, 3)); got != want {
 			t.Errorf("for each %v: fits %v", each, got)
 		}
 	}
-	if r.fits(engine.Available{Bytes: largest - 1, Each: true}, sizes(640, 3)) {
+	if r.fits(memory.Available{Bytes: largest - 1, Each: true}, sizes(640, 3)) {
 		t.Error("a process larger than the bound fits")
 	}
 }
@@ -73,7 +74,7 @@ func TestRoomOfEach(t *testing.T) {
 // What the advice names fits, and one page or session more does not.
 func TestAdviceIsTight(t *testing.T) {
 	for extra := range int64(40) {
-		available := engine.Available{Bytes: testRoom(0, 2).total(sizes(64, 1)) + extra*3<<19, By: "the test"}
+		available := memory.Available{Bytes: testRoom(0, 2).total(sizes(64, 1)) + extra*3<<19, By: "the test"}
 		r := testRoom(8, 2000)
 		if r.Check(available) == nil {
 			continue
@@ -109,9 +110,9 @@ func TestAdviceIsTight(t *testing.T) {
 func TestRoomOfOwnMemory(t *testing.T) {
 	const mib = 1 << 20
 	r := testRoom(3, 640)
-	r.Models[0].Footprint = engine.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
+	r.Models[0].Footprint = memory.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
 	needs := 21*mib + 11*int64(mib)
-	available := engine.Available{Bytes: r.total(r.Sizes), By: "the test", Own: &engine.Own{Bytes: needs, Of: "the GPU"}}
+	available := memory.Available{Bytes: r.total(r.Sizes), By: "the test", Own: &memory.Own{Bytes: needs, Of: "the GPU"}}
 	if err := r.Check(available); err != nil {
 		t.Error(err)
 	}

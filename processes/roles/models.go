@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/supervise"
@@ -81,7 +82,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 	}
-	available, err := engine.AvailableMemory().On(o.Device)
+	available, err := memory.Free().On(o.Device)
 	switch {
 	case err != nil:
 	case k.Streaming != nil:
@@ -140,7 +141,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 const byHand = 2
 
 // stream chooses the pools, and puts a streaming device in the place of the only one, if the model does not fit.
-func (r *Process) stream(room *Room, devices []Device, s *Streaming, available engine.Available) error {
+func (r *Process) stream(room *Room, devices []Device, s *Streaming, available memory.Available) error {
 	d, _, _, err := s.choose(room, available, 0, byHand)
 	if err != nil || d == kernels.Device(devices[0]) {
 		return err

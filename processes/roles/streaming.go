@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
@@ -29,7 +30,7 @@ type Streaming struct {
 }
 
 // Limit returns the memory that all processes together may take: the budget, but no more than is available.
-func (s *Streaming) Limit(available engine.Available) int64 {
+func (s *Streaming) Limit(available memory.Available) int64 {
 	if s.Budget > 0 {
 		return min(s.Budget, available.Bytes-slackBytes)
 	}
@@ -39,7 +40,7 @@ func (s *Streaming) Limit(available engine.Available) int64 {
 // Fit returns the device for the model at path with options o, whose footprint on o.Device is need: o.Device if all of it fits into limit
 // bytes, else a streaming device on it. others is the part of those bytes that other processes and models take. fits is the footprint on
 // the returned device. Errors: Exhausted, with the least that works; Unsupported.
-func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit, others int64) (d kernels.Device, fits engine.Footprint,
+func (s *Streaming) Fit(path string, o engine.Options, need memory.Footprint, limit, others int64) (d kernels.Device, fits memory.Footprint,
 	err error) {
 	if need.Total()+others <= limit {
 		return o.Device, need, nil
@@ -55,10 +56,10 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	fits.Weights = small.Least + need.Beside
 	beside := ""
 	if others > 0 {
-		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
+		beside = fmt.Sprintf(", and %s beside it", memory.Bytes(others))
 	}
 	why := fmt.Sprintf("%s cannot run in %s of memory, even if its weights are read from the disk in every pass: that needs %s%s: "+
-		"want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits, beside,
+		"want %s, or a smaller --ctx or --kv-memory", ModelName(path), memory.Bytes(limit), fits, beside,
 		s.more(limit, fits.Total()+others))
 	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, why})
 }
@@ -96,7 +97,7 @@ func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 		var ok bool
 		if ok, err = BesideStreamed(t.sides[i]); err == nil && !ok {
 			return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are "+
-				"streamed: want none but an assistant, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit),
+				"streamed: want none but an assistant, or a larger --memory-budget", ModelName(t.path), t.Footprint, memory.Bytes(limit),
 				t.sides[i])
 		}
 	}
@@ -118,7 +119,7 @@ const (
 )
 
 // planStreamed chooses the pools of a room whose first model is streamed in so many bytes.
-func (r *Room) planStreamed(a engine.Available, limit int64) error {
+func (r *Room) planStreamed(a memory.Available, limit int64) error {
 	if r.KVMemory > 0 {
 		a.Bytes, a.Each = math.MaxInt64, false
 		tokens, err := r.named(a)
@@ -135,7 +136,7 @@ func (r *Room) planStreamed(a engine.Available, limit int64) error {
 // choose chooses the pools of a room, and the device of its first model: its own if all fits, else a streaming one. processes is what
 // processes take beside the models, groups how many groups of processes share the memory (Room.Plan). It returns the limit of all together,
 // and what of it is others': 0 and 0 if all fits and no budget is named. The room then has the first model's footprint on the device.
-func (s *Streaming) choose(r *Room, a engine.Available, processes int64, groups int) (d kernels.Device, limit, others int64, err error) {
+func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups int) (d kernels.Device, limit, others int64, err error) {
 	d = r.Options.Device
 	if s.Budget == 0 {
 		if err = r.Plan(a, groups); err == nil && r.ample() || tandem.KindOf(err) == tandem.Invalid {
@@ -148,7 +149,7 @@ func (s *Streaming) choose(r *Room, a engine.Available, processes int64, groups 
 	within := a
 	within.Bytes = limit - processes
 	if s.Budget > 0 {
-		within.Machine, within.Each, within.By = false, false, "--memory-budget "+engine.Bytes(s.Budget)
+		within.Machine, within.Each, within.By = false, false, "--memory-budget "+memory.Bytes(s.Budget)
 	}
 	plans := []func() error{func() error { return r.Plan(within, groups) }}
 	if err = plans[0](); err != nil || !r.ample() {
@@ -182,7 +183,7 @@ func (s *Streaming) choose(r *Room, a engine.Available, processes int64, groups 
 
 // Alone chooses the pools of a room, and the device of its first model, in a process with the whole budget. Errors: those of Fit and
 // Room.Plan.
-func (s *Streaming) Alone(r *Room, available engine.Available) (kernels.Device, error) {
+func (s *Streaming) Alone(r *Room, available memory.Available) (kernels.Device, error) {
 	d, _, _, err := s.choose(r, available, 0, 1)
 	return d, err
 }
@@ -198,7 +199,7 @@ func (d Divided) Streamed() bool { return d.Streams.Streamed > 0 }
 
 // Divide chooses the pools of a room. It returns the memory for the process with the room's first model, beside a gateway and the processes
 // of the other models, and what of it is streamed; the room then has its footprint there. Errors: those of Fit and Room.Plan.
-func (s *Streaming) Divide(r *Room, available engine.Available) (Divided, error) {
+func (s *Streaming) Divide(r *Room, available memory.Available) (Divided, error) {
 	processes := int64(gatewayBytes)
 	if len(r.Models) > 1 {
 		processes += drafterBytes

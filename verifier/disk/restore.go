@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 )
 
@@ -179,7 +180,7 @@ func (a *Arrival) tell(spent time.Duration) {
 	c.Add("store.restored_tokens", int64(max(n, 0)*engine.PageTokens))
 	c.Add("store.read_bytes", int64(bytes))
 	c.Add("store.read_us", spent.Microseconds())
-	a.k.Log.Info("prefix restored from disk", "tokens", a.good*engine.PageTokens, "read", engine.Bytes(int64(bytes)),
+	a.k.Log.Info("prefix restored from disk", "tokens", a.good*engine.PageTokens, "read", memory.Bytes(int64(bytes)),
 		"in", spent.Round(time.Millisecond))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -57,7 +58,7 @@ func Get(ctx context.Context, c Spec) (*cache.Entry, error) {
 		return nil, err
 	}
 	c.Tell(fmt.Sprintf("the shipped %s is tiny: the demo runs it expanded to %s, %s, which computes the same function at the cost of a "+
-		"real model", roles.ModelName(c.Source), c.Like, engine.Bytes(size)))
+		"real model", roles.ModelName(c.Source), c.Like, memory.Bytes(size)))
 	file := strings.TrimSuffix(roles.ModelName(c.Source), "-q8_0") + "-" + strings.ReplaceAll(c.Like, ",", "x") + "-" + c.Type + ".gguf"
 	from := fmt.Sprintf("%s of vocabulary %s, expanded to %s as %s by version %d", names.Identity, names.Vocabulary, c.Like, c.Type,
 		convert.ExpandVersion)
@@ -114,9 +115,9 @@ func (c Spec) enoughMemory(folder string, size int64) error {
 	if _, memory, err := cache.Space(folder); err == nil && memory {
 		need += size // the file is in memory too
 	}
-	if available := engine.AvailableMemory(); available.Bytes < need {
-		return smaller(tandem.Errorf("", tandem.Exhausted, "the demo needs about %s of memory, and %s allows %s", engine.Bytes(need),
-			available.By, engine.Bytes(max(0, available.Bytes))))
+	if available := memory.Free(); available.Bytes < need {
+		return smaller(tandem.Errorf("", tandem.Exhausted, "the demo needs about %s of memory, and %s allows %s", memory.Bytes(need),
+			available.By, memory.Bytes(max(0, available.Bytes))))
 	}
 	return nil
 }

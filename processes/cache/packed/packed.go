@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/terminal"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -26,9 +26,9 @@ func (p Keeper) Keep(ctx context.Context, r stream.Request) (string, func() erro
 	if err != nil {
 		return p.without(ctx, err)
 	}
-	if _, memory, err := cache.Space(kept.Folder()); err == nil && memory {
+	if _, inMemory, err := cache.Space(kept.Folder()); err == nil && inMemory {
 		return p.without(ctx, tandem.Errorf("", tandem.Exhausted, "the cache %s is itself in memory, where the copy would take %s "+
-			"besides: want a folder on a disk, --cache DIR", kept.Folder(), engine.Bytes(r.Bytes)))
+			"besides: want a folder on a disk, --cache DIR", kept.Folder(), memory.Bytes(r.Bytes)))
 	}
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
@@ -41,7 +41,7 @@ func (p Keeper) Keep(ctx context.Context, r stream.Request) (string, func() erro
 		return p.without(ctx, err)
 	}
 	if entry.Made {
-		p.Say("packed %s for streaming: %s in %s", roles.ModelName(r.Model), engine.Bytes(r.Bytes), entry.Path)
+		p.Say("packed %s for streaming: %s in %s", roles.ModelName(r.Model), memory.Bytes(r.Bytes), entry.Path)
 	}
 	return entry.Path, entry.Close, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/drafter/lookup"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -203,7 +204,7 @@ func (p *Pair) addTarget(room *roles.Room, taps []int) error {
 
 // plan refuses models that do not fit into memory, and divides it. Drafts that are not worth their memory are left out: see weigh.
 func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
-	available := engine.AvailableMemory()
+	available := memory.Free()
 	if p.Own > 0 {
 		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
 	}

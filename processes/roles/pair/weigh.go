@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem/drafter/lookup"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/processes/roles"
 )
@@ -42,7 +42,7 @@ type choice struct {
 // nothing from the disk. Else the memory of a draft makes the target read more in every pass, and the drafts are loaded with which the most
 // tokens per second are predicted: all of them, one, or none. What was chosen, and why, is told in a line for each draft. Errors: those of
 // roles.Streaming.Divide, if nothing fits.
-func (p *Pair) weigh(room *roles.Room, available engine.Available, say func(note string)) (choice, error) {
+func (p *Pair) weigh(room *roles.Room, available memory.Available, say func(note string)) (choice, error) {
 	drafts := models(p.Drafts)
 	if p.Weigher != nil {
 		drafts = slices.DeleteFunc(drafts, func(d string) bool {
@@ -91,7 +91,7 @@ func (p *Pair) weigh(room *roles.Room, available engine.Available, say func(note
 }
 
 // choose divides the memory between the target and some of the drafts.
-func (p *Pair) choose(room *roles.Room, available engine.Available, drafts []string) choice {
+func (p *Pair) choose(room *roles.Room, available memory.Available, drafts []string) choice {
 	places, states := []int{0}, false
 	for i, d := range models(p.Drafts) {
 		if !slices.Contains(drafts, d) {
@@ -114,7 +114,7 @@ func told(draft string, loaded bool, with, without choice) string {
 		what = "is loaded"
 	}
 	if small := (*roles.TooLittle)(nil); errors.As(with.err, &small) {
-		why = fmt.Sprintf("with it at least %s of memory are needed", engine.Bytes(small.Least))
+		why = fmt.Sprintf("with it at least %s of memory are needed", memory.Bytes(small.Least))
 	} else if with.err != nil {
 		why = fmt.Sprintf("there is no memory for it (%v)", with.err)
 	}
@@ -128,7 +128,7 @@ func told(draft string, loaded bool, with, without choice) string {
 func (c choice) words() string {
 	reads := "all of the target is in memory"
 	if c.Streamed() {
-		reads = fmt.Sprintf("%s of the target are read from the disk in each pass", engine.Bytes(c.Streams.Streamed))
+		reads = fmt.Sprintf("%s of the target are read from the disk in each pass", memory.Bytes(c.Streams.Streamed))
 	}
 	return strings.TrimSpace(fmt.Sprintf("%s, about %.3g tokens/s %s", reads, c.Speed, c.Why))
 }

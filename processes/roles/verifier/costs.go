@@ -117,7 +117,7 @@ func (now *measured) use(m *engine.Model, threads int) error {
 	if threads == now.Threads {
 		return nil
 	}
-	return m.SetThreads(threads)
+	return m.Passes().SetThreads(threads)
 }
 
 // measure fills in the costs, and the threads to use. Other processes start at the same time and take cores, which makes
@@ -129,7 +129,7 @@ func (now *measured) measure(ctx context.Context, m *engine.Model, alive func())
 	}
 	on := func(threads int) (costs []tandem.Cost) {
 		if err == nil {
-			err = m.SetThreads(threads)
+			err = m.Passes().SetThreads(threads)
 		}
 		if err == nil {
 			costs, err = measure.Costs(ctx, m, measureTime/2, alive)
@@ -139,13 +139,13 @@ func (now *measured) measure(ctx context.Context, m *engine.Model, alive func())
 	enough := now.Threads - now.Spare
 	fewer := on(enough)
 	if err != nil || slower(fewer, now.Costs) > mostSlower {
-		return errors.Join(err, m.SetThreads(now.Threads))
+		return errors.Join(err, m.Passes().SetThreads(now.Threads))
 	}
 	if again := on(now.Threads); err != nil || slower(fewer, again) > mostSlower {
 		return err
 	}
 	now.Used, now.Costs = enough, fewer
-	return m.SetThreads(enough)
+	return m.Passes().SetThreads(enough)
 }
 
 // slower returns the ratio of a's times to b's: the mean over the widths in both up to that of a usual tree.

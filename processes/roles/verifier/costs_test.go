@@ -107,7 +107,7 @@ func TestSpareThreads(t *testing.T) {
 	}
 	for spare, want := range map[int]int{0: 2, 2: 2, -1: 2} {
 		now := measured{Threads: 2, Spare: spare}
-		err := errors.Join(m.SetThreads(2), now.measure(t.Context(), m, nil))
+		err := errors.Join(m.Passes().SetThreads(2), now.measure(t.Context(), m, nil))
 		if err != nil || now.Used != want || m.About().Threads != want {
 			t.Errorf("%d to spare: uses %d threads (%v), want %d", spare, now.Used, err, want)
 		}
@@ -141,7 +141,7 @@ func TestPlan(t *testing.T) {
 		{"v", 10 * time.Millisecond, 2, 2, ""}, {"w", 10 * time.Millisecond, 1, 2, "measured by tandem w, this is v"},
 	} {
 		now := measured{Threads: 2, Spare: c.spare}
-		if err := m.SetThreads(2); err != nil {
+		if err := m.Passes().SetThreads(2); err != nil {
 			t.Fatal(err)
 		}
 		err := now.look(m, made(c.version, c.fewer), "v")

@@ -14,21 +14,21 @@ import (
 // divide tells a device made of two how to divide the passes of m: as the plan says, else by a guess from the limits of both sides, else
 // half each, with a warning that says why. Nothing is done for a model on one device. Errors: the model's.
 func (c Config) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) error {
-	if left, _ := m.Sides(); left == nil {
+	if left, _ := m.Passes().Sides(); left == nil {
 		return nil
 	}
 	all, why := plan.Divisions(profile.ThisBox(), r.Version, target(m, m.About().Threads))
 	if why == nil {
-		return m.Divide(all)
+		return m.Passes().Divide(all)
 	}
 	r.Alive()
 	all, err := measure.GuessShares(m)
 	if err != nil { // such as no memory for a probe beside the model
 		r.Log.Warn("passes are divided in halves", "device", m.About().Kernels, "plan", why, "guess", err)
-		return m.Divide(nil)
+		return m.Passes().Divide(nil)
 	}
 	r.Log.Warn("passes are divided by a guess from the limits of both sides", "device", m.About().Kernels, "left", shares(all), "plan", why)
-	return m.Divide(all)
+	return m.Passes().Divide(all)
 }
 
 // target says what the passes of a target are, as a plan has it.
