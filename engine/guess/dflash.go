@@ -22,8 +22,7 @@ import (
 //
 // DFlash2 has convolutions over the rows of a block as well (blocks.BlockConv), and a selector.
 type dflash struct {
-	norm     []float32 // of Σ fc_i tap_i
-	selector *selector // nil: none
+	norm []float32 // of Σ fc_i tap_i
 }
 
 // Context is the stage of a block draft's program that makes keys and values of the text.
@@ -34,7 +33,7 @@ func (k *dflash) collect(c *tensors.Catalog, d *Draft) {
 	k.norm = c.Vector("hidden_norm.weight", true, d.Config.Dim)
 	b := d.Spec.Draft.Block
 	if d.Config.BlockConv = (blocks.BlockConvShape{Taps: b.ConvTaps, Group: b.ConvGroup}); b.Rank > 0 {
-		k.selector = collectSelector(c, &d.Spec)
+		d.selector = collectSelector(c, &d.Spec)
 	}
 	for i := range d.Config.Shapes {
 		causal := d.Spec.Draft.Block.Causal

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
@@ -14,15 +13,6 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
-
-// entrances lists the kinds of drafts. NewMTP makes those of mtp, which may also be a part of their target's file.
-var entrances = map[side.Kind]func() entrance{
-	side.Dovetail: func() entrance { return &dovetail{} },
-	side.Eagle:    func() entrance { return &eagle{} },
-	side.Eagle3:   func() entrance { return &eagle3{} },
-	side.DFlash:   func() entrance { return &dflash{} },
-	side.MTP:      func() entrance { return &mtp{} },
-}
 
 // entrance is what a kind of draft has beside transformer blocks: it makes the residual stream of embeddings and states.
 type entrance interface {
@@ -54,10 +44,11 @@ type Draft struct {
 	Uses     []*gguf.Tensor // mtp inside its target's file: its tensors there; nil: all of its own file
 
 	entrance entrance
-	lineage  string // of the target
-	wide     bool   // eagle3: the residual stream begins with h
-	block    bool   // dflash: the residual stream begins with the embedding
-	unnormed bool   // its own state is the residual stream, whatever norm comes before the output matrix
+	lineage  string    // of the target
+	wide     bool      // eagle3: the residual stream begins with h
+	block    bool      // dflash: the residual stream begins with the embedding
+	selector *selector // of a block draft; nil: none
+	unnormed bool      // its own state is the residual stream, whatever norm comes before the output matrix
 
 	stateNorm []float32 // eagle3: weights of the norm of the target's states, for one after the other; nil: no norm
 	stateBias []float32 // eagle3: joins the products of the target's states; nil: none
@@ -67,47 +58,6 @@ type Draft struct {
 	h        kernels.Buf
 	embedded kernels.Buf
 	zeros    []float32
-}
-
-// NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
-// unless f has them: of the output matrix only the rows of the tokens that the draft knows. Embeddings stay in their file.
-func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
-	wide, block := spec.Kind == side.Eagle3, spec.Kind == side.DFlash
-	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, block: block, unnormed: wide}
-	var err error
-	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(arch.Draft, spec.Vocab, spec.Draft.Width); err != nil {
-		return nil, err
-	}
-	for _, id := range spec.Draft.IDs {
-		d.Config.Outputs = append(d.Config.Outputs, int32(id))
-	}
-	c, w, cfg := tensors.New(f), &d.Weights, &d.Config
-	d.entrance.collect(c, d)
-	w.OutputNorm = c.Vector("output_norm.weight", wide || block, cfg.Dim)
-	find := blocks.Finder{Catalog: c, C: cfg, W: w, Bare: !wide && !block}
-	find.CollectLayers()
-	w.Embed, w.Head = kernels.None, kernels.None
-	if wide || block {
-		d.embedIn(f, c.Lookup("token_embd.weight", false, cfg.Vocab, cfg.Dim))
-	}
-	if block && d.Embed == nil {
-		cfg.EmbedScale = target.EmbedScale
-	}
-	if n := len(cfg.Outputs); n > 0 {
-		c.Matrix(&w.Head, "output.weight", false, n, cfg.Dim)
-	} else if block {
-		c.Matrix(&w.Head, "output.weight", false, cfg.Vocab, cfg.Dim)
-	}
-	if cfg.FinalCap = target.FinalCap; w.Head == kernels.None {
-		cfg.LogitScale = target.LogitScale
-	}
-	if b := &spec.Draft.Block; b.Two() {
-		cfg.EmbedScale, cfg.LogitScale, cfg.FinalCap = float32(b.EmbedScale), float32(b.LogitScale), float32(b.LogitCap)
-	}
-	if c.Err != nil {
-		return nil, c.Err
-	}
-	return d, d.borrow(c, of, "token_embd.weight", oneOf(of, "output.weight", "token_embd.weight"))
 }
 
 // oneOf returns the first of these tensors that f has, or else the last.
@@ -273,4 +223,28 @@ func (d *Draft) WriteShape(w io.Writer) {
 	for _, id := range d.Config.Outputs {
 		fmt.Fprintln(w, id)
 	}
+}
+
+// SelectorTables returns the tensors that Steps reads from the draft's file while the model is open.
+func (d *Draft) SelectorTables() []*gguf.Tensor {
+	if d.selector == nil {
+		return nil
+	}
+	return d.selector.tables()
+}
+
+// Leave lays out what a draft computes of the states of wanted rows after the final norm, beside logits.
+func (d *Draft) Leave(b *blocks.Planner, normed kernels.Act) {
+	if d.selector != nil {
+		d.selector.leave(b, normed)
+	}
+}
+
+// Steps returns what the selector adds to the logits of candidates of wanted row i: of each token before, in order, a number for each
+// token after it. nil: the draft has no selector. Errors: Corrupt for a file that was written to since it was opened.
+func (d *Draft) Steps(r kernels.Runner, i int, before, after []tandem.Token) ([][]float32, error) {
+	if d.selector == nil {
+		return nil, nil
+	}
+	return d.selector.steps(r, i, before, after)
 }

@@ -12,9 +12,6 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/blocks"
-	"github.com/tandem-llm/tandem/engine/tensors"
-	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
@@ -26,84 +23,10 @@ var sorts = map[side.Sort]func(p *planning) (Guesser, error){
 	side.Chain:   planAssistant,
 }
 
-// Guesser makes the guesses of one side file. A guess does not depend on the other asks of a round.
-type Guesser interface {
-	// guess fills in the levels of all asks. Errors: Invalid for an ask that makes no sense, Internal.
-	guess(r *round, asks []*ask) error
-}
-
-// Target is what a model gives to what guesses beside it.
-type Target struct {
-	side.Target                  // Lineage "": not known yet
-	Config      *blocks.Config   // of the model
-	Weights     *blocks.Weights  // of the model
-	Plan        *kernels.Program // of the model's passes
-	Device      kernels.Device   // of the model's passes
-	Near        kernels.Device   // for weights that stay in memory: Device, unless that streams
-	Store       kernels.Store    // the model's weights; nil while the model is only measured
-	Cache       kernels.Cache    // the model's keys and values; nil as Store
-	Draft       bool             // the model is itself a draft with states, beside which nothing guesses
-
-	// Fill reads matrices of f into a store.
-	Fill func(f *gguf.File, matrices []tensors.Matrix, to kernels.Store) error
-}
-
-// Ask asks one self-draft of a target for what follows.
-type Ask struct {
-	SelfDraft string
-	// Hidden is what engine.Output.Hidden returned: the row of the last accepted node; for ppd the rows of its prompt tokens in the order
-	// of their embeddings, Members·Levels of them. They are only read.
-	Hidden [][]float32
-	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
-	// child of the prefix, each the parent of the next.
-	Seq   Sequence
-	Path  []int32
-	Token tandem.Token
-}
-
-// Sequence tells what its rows see.
-type Sequence interface {
-	// Seen returns what a row behind a path of tree rows sees. Errors: Invalid for a path that is none.
-	Seen(path []int32) (Seen, error)
-}
-
-// Seen is the part of the cache that a row sees.
-type Seen struct {
-	Cache  kernels.Cache
-	Prefix int            // committed positions
-	Pages  []int32        // of the sequence, in the order of positions
-	Path   []kernels.Cell // tree rows behind the prefix
-}
-
-// ask is an Ask and its guess.
-type ask struct {
-	*Ask
-	states [][]float32 // of Hidden, after the target's final norm
-	guess  *tandem.Guess
-}
-
 // List is the open side files of a target, in the order in which they were opened. The zero value has none.
 type List struct {
 	files  []*File
 	output *output // nil: no file needs it
-}
-
-// File is a side file that was planned, and perhaps loaded.
-type File struct {
-	Spec              side.Spec
-	kernels.Footprint // what it takes beside the model; only Weights and Buffers
-	Guesser           Guesser
-	target            *Target
-	passes            []*pass
-	output            *output // that the list gets with this file; nil: not needed, or there already
-}
-
-// planning is what a kind lays its passes out with.
-type planning struct {
-	*Target
-	*File
-	file *gguf.File
-	list *List
 }
 
 // Plan reads the side file f and plans what it needs beside the target. The lineages are compared if the target's is known. Errors:
@@ -132,7 +55,7 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 			return nil, err
 		}
 	}
-	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, list: l}
+	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, output: l.output}
 	if p.Guesser, err = sorts[s.Kind.Sort()](p); err != nil {
 		return nil, err
 	}
@@ -148,38 +71,6 @@ func openable() string {
 		}
 	}
 	return strings.Join(names, ", ")
-}
-
-// measure fills in the footprint.
-func (s *File) measure(path string) error {
-	for _, p := range s.passes {
-		need, err := p.footprint(s.target, path)
-		if err != nil {
-			return err
-		}
-		s.Footprint = s.With(need)
-	}
-	if g, ok := s.Guesser.(interface{ Embeddings() []float32 }); ok {
-		s.Buffers += 4 * int64(len(g.Embeddings()))
-	}
-	return nil
-}
-
-// Load allocates and fills what the file needs. Close it whether or not that succeeds.
-func (s *File) Load(f *gguf.File) error {
-	for _, p := range s.passes {
-		if err := p.load(s.target, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Close frees what Load has allocated.
-func (s *File) Close() {
-	for _, p := range s.passes {
-		p.close()
-	}
 }
 
 // Add adds a file that Plan has returned.
@@ -273,21 +164,4 @@ func (l *List) Guess(asks []Ask, top int) ([]tandem.Guess, error) {
 		return nil, tandem.Errorf("engine", tandem.Internal, "output product of %d guesses: %w", len(asks), err)
 	}
 	return guesses, nil
-}
-
-// prepare checks the states of an ask, norms them, and makes room for its guess.
-func (a *ask) prepare(s *File) error {
-	t := s.target
-	if rows := max(1, s.Spec.Members*s.Spec.Levels); len(a.Hidden) != rows {
-		return tandem.Errorf("engine", tandem.Invalid, "a guess by %s from %d hidden states: want %d", a.SelfDraft, len(a.Hidden), rows)
-	}
-	for _, h := range a.Hidden {
-		if len(h) != t.Config.Dim {
-			return tandem.Errorf("engine", tandem.Invalid, "a guess by %s from a hidden state of %d numbers: want %d", a.SelfDraft, len(h),
-				t.Config.Dim)
-		}
-		a.states = append(a.states, t.Normed(h))
-	}
-	*a.guess = tandem.Guess{SelfDraft: a.SelfDraft, Levels: make([][]tandem.TopLogprob, s.Spec.Levels)}
-	return nil
 }

@@ -45,7 +45,7 @@ func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, 
 // NewMTP plans the draft inside the file f of its target, which has that shape; or, if spec names a lineage, the one in the side file f for
 // the target in the file of.
 func NewMTP(f *gguf.File, spec side.Spec, of *gguf.File, target blocks.Config) (*Draft, error) {
-	d := &Draft{Spec: spec, Config: target, lineage: spec.Lineage, entrance: entrances[side.MTP](), taps: []kernels.W{kernels.None},
+	d := &Draft{Spec: spec, Config: target, lineage: spec.Lineage, entrance: &mtp{}, taps: []kernels.W{kernels.None},
 		unnormed: target.NextnBeforeNorm}
 	c, inside := &d.Config, spec.Lineage == ""
 	if err := d.shapeMTP(of, &target); err != nil {

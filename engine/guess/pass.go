@@ -7,7 +7,6 @@ import (
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
@@ -86,15 +85,6 @@ type output struct {
 	in kernels.Buf // (wanted, d)
 }
 
-// needOutput makes sure that round.state works for this file.
-func (p *planning) needOutput() {
-	if p.list.output != nil || p.output != nil {
-		return
-	}
-	p.output = newOutput(p.Target)
-	p.passes = append(p.passes, &p.output.pass)
-}
-
 // newOutput plans the output of a target.
 func newOutput(t *Target) *output {
 	p := kernels.NewProgram(maxRows, maxRows)
@@ -156,11 +146,4 @@ func fill(level *[]tandem.TopLogprob, best kernels.Top) {
 			*level = append(*level, tandem.TopLogprob{Token: tandem.Token(id), LogProb: p})
 		}
 	}
-}
-
-// Normed returns a hidden state after the target's final norm.
-func (t *Target) Normed(h []float32) []float32 {
-	out := make([]float32, len(h))
-	ref.RMSNorm(h, t.Weights.OutputNorm, t.Config.NormEps, out)
-	return out
 }

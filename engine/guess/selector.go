@@ -35,37 +35,19 @@ func collectSelector(c *tensors.Catalog, s *side.Spec) *selector {
 	return x
 }
 
-// selector returns the draft's selector; nil: none.
-func (d *Draft) selector() *selector {
-	if k, ok := d.entrance.(*dflash); ok {
-		return k.selector
-	}
-	return nil
+// tables returns the tensors that steps reads.
+func (s *selector) tables() []*gguf.Tensor {
+	return []*gguf.Tensor{s.before.Tensor(), s.after.Tensor()}
 }
 
-// SelectorTables returns the tensors that Steps reads from the draft's file while the model is open.
-func (d *Draft) SelectorTables() []*gguf.Tensor {
-	if s := d.selector(); s != nil {
-		return []*gguf.Tensor{s.before.Tensor(), s.after.Tensor()}
-	}
-	return nil
+// leave lays out H y for the rows y.
+func (s *selector) leave(b *blocks.Planner, y kernels.Act) {
+	s.state = b.WantedBuf(s.rank)
+	b.MatMul(s.hidden, y, s.state, kernels.MatMulOpt{})
 }
 
-// Leave lays out what a draft computes of the states of wanted rows after the final norm, beside logits.
-func (d *Draft) Leave(b *blocks.Planner, normed kernels.Act) {
-	if s := d.selector(); s != nil {
-		s.state = b.WantedBuf(s.rank)
-		b.MatMul(s.hidden, normed, s.state, kernels.MatMulOpt{})
-	}
-}
-
-// Steps returns what the selector adds to the logits of candidates of wanted row i: of each token before, in order, a number for each
-// token after it. nil: the draft has no selector. Errors: Corrupt for a file that was written to since it was opened.
-func (d *Draft) Steps(r kernels.Runner, i int, before, after []tandem.Token) ([][]float32, error) {
-	s := d.selector()
-	if s == nil {
-		return nil, nil
-	}
+// steps is Draft.Steps.
+func (s *selector) steps(r kernels.Runner, i int, before, after []tandem.Token) ([][]float32, error) {
 	state := r.Row(s.state, i)
 	next := make([]float32, len(after)*s.rank)
 	for j, token := range after {

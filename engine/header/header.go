@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -45,6 +46,15 @@ func Read(f *gguf.File, context int) (*Header, error) {
 	c.Collect()
 	h.Matrices = c.Matrices
 	return h, c.Err
+}
+
+// refuseSide returns Invalid for a side file.
+func refuseSide(f *gguf.File) error {
+	s, err := side.Of(f)
+	if err != nil || s.Kind == "" {
+		return err
+	}
+	return tandem.Errorf("engine", tandem.Invalid, "%s is a side file (%s): it is opened together with its target", f.Path(), s)
 }
 
 // bound lowers the context to the one that is asked for.

@@ -3,7 +3,6 @@ package header
 import (
 	"fmt"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
@@ -55,15 +54,6 @@ func mtpOf(f *gguf.File) (side.Spec, error) {
 }
 
 func fingerprint(v *token.Vocab) string { return fmt.Sprintf("%016x", v.Fingerprint()) }
-
-// refuseSide returns Invalid for a side file.
-func refuseSide(f *gguf.File) error {
-	s, err := side.Of(f)
-	if err != nil || s.Kind == "" {
-		return err
-	}
-	return tandem.Errorf("engine", tandem.Invalid, "%s is a side file (%s): it is opened together with its target", f.Path(), s)
-}
 
 // SideTarget returns what a side file must have been made for to fit h. lineage is the model's; "": not known yet.
 func (h *Header) SideTarget(lineage string) side.Target {

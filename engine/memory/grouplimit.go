@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -44,4 +45,41 @@ func groupLimitIn(root fs.FS) (bytes int64, ok bool) {
 		}
 	}
 	return least, least < 1<<62 // version 1 says "none" with a number
+}
+
+// lineAfter returns the rest of the line that begins with prefix.
+func lineAfter(text, prefix string) (string, bool) {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			return strings.TrimSpace(rest), true
+		}
+	}
+	return "", false
+}
+
+// field returns the number after prefix.
+func field(text, prefix string) (int64, bool) {
+	rest, ok := lineAfter(text, prefix)
+	if !ok {
+		return 0, false
+	}
+	return first(rest)
+}
+
+// number returns the first number in a file; none for "max".
+func number(root fs.FS, name string) (int64, bool) {
+	b, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, false
+	}
+	return first(string(b))
+}
+
+func first(s string) (int64, bool) {
+	words := strings.Fields(s)
+	if len(words) == 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(words[0], 10, 64)
+	return n, err == nil && n >= 0
 }

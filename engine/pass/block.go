@@ -4,6 +4,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/sequence"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // A block draft (dflash) runs two passes for a batch: the Extend rows of all parts, which leave keys and values alone, and then the Nodes.
@@ -28,29 +29,29 @@ func checkBlock(b *Block, part *sequence.Part) error {
 	return nil
 }
 
-// runBlocks runs the passes of a batch whose rows are laid out, of a block draft, and numbers the rows of out anew.
-func (r *Runner) runBlocks(batch []sequence.Part, out *Output) error {
+// runBlocks runs the passes of a batch whose rows are laid out in all, of a block draft, and numbers the rows of out anew.
+func runBlocks(d *guess.Draft, on kernels.Runner, all *rows, batch []sequence.Part, out *Output) error {
 	var text, blocks []int
 	for i := range batch {
 		part, at := &batch[i], out.begin[i]
-		r.model.Draft.WriteContext(r.runner, len(text), part.States[:len(part.Extend)])
+		d.WriteContext(on, len(text), part.States[:len(part.Extend)])
 		for j := range part.Extend {
 			text = append(text, at+j)
 		}
 	}
 	if len(text) > 0 {
-		p := r.rows.of(text)
-		if err := r.runner.Start(&p); err != nil {
+		p := all.of(text)
+		if err := on.Start(&p); err != nil {
 			return err
 		}
-		if err := r.runner.Stage(guess.Context); err != nil {
+		if err := on.Stage(guess.Context); err != nil {
 			return err
 		}
 	}
 	for i := range batch {
 		part, at := &batch[i], out.begin[i]+len(batch[i].Extend)
 		out.begin[i] = len(blocks)
-		if err := r.model.Draft.WriteBlock(r.runner, len(blocks), part.Nodes); err != nil {
+		if err := d.WriteBlock(on, len(blocks), part.Nodes); err != nil {
 			return err
 		}
 		for j := range part.Nodes {
@@ -61,6 +62,6 @@ func (r *Runner) runBlocks(batch []sequence.Part, out *Output) error {
 	if len(blocks) == 0 {
 		return nil
 	}
-	p := r.rows.of(blocks)
-	return r.runner.Run(&p)
+	p := all.of(blocks)
+	return on.Run(&p)
 }

@@ -108,7 +108,7 @@ func (r *Runner) runBatch(batch []sequence.Part, out *Output) error {
 	if r.block.Rows == 0 {
 		return r.run(&r.rows.Pass)
 	}
-	if err := r.runBlocks(batch, out); err != nil {
+	if err := runBlocks(r.model.Draft, r.runner, &r.rows, batch, out); err != nil {
 		return r.passError(r.rows.Rows, err)
 	}
 	return nil
