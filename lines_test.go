@@ -28,7 +28,6 @@ var longFuncs = map[string]int{
 	"cpu.fillOp":          79,
 	"cuda.lower":          73,
 	"device.run":          76,
-	"drafter.assemble":    65,
 	"inspect.describe":    74,
 	"family.gemma4":       78,
 	"gateway.assemble":    88,

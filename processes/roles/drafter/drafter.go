@@ -92,8 +92,8 @@ func Check(drafts []string) error {
 	return nil
 }
 
-// Run runs a drafter process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and Unavailable
-// when the device of a model is lost.
+// Run runs a drafter process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and
+// Unavailable when the device of a model is lost.
 func Run(ctx context.Context, c Config) error {
 	if c.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
