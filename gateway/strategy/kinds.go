@@ -26,15 +26,6 @@ type kind struct {
 	inherits bool        // it begins with the drafters' weights of earlier sessions, unless its request leaves out what adapts
 }
 
-// options are what a strategy is made with.
-type options struct {
-	vote            tandem.Vote // never VoteAuto
-	adaptive, ahead bool        // techniques that the request does not leave out
-	prompt, output  int         // tokens: of the prompt, and to generate at most
-	shared          *Shared
-	weights         *learn.Weights // of the drafters, for its session
-}
-
 // kindOf returns the row of a name; that of StrategyFixed for "" or a name that is not there.
 func kindOf(name tandem.Strategy) kind {
 	at := func(name tandem.Strategy) int {

@@ -1,7 +1,6 @@
 package strategy
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -9,46 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/spec/worth"
 )
-
-// text is what the drafters of a session know of its text, and how it goes.
-type text struct {
-	of          map[string]report
-	begin, base tandem.Position // committed when the first report came: the prompt; committed now
-	poor        float64         // rounds in a row in which the free drafters knew little
-	runs        float64         // running mean of such rows of rounds that have ended; 0: none has
-}
-
-// report is one drafter's hindsight on the first base tokens.
-type report struct {
-	base      tandem.Position
-	hindsight tandem.Hindsight
-}
-
-// run notes whether the free drafters know little in a round.
-func (x *text) run(poor bool) {
-	if poor {
-		x.poor++
-	} else if x.poor > 0 {
-		x.runs, x.poor = average(x.runs, x.poor), 0
-	}
-}
-
-// stay returns for how many rounds a model that has read the text is expected to be up to date: until the free drafters know more again,
-// and the text grows without it. A row of rounds that is longer than usual is expected to go on for as long again.
-func (x *text) stay() float64 {
-	if x.runs == 0 {
-		return worth.Tuned.Rounds
-	}
-	return max(x.runs, x.poor, 1)
-}
-
-// lag returns how many committed tokens a drafter was not told of.
-func (x *text) lag(drafter string) int {
-	if r, known := x.of[drafter]; known {
-		return int(x.base - r.base)
-	}
-	return 0
-}
 
 // Hindsight implements Strategy.
 func (p *planner) Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
@@ -65,23 +24,6 @@ func (p *planner) Hindsight(drafter string, base tandem.Position, h tandem.Hinds
 		one := d.Time(1, p.shared.pass)
 		share := float64(max(one, 1)) / float64(max(d.Time(rows, p.shared.pass), 1))
 		p.each(func(x *worth.Parts) { worth.Measure(&x.Drafter(drafter).Pass, time.Duration(share*float64(spent))) })
-	}
-}
-
-// recall tells the choice what each model would have brought on the latest tokens that its hindsight covers.
-func (p *planner) recall(models []string) {
-	output := max(int(p.text.base-p.text.begin), 0)
-	for _, d := range models {
-		r := p.text.of[d]
-		var accepted, rounds float64
-		if h := r.hindsight; h.Tokens > 0 {
-			depth := 2
-			if e := p.yields.Of(d); e.Passes > 0 {
-				depth = max(int(math.Round(e.Passes)), 1)
-			}
-			accepted, rounds = spec.Foretold(h, output-int(p.text.base-r.base), depth)
-		}
-		p.yields.Recall(d, accepted, rounds)
 	}
 }
 

@@ -216,6 +216,23 @@ func (p *planner) ways(ready []string, bounds tandem.Bounds) (plain worth.Way, f
 	return plain, free, models
 }
 
+// recall tells the choice what each model would have brought on the latest tokens that its hindsight covers.
+func (p *planner) recall(models []string) {
+	output := max(int(p.text.base-p.text.begin), 0)
+	for _, d := range models {
+		r := p.text.of[d]
+		var accepted, rounds float64
+		if h := r.hindsight; h.Tokens > 0 {
+			depth := 2
+			if e := p.yields.Of(d); e.Passes > 0 {
+				depth = max(int(math.Round(e.Passes)), 1)
+			}
+			accepted, rounds = spec.Foretold(h, output-int(p.text.base-r.base), depth)
+		}
+		p.yields.Recall(d, accepted, rounds)
+	}
+}
+
 // add appends the ways that ask those models.
 func (p *planner) add(ways []worth.Way, drafters []string) []worth.Way {
 	set := setOf(drafters)

@@ -46,6 +46,15 @@ type Strategy interface {
 	HandOn()
 }
 
+// options are what a strategy is made with.
+type options struct {
+	vote            tandem.Vote // never VoteAuto
+	adaptive, ahead bool        // techniques that the request does not leave out
+	prompt, output  int         // tokens: of the prompt, and to generate at most
+	shared          *Shared
+	weights         *learn.Weights // of the drafters, for its session
+}
+
 // Decision is what a round is to draft.
 type Decision struct {
 	Asks    []Ask       // none: nothing, the round is plain
