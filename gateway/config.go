@@ -90,6 +90,22 @@ type Config struct {
 	RoundHook func(round int, r *tandem.Request)
 }
 
+// Embedding is what Embed needs.
+type Embedding struct {
+	Source  tandem.VectorSource // the verifier; nil: there are no vectors
+	Pooling tandem.Pooling      // "": the model's is not known
+	Unknown string              // why it is not, and what to do about that
+	Width   int                 // of the model's states
+}
+
+// Made returns the width of vectors, 0 if none are made.
+func (e Embedding) Made() int {
+	if e.Pooling == "" {
+		return 0
+	}
+	return e.Width
+}
+
 // Enlisted is a drafter that a gateway may ask, under the name that requests know it by.
 type Enlisted = roster.Enlisted
 

@@ -13,22 +13,6 @@ import (
 	"github.com/tandem-llm/tandem/gateway/round"
 )
 
-// Embedding is what Embed needs.
-type Embedding struct {
-	Source  tandem.VectorSource // the verifier; nil: there are no vectors
-	Pooling tandem.Pooling      // "": the model's is not known
-	Unknown string              // why it is not, and what to do about that
-	Width   int                 // of the model's states
-}
-
-// Made returns the width of vectors, 0 if none are made.
-func (e Embedding) Made() int {
-	if e.Pooling == "" {
-		return 0
-	}
-	return e.Width
-}
-
 const (
 	// embedTexts and embedTokens bound the texts that the verifier gets at once, unless one alone is longer: enough to fill its passes, few
 	// enough that a call with many texts soon lets others have their turn, and that the answer fits into a message.
@@ -42,7 +26,7 @@ const (
 // two batches, while a long text is computed, and when the verifier has no memory, it yields its slot to others as a session does. A
 // batch that is lost so, or with its verifier, is computed again; all batches come from one identity.
 type embedding struct {
-	g        *Gateway
+	g        *common
 	r        tandem.EmbedRequest
 	slot     *admit.Slot
 	starved  int
@@ -66,7 +50,7 @@ func (g *Gateway) Embed(ctx context.Context, r tandem.EmbedRequest) (out tandem.
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
-	e := &embedding{g: g, r: r}
+	e := &embedding{g: &g.common, r: r}
 	if err := e.admit(ctx); err != nil {
 		return out, err
 	}

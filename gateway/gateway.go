@@ -20,28 +20,15 @@ import (
 	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
-const op = "generate"
-
 // Gateway implements tandem.Generator. Verdicts reach it through Deliver. Safe for concurrent use.
 type Gateway struct {
-	cfg       Config
-	gate      *admit.Gate
-	tasks     *tasks
+	common
 	running   context.Context // ends when Shutdown stops waiting
 	stop      context.CancelCauseFunc
-	verifier  roster.Recovery
 	roster    roster.Roster
-	shared    *strategy.Shared
-	closer    *peer.Closer
-	sources   *source.Shared
 	described chan struct{} // closed by the first SelfDraftsAre
 	describe  sync.Once     // closes it
 	served    atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
-	pace      pace
-
-	mu       sync.RWMutex
-	sessions map[tandem.SessionID]*mailbox
-	prefills map[tandem.SessionID]Prefill
 }
 
 // New returns a gateway that is ready for requests. The caller must Shutdown it.
@@ -50,15 +37,8 @@ func New(c Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{
-		cfg:       c,
-		gate:      admit.New(c.Sessions, c.Queue),
-		tasks:     &tasks{idle: make(chan struct{})},
-		shared:    strategy.NewShared(c.Rules),
-		described: make(chan struct{}),
-		sessions:  map[tandem.SessionID]*mailbox{},
-		prefills:  map[tandem.SessionID]Prefill{},
-	}
+	g := &Gateway{described: make(chan struct{}), common: common{cfg: c, gate: admit.New(c.Sessions, c.Queue),
+		tasks: &tasks{idle: make(chan struct{})}, shared: strategy.NewShared(c.Rules), sessions: map[tandem.SessionID]*mailbox{}}}
 	g.closer = &peer.Closer{Timeout: c.Timeouts.Close, Counters: c.Counters, Ending: g.tasks.closing}
 	g.sources = &source.Shared{Roster: &g.roster, Run: g.tasks.run, Closer: g.closer, Events: c.Events, Counters: c.Counters,
 		ProposeMin: c.Timeouts.ProposeMin, ProposeMax: c.Timeouts.ProposeMax, Stall: c.Timeouts.Stall, Vocab: c.Vocab.Size()}
@@ -101,7 +81,7 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
-	x := newSession(g, id, r, tokens, limit, slot, newOutput(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
+	x := newSession(&g.common, id, r, tokens, limit, slot, newOutput(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
 	g.register(id, x.box)
 	return g.deliver(ctx, x, cancel)
 }
@@ -247,24 +227,18 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	}
 }
 
-func (g *Gateway) register(id tandem.SessionID, b *mailbox) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sessions[id] = b
-}
-
-func (g *Gateway) forget(id tandem.SessionID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.sessions, id)
-}
-
 // Sessions returns the ids of the sessions that peers may hold for this gateway.
 func (g *Gateway) Sessions() []tandem.SessionID {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return slices.Collect(maps.Keys(g.sessions))
 }
+
+// Prefills returns the sessions that the verifier is reading, those with the lowest ids first.
+func (g *Gateway) Prefills() []Prefill { return g.prefills.list() }
+
+// Pace returns what the gateway has done so far.
+func (g *Gateway) Pace() Pace { return g.pace.sum() }
 
 // Load returns how many requests run now and how many wait for a slot.
 func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }
@@ -290,15 +264,5 @@ func (g *Gateway) deliver(ctx context.Context, x *session, quit context.CancelCa
 	}
 	return res, err
 }
-
-// ended returns the error of a request whose ctx has ended.
-func ended(ctx context.Context, at string) error {
-	cause := context.Cause(ctx)
-	return tandem.Errorf(op, tandem.KindOf(cause), "ended %s: %w", at, cause)
-}
-
-func number(key string, n int) tandem.Attr { return tandem.Attr{Key: key, Int: int64(n)} }
-
-func text(key, s string) tandem.Attr { return tandem.Attr{Key: key, Str: s} }
 
 var _ tandem.Generator = (*Gateway)(nil)

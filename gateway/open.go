@@ -22,15 +22,6 @@ const steppedAside = "sessions.stepped_aside"
 // errClaimed ends an Open of a session that another tenant's request waits for.
 var errClaimed = errors.New("another tenant's request waits for its slot")
 
-// opening describes the session as it is now.
-func (s *session) opening() tandem.Opening {
-	n := s.text.Len()
-	return tandem.Opening{Session: s.text.Session, Epoch: s.text.Epoch, Tokens: s.text.Tokens[:n:n], Limit: tandem.Position(s.text.Limit),
-		MaxNodes: s.rules.Nodes, Prompt: s.text.Prompt, Tenant: s.req.Sharing(), Vocab: s.rules.Vocab, Sampling: s.req.Sampling,
-		Features: !s.req.Bounds.Plain() && s.sources.ReadStates(),
-		Identity: s.target.identity, Fingerprint: s.g.cfg.Fingerprint}
-}
-
 // open makes the verifier hold the session. It waits for a verifier that is down, for memory as long as others hold it, or, once
 // the session has begun, for a verifier of its identity.
 func (s *session) open(ctx context.Context) (err error) {
@@ -118,10 +109,11 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	}
 	o := s.opening()
 	o.SelfDrafts = s.sources.Guesses(s.text.Bounds(&s.req, s.rules.Nodes))
-	defer s.g.prefilled(s.text.Session)
+	defer s.g.prefills.end(s.text.Session)
 	o.Progress = func(p tandem.Progress) {
 		// the last token is the root of the first tree
-		if s.g.prefilling(s.text.Session, p.Held, len(o.Tokens)-1, s.started); watch.Report(p) {
+		s.g.prefills.set(Prefill{Session: s.text.Session, Held: p.Held, Total: len(o.Tokens) - 1, Again: s.started})
+		if watch.Report(p) {
 			s.losses.Since = time.Time{}
 		}
 		found(p.Cached)

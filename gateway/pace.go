@@ -25,9 +25,8 @@ func (p *pace) count(tokens int, wall time.Duration, plain bool) {
 	}
 }
 
-// Pace returns what the gateway has done so far.
-func (g *Gateway) Pace() Pace {
-	p := &g.pace
+// sum returns what was counted so far.
+func (p *pace) sum() Pace {
 	return Pace{Tokens: p.tokens.Load(), PlainRounds: p.plainRounds.Load(), Time: time.Duration(p.time.Load()),
 		PlainTime: time.Duration(p.plainTime.Load())}
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -15,27 +16,37 @@ type Prefill struct {
 	Again   bool // its client has had output: it is read again
 }
 
-// Prefills returns the sessions that the verifier is reading, those with the lowest ids first.
-func (g *Gateway) Prefills() []Prefill {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	out := make([]Prefill, 0, len(g.prefills))
-	for _, id := range slices.Sorted(maps.Keys(g.prefills)) {
-		out = append(out, g.prefills[id])
+// prefills are the sessions that the verifier is reading. Safe for concurrent use; the zero value has none.
+type prefills struct {
+	mu sync.Mutex
+	of map[tandem.SessionID]Prefill
+}
+
+// list returns all, those with the lowest ids first.
+func (p *prefills) list() []Prefill {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]Prefill, 0, len(p.of))
+	for _, id := range slices.Sorted(maps.Keys(p.of)) {
+		out = append(out, p.of[id])
 	}
 	return out
 }
 
-// prefilling notes that the verifier has read held tokens of a session, of total.
-func (g *Gateway) prefilling(id tandem.SessionID, held, total int, again bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.prefills[id] = Prefill{Session: id, Held: min(max(held, 0), total), Total: total, Again: again}
+// set notes how far the verifier has read a session.
+func (p *prefills) set(x Prefill) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of = map[tandem.SessionID]Prefill{}
+	}
+	x.Held = min(max(x.Held, 0), x.Total)
+	p.of[x.Session] = x
 }
 
-// prefilled notes that the verifier reads a session no more.
-func (g *Gateway) prefilled(id tandem.SessionID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.prefills, id)
+// end notes that the verifier reads a session no more.
+func (p *prefills) end(id tandem.SessionID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.of, id)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/admit"
-	"github.com/tandem-llm/tandem/gateway/peer"
 	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/gateway/source"
 	"github.com/tandem-llm/tandem/gateway/strategy"
@@ -45,7 +44,7 @@ import (
 // below, which a goroutine per request has for nothing. Nor does the gateway put a lost tree again: it may not have a copy
 // of a single drafter's, and the root alone repairs the rare loss in one plain round.
 type session struct {
-	g         *Gateway
+	g         *common
 	req       tandem.Request
 	text      round.Text
 	rules     round.Rules
@@ -72,7 +71,7 @@ type session struct {
 	ahead     bool                // drafters may still draft ahead of the latest round
 }
 
-func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, limit int, p *admit.Slot, out *output) *session {
+func newSession(g *common, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, limit int, p *admit.Slot, out *output) *session {
 	c := &g.cfg
 	s := &session{
 		g: g, req: r, out: out, box: newMailbox(), begun: time.Now(), account: newAccount(id), spans: spans{full: r.FullTrace},
@@ -102,167 +101,13 @@ func (s *session) adopt() {
 	s.sources.Adopt(s.strategy)
 }
 
-// live takes the session from its opening to its end, and gives back what it holds. For its client it ends
-// when all of its output is read.
-func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
-	defer s.out.end()
-	defer s.g.shared.Enter()()
-	defer func() { s.g.gate.Leave(s.admission.slot) }()
-	defer s.close() // after the result: a failure leaves the peers nothing to forget
-	err = peer.Guard(func() error { return s.run(ctx) })
-	res = s.account.result(s.req, s.weights)
-	res.Identity, res.CachedTokens = s.target.identity, s.target.cached
-	res.Finish, res.Stopped, res.Repeated = s.finish, s.writer.stops.Text(), s.repeated
-	res.PromptTokens, res.OutputTokens = s.text.Prompt, s.text.Len()-s.text.Prompt
-	return res, err
-}
-
-// run opens the session and runs its rounds.
-func (s *session) run(ctx context.Context) error {
-	s.update(ctx)
-	if err := s.open(ctx); err != nil {
-		return err
-	}
-	t := s.g.cfg.Timeouts
-	s.sources.Settle(ctx, min(max(time.Since(s.begun), t.ProposeMin), t.ProposeMax))
-	s.started = true
-	s.account.stats.Prefill = time.Since(s.begun) - s.admission.parked
-	s.admission.parked = 0
-	started := tandem.Started{Session: s.text.Session, PromptTokens: slices.Clone(s.text.Tokens), Request: s.req,
-		Drafter: s.sources.Holding(), Identity: s.target.identity}
-	started.Request.MaxTokens = s.text.Limit - s.text.Prompt
-	if err := s.out.start(started); err != nil {
-		return err
-	}
-	decoding := time.Now()
-	for s.finish == "" {
-		if err := s.group(ctx, decoding); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// group runs the rounds of one StageRounds. decoding is when the first round of all began.
-func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
-	st := &s.account.stats
-	events, size, before := s.g.cfg.Events, s.spans.group(), *st
-	inGroup, end := events.Begin(ctx, tandem.StageRounds, number("first_round", before.Rounds+1))
-	defer func() {
-		end(err, number("rounds", st.Rounds-before.Rounds), number("accepted", st.Accepted-before.Accepted),
-			number("drafted", st.Drafted-before.Drafted))
-	}()
-	muted := events.Mute(inGroup)
-	for done := 0; done < size && s.finish == ""; {
-		if s.g.cfg.RoundHook != nil {
-			s.out.flush() // a hook may wait for the client
-			s.hook()
-		}
-		s.update(ctx)
-		asked := time.Now()
-		t, a, err := s.round(inGroup, muted, done == 0)
-		if err != nil {
-			return err
-		}
-		if a.Do != round.Commit {
-			if err := s.reopen(ctx, a); err != nil {
-				return err
-			}
-			continue
-		}
-		done++
-		st.Decode = time.Since(decoding) - s.admission.parked
-		t.wall = time.Since(asked)
-		s.learn(t)
-		s.admission.grow(s.g.gate, &s.text)
-		if err := s.next(ctx, t.delta); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// next hands a round's output to the client and does what has to be done before the next round.
-func (s *session) next(ctx context.Context, d tandem.Delta) error {
-	unread, err := s.out.give(ctx, d, s.finish != "")
-	if err != nil {
-		return err
-	}
-	claimed := func() bool { return s.g.gate.Asked(s.admission.slot).Err() != nil }
-	what := round.Next(s.finish != "", unread, claimed())
-	if what == round.Park {
-		if err := s.park(ctx); err != nil {
-			return err
-		}
-		what = round.Next(false, false, claimed())
-	}
-	if what == round.GiveWay {
-		if err := s.yield(ctx, steppedAside, admit.Want{}); err != nil {
-			return err
-		}
-		return s.open(ctx)
-	}
-	return nil
-}
-
-// commit appends the verdict's tokens to the text, as far as budget, end of text and stop sequences
-// allow, and turns them into t.delta. The end token counts as output, as it does in OpenAI's and
-// llama.cpp's figures, but prints nothing; the same holds for tokens of a stop sequence.
-func (s *session) commit(t *turn) {
-	v := &t.Verdict
-	tokens := v.Tokens[:min(len(v.Tokens), s.text.Limit-s.text.Len())]
-	most, piece := s.repeats.until(s.text.Tokens[s.text.Prompt:], tokens)
-	n, out, ended := s.writer.write(tokens[:most])
-	tokens = tokens[:n]
-	s.text.Append(tokens...)
-	switch {
-	case ended:
-		s.finish = tandem.FinishStop
-	case piece > 0:
-		s.finish, s.repeated = tandem.FinishLength, piece
-		s.g.cfg.Counters.Add("texts.repeated", 1)
-	case s.text.Len() == s.text.Limit:
-		s.finish = tandem.FinishLength
-	}
-	if s.finish != "" {
-		rest, stopped := s.writer.end()
-		if out += rest; stopped {
-			s.finish, s.repeated = tandem.FinishStop, 0
-		}
-	}
-	t.delta = tandem.Delta{Text: out, Tokens: slices.Clone(tokens), Origins: make([]tandem.Origin, n)}
-	if s.req.Sampling.Logprobs {
-		t.delta.Logprobs = slices.Clone(v.Logprobs[:min(n, len(v.Logprobs))])
-	}
-	for i := range len(tokens) - 1 {
-		t.delta.Origins[i] = tandem.OriginDraft // the last of a round always counts as the target's own
-	}
-	s.losses, s.admission.starved = round.Losses{}, 0
-	if s.req.Report {
-		t.delta.Round = t.report(s.account.stats.Rounds, s.begun, s.box.came)
-	}
-}
-
-// learn counts a committed round and lets the strategy and the sources learn from it.
-func (s *session) learn(t *turn) {
-	s.account.round(t)
-	planning := time.Now()
-	n := len(t.delta.Tokens)
-	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
-	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
-	s.ahead = t.Ahead()
-	s.sources.Committed(n)
-	o := t.Outcome(n, s.finish != "", t.wall)
-	o.Idle = s.sources.Idle(t.Root, t.Bounds, t.Drafts)
-	s.strategy.Learn(o)
-	s.sources.TakeGuesses(t.Verdict.Guesses, t.Guesses, t.Verdict.Guessing)
-	s.sources.TakeSuccessors(t.Verified(), n, &t.Verdict)
-	s.account.stats.Planning += time.Since(planning)
-	wall := t.wall
-	if t.Tickets > 1 {
-		wall = t.Busy + max(t.Verdict.Busy, 0) + max(t.Verdict.Guessing, 0) // the rest was a loss, not the pace of rounds
-	}
-	s.pace = learn.Mean(s.pace, wall)
+// opening describes the session as it is now.
+func (s *session) opening() tandem.Opening {
+	n := s.text.Len()
+	return tandem.Opening{Session: s.text.Session, Epoch: s.text.Epoch, Tokens: s.text.Tokens[:n:n], Limit: tandem.Position(s.text.Limit),
+		MaxNodes: s.rules.Nodes, Prompt: s.text.Prompt, Tenant: s.req.Sharing(), Vocab: s.rules.Vocab, Sampling: s.req.Sampling,
+		Features: !s.req.Bounds.Plain() && s.sources.ReadStates(),
+		Identity: s.target.identity, Fingerprint: s.g.cfg.Fingerprint}
 }
 
 // update brings the sources up to date.

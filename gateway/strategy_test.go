@@ -177,7 +177,7 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	t.Cleanup(func() { _ = g.Shutdown(context.Background()) })
 	g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}}, 0, 0, 0)
 	r.MaxTokens = 1 << 30
-	s := newSession(g, 1, r, []tandem.Token{1}, 1<<30, nil, newOutput(deaf{}, 1<<16, time.Minute))
+	s := newSession(&g.common, 1, r, []tandem.Token{1}, 1<<30, nil, newOutput(deaf{}, 1<<16, time.Minute))
 	s.update(t.Context())
 	s.sources.Settle(t.Context(), time.Minute)
 	return s
