@@ -1,9 +1,9 @@
 // Package verifier checks token trees with the target model: it holds the model's state of many
 // sessions and turns tickets into verdicts, many tickets in one pass.
 //
-// It reads from top to bottom: Verifier is what other goroutines call; admission takes openings and tickets to sessions; pass.go is what a
-// session does in a pass; session, check (a ticket on its way) and queue lie below. Each package under this one has its own state, and knows
-// no session.
+// It reads from top to bottom: Verifier is what other goroutines call; admission takes openings and tickets to sessions; pass.go is what
+// a session does in a pass; session, check (a ticket on its way) and queue lie below. Each package under this one has its own state, and
+// knows no session.
 package verifier
 
 import (
