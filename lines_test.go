@@ -30,7 +30,6 @@ var longFuncs = map[string]int{
 	"device.run":          76,
 	"inspect.describe":    74,
 	"family.gemma4":       78,
-	"gateway.assemble":    88,
 	"guesses.decode":      70,
 	"kerneltest.oneCache": 88,
 	"kerneltest.random":   61,

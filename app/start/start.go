@@ -17,7 +17,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
-	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -185,7 +184,7 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 		Speculation: s.Speculation, Web: s.Web, Drawing: s.Drawing, Answers: s.Answers, CacheDir: s.CacheDir,
 		Peer: settings.Peer{Process: s.Process, Logging: logging,
 			Addresses: settings.Addresses{Listen: addr, Verifier: []string{verifierAddr}, PoolFile: pool}}}
-	g.Ctx, g.Sessions, g.HTTP = s.context(), s.AtOnce, cmp.Or(s.HTTP, gateway.NoHTTP)
+	g.Ctx, g.Sessions, g.HTTP = s.context(), s.AtOnce, cmp.Or(s.HTTP, settings.NoHTTP)
 	g.APIKey, g.APIKeys = keys, ""
 	if g.LookupDrafts, err = s.Beside(s.Prefixes, len(s.DraftFiles) > 0); err != nil {
 		return c, err

@@ -8,7 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/services/public/ask"
 )
 
@@ -18,54 +17,37 @@ type gatewayCmd struct {
 }
 
 // Run runs a gateway until it is stopped.
-func (c *gatewayCmd) Run(a *app) error {
-	path, err := find.Target(c.Target)
-	if err != nil {
+func (c *gatewayCmd) Run(a *app) (err error) {
+	out := gateway.Setup{Gateway: c.Gateway, Program: c.program(a, c.Logging)}
+	if out.Target, err = find.Target(c.Target); err != nil {
 		return err
 	}
-	constants, err := start.Rules(c.Strategies)
-	if err != nil {
+	if out.Rules, err = start.Rules(c.Strategies); err != nil {
 		return err
 	}
-	defaults, err := requestDefaults(c.Speculation)
-	if err != nil {
+	if out.Defaults, err = requestDefaults(c.Speculation); err != nil {
 		return err
 	}
-	web := c.Web
-	defaults.MaxOutput, defaults.Repeats, defaults.Seed = c.MaxOutputTokens, c.RepeatLimit, c.Seed
-	keys, err := start.Keys(web)
-	if err != nil {
+	out.Defaults.MaxOutput, out.Defaults.Repeats, out.Defaults.Seed = c.MaxOutputTokens, c.RepeatLimit, c.Seed
+	if out.Keys, err = start.Keys(c.Web); err != nil {
 		return err
 	}
 	if c.ReadyFD == 0 { // up has said it already
-		start.WarnOfKeys(web, a.say)
+		start.WarnOfKeys(c.Web, a.say)
 	}
-	earlier, err := c.LookupDrafts.Earlier(len(keys.Tenants()))
-	if err != nil {
+	if err := out.Settle(); err != nil {
 		return err
 	}
-	if err := web.Settle(); err != nil {
-		return err
-	}
-	var metricsKeys *access.Keys
-	if web.HTTP != gateway.NoHTTP {
-		if metricsKeys, err = start.MetricsKeys(web); err != nil {
+	if out.HTTP != settings.NoHTTP {
+		if out.MetricsKeys, err = start.MetricsKeys(c.Web); err != nil {
 			return err
 		}
 	}
-	folder, err := start.CacheDir(c.CacheDir)
-	if err != nil {
-		folder = "" // a user without a folder keeps nothing
+	if out.Cache, err = start.CacheDir(c.CacheDir); err != nil {
+		out.Cache = "" // a user without a folder keeps nothing
 	}
 	roles.BoundGateway()
-	return gateway.Run(a.ctx, gateway.Config{Config: roles.Config{Peer: c.Peer, Program: c.program(a, c.Logging)}, Target: path,
-		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
-		KeepAwake: c.KeepAwake, Verifiers: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
-		PoolStore: c.PoolStore,
-		HTTP:      web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields,
-		KeepAttribution: c.KeepAttribution, Pooling: c.Pooling, Keys: keys, Cache: folder,
-		MetricsKeys: metricsKeys,
-		NoLookup:    !c.Lookup, Recycling: c.Recycling, EarlierTexts: earlier})
+	return gateway.Run(a.ctx, out)
 }
 
 // requestDefaults returns the values for what a request leaves out.

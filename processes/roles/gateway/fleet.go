@@ -5,23 +5,27 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
+	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/public/httpapi"
 )
 
-// membership are the verifiers that the gateway works with, and the gateways that share its pool. It knows none before join. Safe for
-// concurrent use.
+// membership are the verifiers that the gateway works with, and the gateways that share its pool. It knows none of those before join. Safe
+// for concurrent use.
 type membership struct {
 	verifiers *verifiers
 	gateways  atomic.Pointer[discovery.Table]
 }
 
-// join announces the gateway and finds the others, until undo runs.
-func (f front) join(r *roles.Process, undo *roles.Cleanup) error {
-	cfg := discovery.TableConfig{Pool: f.pool, Kind: discovery.Gateways, Counters: r.Counters, Log: r.Log, Refused: r.Refused}
+// join announces the gateway g, of a model and with an HTTP server (nil: none), and finds the others, until undo runs.
+func (f *membership) join(r *roles.Process, p pool.Config, g *gateway.Gateway, model string, web *httpapi.Server,
+	undo *roles.Cleanup) error {
+	cfg := discovery.TableConfig{Pool: p, Kind: discovery.Gateways, Counters: r.Counters, Log: r.Log, Refused: r.Refused}
 	if r.Credentials.Secret != nil { // else nobody calls them, and on loopback they have no secret to prove
 		cfg.Vouch = r.Credentials.Vouch
 	}
@@ -30,11 +34,11 @@ func (f front) join(r *roles.Process, undo *roles.Cleanup) error {
 		return err
 	}
 	undo.Add(table.Close)
-	f.fleet.gateways.Store(table)
-	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: f.pool, Sign: r.Credentials.Sign, What: f.announcement(r),
+	f.gateways.Store(table)
+	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: p, Sign: r.Credentials.Sign, What: announcement(r, model, web),
 		Load: func(what *wire.Announcement) {
 			now := *what.Gateway
-			now.Running, now.Waiting = f.Gateway.Load()
+			now.Running, now.Waiting = g.Load()
 			what.Gateway = &now
 		}})
 	if err != nil {
@@ -45,14 +49,14 @@ func (f front) join(r *roles.Process, undo *roles.Cleanup) error {
 }
 
 // announcement is what the gateway says of itself.
-func (f front) announcement(r *roles.Process) wire.Announcement {
+func announcement(r *roles.Process, model string, web *httpapi.Server) wire.Announcement {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "unknown"
 	}
-	told := &wire.AnnouncedGateway{Name: host, Model: f.model, Version: r.Version}
-	if f.web != nil {
-		told.HTTP = roles.Reachable(f.web.Addr(), r.Certificate)
+	told := &wire.AnnouncedGateway{Name: host, Model: model, Version: r.Version}
+	if web != nil {
+		told.HTTP = roles.Reachable(web.Addr(), r.Certificate)
 	}
 	return wire.Announcement{Addr: roles.Reachable(r.Server.Addr(), r.Certificate), Gateway: told}
 }

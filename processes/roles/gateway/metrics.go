@@ -1,21 +1,13 @@
 package gateway
 
 import (
-	"context"
-	"time"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/services/peers/drafting"
 	"github.com/tandem-llm/tandem/services/peers/telemetry"
-	"github.com/tandem-llm/tandem/services/public"
-	"github.com/tandem-llm/tandem/services/public/httpapi"
 )
 
-// newMetrics returns the metrics of a gateway and the processes behind it.
-func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe func(context.Context) public.Description) *telemetry.Metrics {
+// tellGateway adds the gauges of a gateway to those of its process.
+func tellGateway(r *roles.Process, g *gateway.Gateway) {
 	r.Gauge("requests.running", func() int64 {
 		running, _ := g.Load()
 		return int64(running)
@@ -31,26 +23,6 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 			counters[AwayOf+name] = away.Microseconds()
 		}
 	})
-	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe, Prefilling: func() (n int) {
-		for _, p := range g.Prefills() {
-			if !p.Again {
-				n++
-			}
-		}
-		return n
-	}})
-}
-
-// counted counts what is generated for gRPC's clients, as httpapi counts the requests of its APIs.
-type counted struct {
-	tandem.Generator
-	counters *tandem.Counters
-}
-
-// Generate implements tandem.Generator.
-func (c counted) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
-	c.counters.Add(httpapi.CountedCalls+"grpc", 1)
-	return c.Generator.Generate(ctx, r, s)
 }
 
 // PrefillOf is the prefix of the gauges of sessions that the verifier is reading: done and total tokens, by session.
@@ -86,39 +58,4 @@ const (
 func tellPace(counters map[string]int64, p gateway.Pace) {
 	counters[RoundTokens], counters[RoundTime] = p.Tokens, p.Time.Microseconds()
 	counters[PlainRounds], counters[PlainTime] = p.PlainRounds, p.PlainTime.Microseconds()
-}
-
-// peers are the processes behind a gateway.
-type peers struct {
-	verifiers *verifiers
-	members   *enlist.Members
-	lookup    func() []public.Process // without a process of its own
-	fleet     *membership
-}
-
-// describer returns a function that describes the gateway and the processes behind it.
-func (p *peers) describer(r *roles.Process, model string, l tandem.Limits) func(context.Context) public.Description {
-	self := r.DescribeProcess("gateway", "")
-	return func(ctx context.Context) public.Description {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		here := self()
-		here.Model = model
-		d := public.Description{Version: here.Version, Model: model, Vocab: l.Vocab, Context: l.Context, Counters: here.Counters,
-			Fleet: p.fleet.members()}
-		d.Processes = append(d.Processes, public.Process{Role: "gateway", Up: true, Description: here})
-		d.Processes = append(d.Processes, p.verifiers.describe(ctx)...)
-		for _, x := range p.members.Processes() {
-			v, err := drafting.NewClient(x.Link.(link).conn, "").Describe(ctx)
-			if v.Name == "" && len(x.Drafters) > 0 { // away
-				v.Name = x.Drafters[0].Name
-			}
-			if v.Model = x.Models(); v.Model == "" {
-				v.Model = v.Name
-			}
-			d.Processes = append(d.Processes, public.Process{Role: "drafter", Up: err == nil && x.Used > 0, Description: v})
-		}
-		d.Processes = append(d.Processes, p.lookup()...)
-		return d
-	}
 }

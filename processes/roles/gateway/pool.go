@@ -15,8 +15,34 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
+// pooled is the gateway's end of the pool.
+type pooled struct {
+	config    pool.Config
+	key       tandem.PrefixKey // of what verifiers announce of their prefixes
+	publisher *pool.Publisher  // of tickets
+	socket    string           // on which verifiers of this host get the gateway's shared memory; "": none
+}
+
+// joinPool connects the gateway to the pool, whose server it runs itself if none is named.
+func (c Setup) joinPool(ctx context.Context, r *roles.Process, undo *roles.Cleanup) (p pooled, err error) {
+	access, closePool, err := c.openPool(ctx, r)
+	if err != nil {
+		return p, err
+	}
+	undo.Add(closePool)
+	p.config, p.key = r.Pool(access), access.PrefixKey(r.Credentials.Secret)
+	trees, socket, closeSegment := segment(r, c.Verifier)
+	undo.Add(closeSegment)
+	p.socket = socket
+	if p.publisher, err = pool.NewPublisher(pool.PublisherConfig{Config: p.config, Trees: trees}); err != nil {
+		return p, err
+	}
+	undo.Add(p.publisher.Close)
+	return p, nil
+}
+
 // openPool returns the access to the pool, and runs a server for it if none is named.
-func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, func(), error) {
+func (c Setup) openPool(ctx context.Context, r *roles.Process) (pool.Access, func(), error) {
 	switch {
 	case c.Pool != "" && c.PoolListen != "":
 		return pool.Access{}, nil, tandem.Errorf("", tandem.Invalid,
@@ -88,7 +114,7 @@ func keepPoolFile(path string, access pool.Access, written bool) (stop func()) {
 }
 
 // startPool starts the gateway's own NATS server.
-func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
+func (c Setup) startPool(r *roles.Process) (*pool.Server, error) {
 	server := pool.ServerConfig{Store: c.PoolStore}
 	start := func() (*pool.Server, error) {
 		s, err := server.Start()
@@ -119,7 +145,7 @@ func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
 }
 
 // poolSecret returns the secret that opens this gateway's pool to processes without its file; nil for none.
-func (c Config) poolSecret(own *rpc.Credentials) (*rpc.Secret, error) {
+func (c Setup) poolSecret(own *rpc.Credentials) (*rpc.Secret, error) {
 	switch {
 	case own.Secret != nil || c.PoolFile != "":
 		return own.Secret, nil

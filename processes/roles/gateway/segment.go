@@ -27,8 +27,8 @@ func segmentSocket(listen, verifier string) string {
 
 // segment returns a writer of the gateway's merged trees into shared memory for the verifier, and the socket on which that is handed
 // out. They are nil and "" if the verifier is on another host or shared memory is not available: then trees travel inside tickets.
-func (c Config) segment(r *roles.Process) (w *trees.Writer, socket string, undo func()) {
-	for _, addr := range c.Verifiers {
+func segment(r *roles.Process, verifiers []string) (w *trees.Writer, socket string, undo func()) {
+	for _, addr := range verifiers {
 		socket = cmp.Or(socket, segmentSocket(r.Server.Addr(), addr))
 	}
 	if socket == "" {

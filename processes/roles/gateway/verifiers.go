@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/gateway/fleet"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
-	"github.com/tandem-llm/tandem/services/peers/pool"
 	"github.com/tandem-llm/tandem/services/peers/route"
+	"github.com/tandem-llm/tandem/services/peers/rpc"
 	"github.com/tandem-llm/tandem/services/peers/verifying"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
@@ -24,53 +24,47 @@ import (
 // balanceEvery is how often sessions are moved that should be elsewhere.
 const balanceEvery = 100 * time.Millisecond
 
-// verifiers are the verifiers that a gateway works with: those it is configured with, and those of its model that announce themselves. Each
-// has a seat in the fleet.
+// verifiers are the verifiers that a gateway works with: those it is configured with, and those of its model that announce themselves.
 type verifiers struct {
 	*fleet.Fleet
-	cfg verifiersConfig
+	role   *roles.Process
+	target model
+	static []string // addresses
+	pool   pooled
+	told   *observers
 
-	mu    sync.Mutex
-	seats map[string]*seat                // by address
-	table atomic.Pointer[discovery.Table] // nil before it is there
+	mu     sync.Mutex
+	joined map[string]*joined              // by address
+	table  atomic.Pointer[discovery.Table] // nil before it is there
 }
 
-// verifiersConfig is what newVerifiers needs.
-type verifiersConfig struct {
-	role        *roles.Process
-	static      []string // addresses
-	model       string   // its name in its file
-	fingerprint string   // of the vocabulary
-	publisher   *pool.Publisher
-	key         tandem.PrefixKey // of what verifiers announce of their prefixes
-	socket      string           // on which verifiers of this host get the gateway's shared memory; "": none
-}
-
-// seat is a verifier of the fleet.
-type seat struct {
+// joined is a verifier that has joined the fleet.
+type joined struct {
 	v      *verifiers
 	addr   string
-	conn   any // of the process: another one is another seat
+	conn   any // of the process: with another one, the verifier joins anew
 	client *verifying.Client
 	router *route.Router
-	end    func()
+	leave  func()
 }
 
-// together is told what the fleet is, once the gateway and its monitor are there.
-type together struct {
+// observers are told what changes with the fleet, once they are there.
+type observers struct {
 	*gateway.Gateway
 	monitor *httpapi.Monitor
 }
 
 // VerifierState implements fleet.Gateway.
-func (t *together) VerifierState(up bool) {
-	t.Gateway.VerifierState(up)
-	t.monitor.VerifierState(up)
+func (o *observers) VerifierState(up bool) {
+	o.Gateway.VerifierState(up)
+	o.monitor.VerifierState(up)
 }
 
-func newVerifiers(c verifiersConfig, told *together) *verifiers {
-	return &verifiers{cfg: c, seats: map[string]*seat{}, Fleet: fleet.New(fleet.Config{Gateway: told, CloseTime: 5 * time.Second,
-		Grace: 300 * time.Millisecond, Counters: c.role.Counters})}
+// newVerifiers returns those of a target, none before begin. static are the addresses of verifiers that need not announce themselves.
+func newVerifiers(r *roles.Process, target model, static []string, p pooled) *verifiers {
+	told := new(observers)
+	return &verifiers{role: r, target: target, static: static, pool: p, told: told, joined: map[string]*joined{},
+		Fleet: fleet.New(fleet.Config{Gateway: told, CloseTime: 5 * time.Second, Grace: 300 * time.Millisecond, Counters: r.Counters})}
 }
 
 // Place implements route.Routers.
@@ -84,16 +78,18 @@ func router(_ string, v fleet.Verifier) *route.Router {
 	return r
 }
 
-// begin finds the verifiers and keeps the gateway informed of them until stop is called. known is for each of them, but for what only the
-// verifier itself can say.
-func (v *verifiers) begin(g *gateway.Gateway, known enlist.VerifierConfig, table discovery.TableConfig) (stop func(), err error) {
-	table.Kind, table.Static = discovery.Verifiers, v.cfg.static
-	table.Changed = func(processes []discovery.Process) { v.update(processes, g, known) }
-	t, err := discovery.NewTable(table)
+// begin finds the verifiers and keeps the gateway, its monitor and its drafters informed of them.
+func (v *verifiers) begin(g *gateway.Gateway, monitor *httpapi.Monitor, members *enlist.Members, undo *roles.Cleanup) error {
+	v.told.Gateway, v.told.monitor = g, monitor
+	r := v.role
+	known := enlist.VerifierConfig{Monitor: monitor, Members: members, Fingerprint: v.target.fingerprint, Counters: r.Counters, Log: r.Log}
+	table, err := discovery.NewTable(discovery.TableConfig{Pool: v.pool.config, Kind: discovery.Verifiers, Static: v.static,
+		Dial: r.Credentials.Dialer(rpc.Verifier), Vouch: r.Credentials.Vouch, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
+		Changed: func(processes []discovery.Process) { v.update(processes, known) }})
 	if err != nil {
-		return func() {}, err
+		return err
 	}
-	v.table.Store(t)
+	v.table.Store(table)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -106,44 +102,46 @@ func (v *verifiers) begin(g *gateway.Gateway, known enlist.VerifierConfig, table
 			}
 		}
 	})
-	return func() {
+	undo.Add(func() {
 		cancel()
 		work.Wait()
-		t.Close()
-		for _, s := range v.all() {
-			s.end()
+		table.Close()
+		for _, x := range v.all() {
+			x.leave()
 		}
 		v.Wait()
-	}, nil
+	})
+	return nil
 }
 
-// update gives the verifiers that are there their seats.
-func (v *verifiers) update(processes []discovery.Process, g *gateway.Gateway, known enlist.VerifierConfig) {
+// update lets the verifiers that are there join, and those that are gone leave. known is for each of them, but for what only the verifier
+// itself can say.
+func (v *verifiers) update(processes []discovery.Process, known enlist.VerifierConfig) {
 	processes = slices.DeleteFunc(processes, func(p discovery.Process) bool { return !v.ours(p) })
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for addr, s := range v.seats {
-		if !slices.ContainsFunc(processes, func(p discovery.Process) bool { return p.Addr == addr && p.Conn == s.conn }) {
-			delete(v.seats, addr)
-			s.end()
+	for addr, x := range v.joined {
+		if !slices.ContainsFunc(processes, func(p discovery.Process) bool { return p.Addr == addr && p.Conn == x.conn }) {
+			delete(v.joined, addr)
+			x.leave()
 			v.Leave(addr)
 		}
 	}
 	for _, p := range processes {
-		s := v.seats[p.Addr]
-		if s == nil {
-			s = v.sit(p, g, known)
-			v.seats[p.Addr] = s
+		x := v.joined[p.Addr]
+		if x == nil {
+			x = v.join(p, known)
+			v.joined[p.Addr] = x
 		}
-		s.router.At(v.placeOf(p, len(processes) > 1))
+		x.router.At(v.placeOf(p, len(processes) > 1))
 		v.Announced(p.Addr, p.Draining, p.Lapsed)
 	}
 }
 
 // ours reports whether a process computes this gateway's model, as far as is known. One that it is configured with does.
 func (v *verifiers) ours(p discovery.Process) bool {
-	return slices.Contains(v.cfg.static, p.Addr) || p.Verifier != nil && p.Verifier.Model == v.cfg.model &&
-		p.Verifier.Fingerprint == v.cfg.fingerprint
+	return slices.Contains(v.static, p.Addr) || p.Verifier != nil && p.Verifier.Model == v.target.info.Config.Name &&
+		p.Verifier.Fingerprint == v.target.fingerprint
 }
 
 // placeOf returns where a verifier's tickets go, and where drafters ask it. They know a single verifier from their own settings, which may
@@ -158,73 +156,73 @@ func (v *verifiers) placeOf(p discovery.Process, several bool) (at tandem.Place)
 	return at
 }
 
-// sit gives a verifier its seat, and follows its verdicts.
-func (v *verifiers) sit(p discovery.Process, g *gateway.Gateway, known enlist.VerifierConfig) *seat {
-	client, tickets, r := verifying.NewClient(p.Conn), tandem.Pool(v.cfg.publisher.Inline()), v.cfg.role
+// join lets a verifier join the fleet, and follows its verdicts.
+func (v *verifiers) join(p discovery.Process, known enlist.VerifierConfig) *joined {
+	client, tickets, r := verifying.NewClient(p.Conn), tandem.Pool(v.pool.publisher.Inline()), v.role
 	if strings.HasPrefix(p.Addr, "unix://") { // on this host
-		client, tickets = client.Passing(v.cfg.socket), v.cfg.publisher
+		client, tickets = client.Passing(v.pool.socket), v.pool.publisher
 	}
-	s := &seat{v: v, addr: p.Addr, conn: p.Conn, client: client}
-	s.router = route.New(route.Config{Verifier: client, Pool: tickets, PoolUp: v.cfg.publisher.Connected, Events: r.Events,
+	x := &joined{v: v, addr: p.Addr, conn: p.Conn, client: client}
+	x.router = route.New(route.Config{Verifier: client, Pool: tickets, PoolUp: v.pool.publisher.Connected, Events: r.Events,
 		Counters: r.Counters})
-	known.Gateway, known.Describe = s, client.Describe
+	known.Gateway, known.Describe = x, client.Describe
 	is := enlist.NewVerifier(known)
-	v.Join(s.addr, s.router, s.load)
+	v.Join(x.addr, x.router, x.load)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
-		verifying.Follow(ctx, client, verifying.Subscriber{Sessions: func() []tandem.SessionID { return v.At(s.addr) },
-			Deliver: func(x tandem.Verdict) {
-				if v.Belongs(s.addr, x) {
-					g.Deliver(x)
+		verifying.Follow(ctx, client, verifying.Subscriber{Sessions: func() []tandem.SessionID { return v.At(x.addr) },
+			Deliver: func(verdict tandem.Verdict) {
+				if v.Belongs(x.addr, verdict) {
+					v.told.Deliver(verdict)
 				} else {
 					r.Counters.Add("verdicts.elsewhere", 1)
 				}
 			}, Refused: is.Refused, State: is.State})
 	})
-	s.end = func() {
+	x.leave = func() {
 		cancel()
 		work.Wait()
 		is.Close()
 	}
-	return s
+	return x
 }
 
 // State tells the fleet whether the verifier is up, for enlist.Verifier.
-func (s *seat) State(up bool) { s.v.State(s.addr, up) }
+func (x *joined) State(up bool) { x.v.State(x.addr, up) }
 
 // Is tells the fleet what the verifier is, for enlist.Verifier.
-func (s *seat) Is(d tandem.Description) { s.v.Fleet.Is(s.addr, d) }
+func (x *joined) Is(d tandem.Description) { x.v.Fleet.Is(x.addr, d) }
 
 // load returns what the verifier has announced of its work and its memory.
-func (s *seat) load() (l fleet.Load) {
-	t := s.v.table.Load()
+func (x *joined) load() (l fleet.Load) {
+	t := x.v.table.Load()
 	if t == nil {
 		return l
 	}
 	for _, p := range t.Processes() {
-		if p.Addr == s.addr && p.Verifier != nil {
+		if p.Addr == x.addr && p.Verifier != nil {
 			is := p.Verifier
 			l.Sessions, l.Waiting = is.Load.Sessions, is.Load.Waiting
 			l.Cached = func(tenant string, tokens []tandem.Token) int {
 				if len(is.Load.Prefixes) == 0 {
 					return 0
 				}
-				return s.v.cfg.key.Query(is.Identity, tenant, is.PageTokens, tokens).Longest(is.Load.Prefixes)
+				return x.v.pool.key.Query(is.Identity, tenant, is.PageTokens, tokens).Longest(is.Load.Prefixes)
 			}
 		}
 	}
 	return l
 }
 
-// all returns the seats by their addresses.
-func (v *verifiers) all() (out []*seat) {
+// all returns the verifiers that have joined, by their addresses.
+func (v *verifiers) all() (out []*joined) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, s := range v.seats {
-		out = append(out, s)
+	for _, x := range v.joined {
+		out = append(out, x)
 	}
-	slices.SortFunc(out, func(a, b *seat) int { return strings.Compare(a.addr, b.addr) })
+	slices.SortFunc(out, func(a, b *joined) int { return strings.Compare(a.addr, b.addr) })
 	return out
 }
 
@@ -233,9 +231,9 @@ func (v *verifiers) describe(ctx context.Context) []public.Process {
 	all := v.all()
 	out := make([]public.Process, len(all))
 	var work sync.WaitGroup
-	for i, s := range all {
+	for i, x := range all {
 		work.Go(func() {
-			d, err := s.client.Describe(ctx)
+			d, err := x.client.Describe(ctx)
 			out[i] = public.Process{Role: "verifier", Up: err == nil, Description: d}
 		})
 	}
@@ -260,9 +258,9 @@ func (v *verifiers) passes(ctx context.Context) (n int64, err error) {
 // Vectors implements tandem.VectorSource.
 func (v *verifiers) Vectors(ctx context.Context, q tandem.VectorQuery) (tandem.Vectors, error) {
 	name, _ := v.Any()
-	for _, s := range v.all() {
-		if s.addr == name {
-			return s.client.Vectors(ctx, q)
+	for _, x := range v.all() {
+		if x.addr == name {
+			return x.client.Vectors(ctx, q)
 		}
 	}
 	return tandem.Vectors{}, tandem.Errorf("vectors", tandem.Unavailable, "no verifier is known")

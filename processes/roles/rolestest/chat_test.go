@@ -25,7 +25,7 @@ func TestChat(t *testing.T) {
 	if err := os.WriteFile(template, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := Start(t, target, func(c *gateway.Config) { c.ChatTemplate = template })
+	s := Start(t, target, func(c *gateway.Setup) { c.ChatTemplate = template })
 	const prompt = "func (r *Reader) Read("
 	for _, thinks := range []bool{false, true} {
 		text := prompt

@@ -51,7 +51,7 @@ func withKeys(t *testing.T) (first, second *System, want []uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Start(t, target, func(c *gateway.Config) { c.Keys, c.EarlierTexts = keys, 1<<13 })
+	s := Start(t, target, func(c *gateway.Setup) { c.Keys, c.EarlierTexts = keys, "8192" })
 	want, _, _, err = s.Generate(asked(true))
 	if err != nil || len(want) != 100 {
 		t.Fatal(want, err)

@@ -35,7 +35,7 @@ func TestEmbedInAllRoles(t *testing.T) {
 	texts := []string{"a", "func main() {", "some words that are longer than the others, so that they take more rows"}
 	var of [][][]float32
 	for _, pooling := range []string{"last", "mean"} {
-		s := Start(t, path, func(c *gateway.Config) { c.Pooling = pooling })
+		s := Start(t, path, func(c *gateway.Setup) { c.Pooling = pooling })
 		want := s.embedded(texts...)
 		for i, x := range texts {
 			if got := s.embedded(x)[0]; len(got) == 0 || !slices.Equal(got, want[i]) {

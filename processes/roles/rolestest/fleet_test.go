@@ -38,7 +38,7 @@ func (s *System) member(role, state string) (out *tandemv1.Member) {
 func TestFleet(t *testing.T) {
 	for name, store := range map[string]string{"announcements alone": "", "a registry": pool.InMemory} {
 		t.Run(name, func(t *testing.T) {
-			s := Start(t, fleetTarget, func(c *gateway.Config) { c.PoolStore = store })
+			s := Start(t, fleetTarget, func(c *gateway.Setup) { c.PoolStore = store })
 			g := s.member("gateway", "up")
 			if g.GetAddress() != s.addr("gateway") || g.GetModel() != "gopher-19m-q8_0" || g.GetHost() == "" || g.GetLeaseMs() <= 0 {
 				t.Errorf("the gateway: %v", g)

@@ -55,7 +55,7 @@ func benchmarkFleet(b *testing.B, n int) (rate float64) {
 		b.Fatal(err)
 	}
 	defer server.Close()
-	s := Start(b, target, func(c *gateway.Config) {
+	s := Start(b, target, func(c *gateway.Setup) {
 		if err := roles.WritePoolFile(c.PoolFile, server.Access()); err != nil {
 			b.Fatal(err)
 		}

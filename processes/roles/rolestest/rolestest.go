@@ -52,13 +52,13 @@ type System struct {
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change the gateway's configuration.
-func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System {
+func Start(t testing.TB, target string, change ...func(*gateway.Setup)) *System {
 	t.Helper()
 	return StartTapped(t, target, nil, change...)
 }
 
 // StartTapped is Start with a verifier that hands out hidden states.
-func StartTapped(t testing.TB, target string, taps []int, change ...func(*gateway.Config)) *System {
+func StartTapped(t testing.TB, target string, taps []int, change ...func(*gateway.Setup)) *System {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "roles") // t.TempDir would be too long a path for a socket
 	if err != nil {
@@ -79,10 +79,12 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	}
 	s.endVerifier = s.verifier(nil)
 	serve := func(ctx context.Context) error {
-		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifiers: []string{s.addr("verifier")},
-			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
+		of := s.config("gateway")
+		c := gateway.Setup{Gateway: settings.Gateway{Target: target, Peer: of.Peer, Web: settings.Web{HTTP: settings.NoHTTP},
+			GatewayOptions: settings.GatewayOptions{LookupDrafts: settings.LookupDrafts{Lookup: true}}}, Program: of.Program,
 			Defaults: front.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
 				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}}
+		c.Verifier, c.PoolFile = []string{s.addr("verifier")}, filepath.Join(dir, "pool")
 		for _, f := range change {
 			f(&c)
 		}

@@ -64,7 +64,7 @@ func TestRolesInOneProcess(t *testing.T) {
 // TestEarlierTextsAreDrafted: a text that a tenant had before comes in fewer rounds again, token for token, with any strategy and when
 // tokens are drawn.
 func TestEarlierTextsAreDrafted(t *testing.T) {
-	s := Start(t, target, func(c *gateway.Config) { c.EarlierTexts = 1 << 13 })
+	s := Start(t, target, func(c *gateway.Setup) { c.EarlierTexts = "8192" })
 	for _, temperature := range []float64{0, 0.8} {
 		request := ask(temperature, true)
 		request.IgnoreEOS, request.MaxTokens = true, new(100)
@@ -89,7 +89,7 @@ func TestEarlierTextsAreDrafted(t *testing.T) {
 
 // TestNoLookup: a gateway without lookup decodes plainly if there is no other drafter.
 func TestNoLookup(t *testing.T) {
-	s := Start(t, target, func(c *gateway.Config) { c.NoLookup = true })
+	s := Start(t, target, func(c *gateway.Setup) { c.Lookup = false })
 	_, _, done, err := s.Generate(client.Request{Prompt: "a a a a a a a", MaxTokens: new(8)})
 	if err != nil || done.Statistics.PlainRounds != done.Statistics.Rounds {
 		t.Errorf("%+v, %v", done.Statistics, err)

@@ -77,7 +77,7 @@ func (f *loaded) awaits(up int) {
 // TestVerifiersComeAndGo: a gateway works with a verifier that it is configured with and with others that announce themselves, on other
 // devices. They come and go under requests of drafts that read the target's states, and no request fails or gets other tokens.
 func TestVerifiersComeAndGo(t *testing.T) {
-	s := StartTapped(t, filepath.Join(sides, "target.gguf"), []int{-1, 3, 1, 2}, func(c *gateway.Config) { c.Sessions = 6 })
+	s := StartTapped(t, filepath.Join(sides, "target.gguf"), []int{-1, 3, 1, 2}, func(c *gateway.Setup) { c.Sessions = 6 })
 	f := &loaded{System: s, t: t, want: map[int][]uint32{}}
 	for n := range 8 {
 		tokens, _, _, err := s.Generate(fed(n, 0.8*float64(n%2), true))
