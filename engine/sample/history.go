@@ -146,12 +146,6 @@ func (s *Sampler) Shape(logits []float32, p tandem.Sampling, h *History) []float
 	return s.shaped
 }
 
-// shift is a logit before it is rounded.
-type shift struct {
-	at int
-	to float64
-}
-
 // biased returns logit i with its bias.
 func (s *Sampler) biased(i int, logits []float32) float64 {
 	lo, hi := 0, len(s.added) // ascending, as Sampling.Bias is

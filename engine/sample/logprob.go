@@ -1,8 +1,6 @@
 package sample
 
 import (
-	"math"
-
 	"github.com/tandem-llm/tandem"
 )
 
@@ -39,49 +37,4 @@ func (s *Sampler) Logprob(logits []float32, t tandem.Token, top int) tandem.Logp
 		out.Top = append(out.Top, tandem.TopLogprob{Token: id, LogProb: of(id)})
 	}
 	return out
-}
-
-// likeliest returns the n tokens with the largest logits, largest first, ties to lower ids; never a NaN. It is
-// valid until the sampler's next call.
-func (s *Sampler) likeliest(logits []float32, n int) []tandem.Token {
-	best := s.ids[:0]
-	least := float32(math.Inf(-1)) // of the best, once there are n
-	for i, v := range logits {
-		if n <= 0 || v != v || v <= least && len(best) == n {
-			continue
-		}
-		if len(best) < n {
-			best = append(best, 0)
-		}
-		j := len(best) - 1
-		for ; j > 0 && v > logits[best[j-1]]; j-- {
-			best[j] = best[j-1]
-		}
-		best[j] = tandem.Token(i)
-		if len(best) == n {
-			least = logits[best[n-1]]
-		}
-	}
-	s.ids = best
-	return best
-}
-
-// log returns the natural logarithm of a finite x ≥ 1, with an error of about 1e-16 of it plus 1e-16. The standard library is
-// not used, for the same reason as in exp. log x = k ln 2 + 2 artanh((m-1)/(m+1)) with x = 2^k·m, m within √½ to √2, and
-// artanh's series to its 11th term, whose successor is below 2e-19.
-func log(x float64) float64 {
-	m, k := math.Frexp(x) // exact on every machine; m within ½ to 1
-	if m < math.Sqrt2/2 {
-		m, k = 2*m, k-1
-	}
-	return float64(float64(k)*math.Ln2) + float64(2*artanh((m-1)/(m+1)))
-}
-
-// artanh returns the inverse hyperbolic tangent of s, |s| ≤ 0.172, by its series.
-func artanh(s float64) float64 {
-	square, series := float64(s*s), 0.0
-	for n := 21; n >= 1; n -= 2 {
-		series = float64(series*square) + 1/float64(n)
-	}
-	return float64(s * series)
 }

@@ -79,6 +79,17 @@ func score(v float32, temperature float64, w uint64) float64 {
 	return float64(v) + float64(temperature*gumbel(w))
 }
 
+// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if all are NaN.
+func Argmax(logits []float32) tandem.Token {
+	best, at := float32(math.Inf(-1)), -1
+	for i, v := range logits {
+		if v > best || (at < 0 && v == best) {
+			best, at = v, i
+		}
+	}
+	return tandem.Token(max(at, 0))
+}
+
 // pick returns the token of ids (nil: all tokens) with the largest logit + temperature · noise, ties to the lowest id, never a NaN; 0
 // if there is none. ids holds no NaN.
 func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) tandem.Token {
@@ -117,40 +128,4 @@ func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) t
 		}
 	}
 	return at
-}
-
-// Coupled returns the k tokens (or all, if there are fewer) with the largest scores at position pos, largest first, ties to lower ids, and
-// the scores: logit + Temperature · g, where g is the Gumbel noise that Draw uses for the token there. So they are the tokens that a target
-// with about these logits is likeliest to draw. Only Temperature and Seed of p count; temperature 0 gives the logits themselves. NaNs are
-// left out. The slices are valid until the sampler's next call.
-func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Position, k int) ([]tandem.Token, []float32) {
-	n := noiseAt(p.Seed, pos)
-	ids, scores := s.ids[:0], s.weights[:0]
-	low := float32(math.Inf(-1)) // while there are fewer than k
-	for i, v := range logits {
-		last, x := len(ids)-1, v
-		if p.Temperature > 0 {
-			w := n.word(tandem.Token(i))
-			if w>>few != 0 && v < low || last+1 == k && float64(v)+float64(p.Temperature*most(w)) < float64(scores[last]) {
-				continue
-			}
-			x = float32(score(v, p.Temperature, w))
-		}
-		switch {
-		case x != x || last+1 == k && x <= scores[last]:
-			continue
-		case last+1 < k:
-			ids, scores = append(ids, 0), append(scores, 0)
-			last++
-		}
-		for ; last > 0 && x > scores[last-1]; last-- {
-			ids[last], scores[last] = ids[last-1], scores[last-1]
-		}
-		ids[last], scores[last] = tandem.Token(i), x
-		if len(ids) == k {
-			low = below(float64(scores[k-1]), p.Temperature)
-		}
-	}
-	s.ids, s.weights = ids, scores
-	return ids, scores
 }

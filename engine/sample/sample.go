@@ -36,6 +36,12 @@ type Sampler struct {
 	added   []shift
 }
 
+// shift is a logit before it is rounded.
+type shift struct {
+	at int
+	to float64
+}
+
 // Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature 0 or NaN means Argmax. TopP outside
 // (0, 1) keeps everything, as 1 does.
 func (s *Sampler) Draw(logits []float32, p tandem.Sampling, pos tandem.Position) tandem.Token {
@@ -128,17 +134,6 @@ func (s *Sampler) Distribution(logits []float32, p tandem.Sampling) []Prob {
 		s.probs = append(s.probs, Prob{Argmax(logits), 1})
 	}
 	return s.probs
-}
-
-// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if all are NaN.
-func Argmax(logits []float32) tandem.Token {
-	best, at := float32(math.Inf(-1)), -1
-	for i, v := range logits {
-		if v > best || (at < 0 && v == best) {
-			best, at = v, i
-		}
-	}
-	return tandem.Token(max(at, 0))
 }
 
 // restrict fills ids and weights with the set to draw from (and perhaps tokens of weight 0) and returns
@@ -304,4 +299,29 @@ func selectKey(keys []uint32, shares []uint64, want uint64) (key uint32, ties ui
 		return key, uint64(len(keys))
 	}
 	return key, (want - above + each - 1) / each
+}
+
+// likeliest returns the n tokens with the largest logits, largest first, ties to lower ids; never a NaN. It is
+// valid until the sampler's next call.
+func (s *Sampler) likeliest(logits []float32, n int) []tandem.Token {
+	best := s.ids[:0]
+	least := float32(math.Inf(-1)) // of the best, once there are n
+	for i, v := range logits {
+		if n <= 0 || v != v || v <= least && len(best) == n {
+			continue
+		}
+		if len(best) < n {
+			best = append(best, 0)
+		}
+		j := len(best) - 1
+		for ; j > 0 && v > logits[best[j-1]]; j-- {
+			best[j] = best[j-1]
+		}
+		best[j] = tandem.Token(i)
+		if len(best) == n {
+			least = logits[best[n-1]]
+		}
+	}
+	s.ids = best
+	return best
 }

@@ -45,3 +45,23 @@ var powers = [perOctave]float64{
 	0x1.d5818dcfba487p0, 0x1.da9e603db3285p0, 0x1.dfc97337b9b5fp0, 0x1.e502ee78b3ff6p0, 0x1.ea4afa2a490dap0, 0x1.efa1bee615a27p0,
 	0x1.f50765b6e4540p0, 0x1.fa7c1819e90d8p0,
 }
+
+// log returns the natural logarithm of a finite x ≥ 1, with an error of about 1e-16 of it plus 1e-16. The standard library is
+// not used, for the same reason as in exp. log x = k ln 2 + 2 artanh((m-1)/(m+1)) with x = 2^k·m, m within √½ to √2, and
+// artanh's series to its 11th term, whose successor is below 2e-19.
+func log(x float64) float64 {
+	m, k := math.Frexp(x) // exact on every machine; m within ½ to 1
+	if m < math.Sqrt2/2 {
+		m, k = 2*m, k-1
+	}
+	return float64(float64(k)*math.Ln2) + float64(2*artanh((m-1)/(m+1)))
+}
+
+// artanh returns the inverse hyperbolic tangent of s, |s| ≤ 0.172, by its series.
+func artanh(s float64) float64 {
+	square, series := float64(s*s), 0.0
+	for n := 21; n >= 1; n -= 2 {
+		series = float64(series*square) + 1/float64(n)
+	}
+	return float64(s * series)
+}
