@@ -85,7 +85,7 @@ func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
 	var kept int
 	if err := r.Draft().Sched.Do(context.Background(), func() error {
 		s := r.Draft().Session(1)
-		err := s.Parts.Cache.Adopt(draftertest.Proposal(1, text, len(r.Text)))
+		err := s.Parts.Adopter.Adopt(draftertest.Proposal(1, text, len(r.Text)))
 		kept = s.Cache.Len()
 		return err
 	}); err != nil {

@@ -1,7 +1,6 @@
 package drafter
 
 import (
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter/blocks"
 	"github.com/tandem-llm/tandem/drafter/grow"
 	"github.com/tandem-llm/tandem/drafter/prompts"
@@ -10,24 +9,23 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 )
 
-// kinds are the kinds of drafts. A draft model is of the first whose question it answers with yes. Whoever adds a kind adds its package and
-// a line here.
+// kinds are the kinds of drafts that not every model can be. A draft model is of the first whose question it answers with yes; without any
+// it is a draft of tokens. Whoever adds a kind adds its package and a line here.
 var kinds = []struct {
 	is  func(*engine.Model) bool
 	new func(*grow.Draft) (grow.Kind, error)
 }{
-	{blocks.Is, blocks.New}, // these read states as well
+	{blocks.Is, blocks.New}, // before states: it reads those too
 	{states.Is, states.New},
 	{prompts.Is, prompts.New},
-	{tokens.Is, tokens.New}, // any model
 }
 
-// kindOf returns the kind of a draft. Errors: Invalid if its configuration does not fit the kind.
-func kindOf(d *grow.Draft) (k grow.Kind, err error) {
-	for _, kind := range kinds {
-		if kind.is(d.Config.Model) {
-			return kind.new(d)
+// kindOf returns the kind of a draft. Errors: Invalid if the configuration does not fit the kind.
+func kindOf(d *grow.Draft) (grow.Kind, error) {
+	for _, k := range kinds {
+		if k.is(d.Config.Model) {
+			return k.new(d)
 		}
 	}
-	return nil, tandem.Errorf("drafter", tandem.Unsupported, "a draft model of no known kind")
+	return tokens.New(), nil
 }

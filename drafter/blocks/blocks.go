@@ -1,9 +1,9 @@
-// Package blocks is the kind of draft one pass of which guesses all levels of a tree (DFlash):
+// Package blocks is the kind of draft that guesses all levels of a tree in one pass (DFlash):
 //
 //  1. Rows of the text are those of package states, but row i is that of position i with its own state, and its token does not count.
 //  2. The tree's pass has the last token and mask tokens behind the text. They leave the cache after it.
-//  3. What they guess is what the root's candidates are, and what has been foretold of the levels below (spec.Explored). The tree grows
-//     from that alone (spec.Sketch), as a chain where its bounds are narrow.
+//  3. The guess of the first is the root's candidates; those of the others foretell the levels below (spec.Explored). The tree grows from
+//     that alone (spec.Sketch), as a chain where its bounds are narrow.
 //
 // What a level guesses does not depend on the tokens between, so a path's chance is the product of its levels' chances, corrected by how
 // often such guesses were right (spec.Trust). With a selector (DFlash2) it depends on the token before: see steps. Nothing is drafted
@@ -25,7 +25,7 @@ import (
 // Is reports whether a model is of this kind: whether its passes have blocks.
 func Is(m *engine.Model) bool { return m.Block().Rows > 0 }
 
-// New returns the kind. Errors: those of states.NewFeeds; Invalid if a block does not fit into a pass or a tree.
+// New returns the kind. Errors: those of states.NewFeeds, and Invalid if a block does not fit into a pass or a tree.
 func New(d *grow.Draft) (grow.Kind, error) {
 	c := &d.Config
 	if b := c.Model.Block(); b.Rows > min(c.TreeRows, c.Model.MaxRows(), c.Model.MaxWanted()) {
@@ -52,10 +52,10 @@ func (k kind) Traits() grow.Traits {
 func (k kind) Parts(s *grow.Session, found int) grow.Parts {
 	feed, fill := k.feeds.Open(s, found)
 	b := &block{s: s, feed: feed, shape: k.shape}
-	return grow.Parts{Cache: b, Trees: b, Passes: b, Text: fill}
+	return grow.Parts{Adopter: b, Trees: b, Passes: b, Opener: fill}
 }
 
-// block is how a session drafts: a block stands for the trees, the passes, and what the cache holds of them. It implements grow.Cache,
+// block is how a session drafts: a block stands for the trees, the passes, and what the cache holds of them. It implements grow.Adopter,
 // grow.Trees and grow.Passes.
 type block struct {
 	s     *grow.Session
@@ -162,7 +162,7 @@ func (b *block) steps(out *engine.Output, first int, levels [][]spec.Candidate) 
 	return all
 }
 
-// Adopt implements grow.Cache. Rows of the text stay as far as it does and their states had come; guesses only if nothing has.
+// Adopt implements grow.Adopter. Rows of the text stay as far as it does and their states had come; guesses only if nothing has.
 func (b *block) Adopt(p tandem.Proposal) error {
 	held := len(b.s.Text.Tokens)
 	keep := b.s.Text.Follow(p)

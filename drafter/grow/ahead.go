@@ -18,12 +18,12 @@ const (
 )
 
 // Lookahead is what a session does between an answer and the next proposal: it prepares for the outcomes of
-// verifying the tree that was sent, as LLMCad's speculative generation does for the likeliest one alone.
+// verifying the tree that was sent. LLMCad's speculative generation does so for the likeliest outcome alone.
 //
-// An outcome is a next root, with a probability by the draft model (spec.Explored.Likely). Once it has been
-// run the candidates after it are known, which saves the next tree its first pass; then the tree that the same
-// proposal would have there is grown, pass by pass. Rows are run in the order of their worth: the
-// probability of their outcome, divided by the number of rows that it takes to save one pass.
+// An outcome is a next root, with a probability by the draft model (spec.Explored.Likely). When its row has been
+// run, the candidates after it are known, which saves the next tree its first pass. Then the tree that the same
+// proposal would have below that root is grown, pass by pass. Rows are run in the order of their worth, which is the
+// probability of their outcome divided by the number of rows that it takes to save one pass.
 type Lookahead struct {
 	explored *spec.Explored
 	limits   *Limits
@@ -58,7 +58,7 @@ func (a *Lookahead) end() (ran int, busy time.Duration) {
 	return ran, busy
 }
 
-// Ready reports whether the tree below an explored node was drafted ahead and is complete. room is as in prepare.
+// Ready reports whether the tree below an explored node was drafted ahead and is complete. room is Session.Room.
 func (a *Lookahead) Ready(node int32, room int) bool {
 	if _, begun := a.trees[node]; !begun {
 		return false
@@ -67,8 +67,7 @@ func (a *Lookahead) Ready(node int32, room int) bool {
 	return run == 0
 }
 
-// prepare adds at most n rows to a part, the worthiest first. gain is how many passes they are expected to save. room is how many tokens
-// the text may still get.
+// prepare adds at most n rows to a part, the worthiest first. gain is how many passes they are expected to save. room is Session.Room.
 func (a *Lookahead) prepare(part *engine.Part, n, room int) (gain float64) {
 	type work struct {
 		worth float64

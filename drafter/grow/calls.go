@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// Open opens a session of that kind of draft: see tandem.Drafter. It returns when all tokens but the last that the model will see are in
-// the cache; a prefix that other sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors:
-// Unsupported if the tokens exceed the draft model's context, Stale for an epoch older than the one held, Exhausted if there is no memory
-// for them beside the sessions that are held: then there are no drafts for this one until it is opened later.
+// Open opens a session of that kind of draft: see tandem.Drafter. It returns when the cache holds all tokens that the model will see but
+// the last. A prefix that other sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors:
+// Unsupported if the tokens exceed the draft model's context; Stale for an epoch older than the one held; Exhausted if there is no memory
+// for them beside the sessions that are held. After that there are no drafts for this session until it is opened again.
 func (d *Draft) Open(ctx context.Context, kind Kind, o tandem.Opening) (tandem.Opened, error) {
 	var s *Session
 	opened, err := d.Sched.Open(ctx, o, func() (_ schedule.Session, err error) {
@@ -24,7 +24,7 @@ func (d *Draft) Open(ctx context.Context, kind Kind, o tandem.Opening) (tandem.O
 	if err != nil {
 		return opened, err
 	}
-	if text := s.Parts.Text; text != nil {
+	if text := s.Parts.Opener; text != nil {
 		if err = text.Open(ctx, o); err != nil {
 			return opened, err
 		}
@@ -33,16 +33,16 @@ func (d *Draft) Open(ctx context.Context, kind Kind, o tandem.Opening) (tandem.O
 	return opened, nil
 }
 
-// Propose begins a job, whose call ends when its results are there. It may wait for what the kind of draft reads. Errors: Unavailable
-// during Stop, and ctx's; then the job is not begun.
+// Propose has a job begun, at once or when what the kind of draft reads has come (Gate). j.Wait waits for its results. Errors: Unavailable
+// after Stop, and those of ctx; then the job is not begun.
 func (d *Draft) Propose(ctx context.Context, j *Job) error {
 	if g := d.Traits.Gate; g != nil {
-		return g.Begin(ctx, j)
+		return g.Propose(ctx, j)
 	}
 	return d.Post(func() { d.Begin(j) })
 }
 
-// Post runs fn on the schedule's goroutine, without waiting for it. Errors: Unavailable during Stop.
+// Post runs fn on the schedule's goroutine, without waiting for it. Errors: Unavailable after Stop.
 func (d *Draft) Post(fn func()) error {
 	if !d.Sched.Post(fn) {
 		return tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
@@ -50,7 +50,9 @@ func (d *Draft) Post(fn func()) error {
 	return nil
 }
 
-// Begin starts a job, unless its caller has given up already. Call it, and everything below, on the schedule's goroutine.
+// Begin begins a job, unless its caller has given up. If it cannot, the job ends with the error: UnknownSession, those of Prefix.Check,
+// Unsupported for more tokens than the draft model holds, Exhausted without memory. Call it, and everything below, on the schedule's
+// goroutine.
 func (d *Draft) Begin(j *Job) {
 	if j.GivenUp() != nil {
 		return
@@ -60,7 +62,7 @@ func (d *Draft) Begin(j *Job) {
 	}
 }
 
-// begin starts the job, or returns why it cannot; then the session does not get the job.
+// begin makes the job its session's. After an error it is not.
 func (d *Draft) begin(j *Job) error {
 	const op = "propose"
 	p := j.Proposal
@@ -82,7 +84,7 @@ func (d *Draft) begin(j *Job) error {
 		p.Bounds = tandem.Bounds{} // there is no row to draft from
 	}
 	s.goal = 0
-	if err := owner.Guard(func() error { return s.Parts.Cache.Adopt(p) }); errors.Is(err, tandem.Exhausted) {
+	if err := owner.Guard(func() error { return s.Parts.Adopter.Adopt(p) }); errors.Is(err, tandem.Exhausted) {
 		d.Sched.Drop(s, err) // it would have to copy pages that others share
 		return err
 	} else if err != nil {
@@ -120,16 +122,16 @@ func (s *Session) advance(begun time.Time) {
 	}
 	d.Sched.End(s, nil)
 	if a := s.Parts.Ahead; a != nil && a.Goes(j.Proposal) {
-		s.Ahead.begin(j.Proposal, min(d.Config.Ahead, s.Limits.TreeRows-s.Cache.Nodes()))
+		s.Lookahead.begin(j.Proposal, min(d.Config.Ahead, s.Limits.TreeRows-s.Cache.Nodes()))
 		d.Sched.Spare(s)
 	}
 }
 
-// comeBack ends the session's drafting ahead when its next tree is wanted and the committed tokens are
-// adopted. It returns the time that drafting ahead took.
+// comeBack ends the session's drafting ahead when its next proposal's tokens have been adopted. It returns the time that drafting ahead
+// took.
 func (s *Session) comeBack() time.Duration {
 	s.Draft.Sched.Rest(s)
-	ran, busy := s.Ahead.end()
+	ran, busy := s.Lookahead.end()
 	switch {
 	case ran > 0 && s.Explored.Len() > 0:
 		s.Draft.Config.Counters.Add("ahead.hits", 1)

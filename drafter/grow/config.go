@@ -17,9 +17,10 @@ const DefaultTreeRows = 192
 // DefaultAhead is the Ahead of a drafter unless told otherwise.
 const DefaultAhead = 96
 
-// DefaultWindow is the Window of a drafter unless told otherwise. Of 320 greedy tokens of the 1.5B behind 7,000 tokens of source text and
-// of documentation, Qwen2.5-Coder 0.5B guesses 250 with the whole text; with the first 64 tokens and the last 2,048 244, 1,024 241, 512
-// 236, 256 241; without the first, 512 218, 256 229. So between 256 and 1,024 a larger window brings nothing but a longer reading.
+// DefaultWindow is the Window of a drafter unless told otherwise. A larger one brings little but a longer reading. Measured with 320 greedy
+// tokens of Qwen2.5-Coder 1.5B behind 7,000 tokens of source text and of documentation: the 0.5B guesses 250 of them with the whole text.
+// With the first 64 tokens and the last 2,048 it guesses 244, with the last 1,024 241, 512 236, 256 241. Without the first 64 it guesses
+// 218 with the last 512, and 229 with the last 256.
 var DefaultWindow = engine.Window{First: engine.PageTokens, Last: 256, Step: 4 * engine.PageTokens}
 
 // Config says what a drafter works with.
@@ -31,22 +32,23 @@ type Config struct {
 	Counters *tandem.Counters
 	TreeRows int // tree nodes of a session that the cache holds at most; default DefaultTreeRows, or fewer if the model is recurrent
 	Ahead    int // tree nodes that a session runs at most while the target verifies; default DefaultAhead
-	// AheadGain is how many later passes a pass ahead must be expected to save, 0 to 1: about what it costs the verifier on shared cores.
-	// 0: the drafter has its own processor. 1: it never drafts ahead.
+	// AheadGain is how many later passes of the draft model a pass ahead must be expected to save, 0 to 1: about the share of the
+	// verifier's speed that it costs. 0 is for a drafter with a processor of its own; with 1 nothing is drafted ahead.
 	AheadGain float64
 	Chunk     int           // prompt tokens of a pass at most; default 128
 	Idle      time.Duration // a session without a call for this long is dropped; default 10 minutes
-	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
-	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
+	// PrefixCache bounds how many pages of KV memory keep prefixes of ended sessions, for later sessions of the same tenant. Only pages
+	// that no session needs are used. 0: all of those; negative: sessions share nothing.
 	PrefixCache int
-	// Window is what a draft that reads tokens alone, without recurrent layers, sees of its texts; zero: DefaultWindow. Last is at least
-	// TreeRows. Other drafts see all.
+	// Window is what a draft sees of its texts if it reads tokens alone and has no recurrent layers; other drafts see all. Zero:
+	// DefaultWindow. Its Last becomes TreeRows if it is less.
 	Window engine.Window
 	Pulse  owner.Pulse // shows the drafter's progress; may be nil
-	// Features hands out the target's hidden states of layers Taps, in this order, to a Model that reads them. nil: it gets zeros.
+	// Features hands out the target's hidden states to a Model that reads them; nil: the model gets zeros. A row that the model reads is
+	// the states of layers Taps, in this order.
 	Features tandem.FeatureSource
 	Taps     []int
-	// FeatureWait is how long Open waits for features while none come; default 5 s. Then it goes on with zeros.
+	// FeatureWait is how long Open waits while no features come; default 5 s. Then it goes on with zeros.
 	FeatureWait time.Duration
 }
 
@@ -82,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 				"1, 1, 1, 0 and 0", c.TreeRows, c.Ahead, c.Chunk, c.Idle, c.FeatureWait)
 	}
 	if !(c.AheadGain >= 0 && c.AheadGain <= 1) {
-		return c, tandem.Errorf("drafter", tandem.Invalid, "a pass ahead is to spare %v: want 0 to 1", c.AheadGain)
+		return c, tandem.Errorf("drafter", tandem.Invalid, "a pass ahead must save %v later passes: want 0 to 1", c.AheadGain)
 	}
 	c.Chunk = min(c.Chunk, c.Model.MaxRows())
 	return c, nil

@@ -7,4 +7,4 @@ const MaxWidth = maxWidth
 var Candidates = candidates
 
 // AheadNowhere has a session draft so many nodes ahead with nowhere to note it.
-func (s *Session) AheadNowhere(nodes int) { s.Ahead.trees, s.Ahead.left = nil, nodes }
+func (s *Session) AheadNowhere(nodes int) { s.Lookahead.trees, s.Lookahead.left = nil, nodes }

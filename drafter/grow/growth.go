@@ -11,14 +11,14 @@ import (
 
 // Limits bound how far a session's trees grow.
 type Limits struct {
-	TreeRows int                          // rows that a tree may have in the cache
-	PassRows int                          // and in one pass
-	Pace     func(rows int) time.Duration // what a pass of so many rows takes
-	Children *spec.Children               // what passes are expected to bring
+	TreeRows int                          // tree rows in the cache, at most
+	PassRows int                          // tree rows in a pass, at most
+	Pace     func(rows int) time.Duration // how long a pass of so many rows takes
+	Children *spec.Children               // what a further pass is expected to bring
 }
 
-// Growth is a tree that grows from the explored nodes of a session. It asks for rows that must be run (Next, Missing), and goes on when
-// they have been explored (Absorb).
+// Growth is a tree that grows from what a session has explored. Its user repeats three steps: Next says how many rows of the tree must be
+// run; Missing adds them to a pass, whose results become explored nodes; when Next says that none is left, Absorb goes on below them.
 type Growth struct {
 	explored *spec.Explored
 	limits   *Limits
@@ -32,16 +32,16 @@ type Growth struct {
 	judged   bool       // a plan has decided which of the pending rows are run
 }
 
-// NewGrowth returns the tree for p below the explored node root, which is token.
+// NewGrowth returns the tree for p below an explored node, root, whose token is given. It keeps e and l, which must outlive it.
 func NewGrowth(e *spec.Explored, l *Limits, root int32, token tandem.Token, p tandem.Proposal) *Growth {
 	return &Growth{explored: e, limits: l, plan: p.Plan, temper: p.Temper, root: root, tree: spec.NewGrower(token, p)}
 }
 
-// Tree returns what has grown. It is the growth's until that is given up.
+// Tree returns what has grown. It is valid until the next call of another method.
 func (g *Growth) Tree() tandem.Tree { return g.tree.Draft().Tree }
 
-// Next returns how many rows must be run before the tree can go on; 0: none, and then Absorb goes on. more is false if the tree is done, or
-// if the plan finds no further pass worth its time. drafted is what drafting has taken so far.
+// Next returns how many rows must be run before the tree can go on; after 0 comes Absorb. more is false if the tree is complete, because of
+// its bounds or because a further pass would bring less than it takes. drafted is the time that drafting has taken so far.
 func (g *Growth) Next(drafted time.Duration) (run int, more bool) {
 	if run, more = g.next(); !more {
 		return 0, false
@@ -127,7 +127,7 @@ func (g *Growth) shorten(n int) {
 	}
 }
 
-// Missing adds the pending rows that must be run, but the root and not more than n in all, to a part.
+// Missing adds to a part the rows that must be run, without the root, until the part has n nodes.
 func (g *Growth) Missing(part *engine.Part, n int) {
 	for i, r := range g.pending {
 		if r.Depth > 0 && g.at[i] < 0 && len(part.Nodes) < n {
@@ -136,7 +136,7 @@ func (g *Growth) Missing(part *engine.Part, n int) {
 	}
 }
 
-// Absorb goes on below the pending rows, all of which are explored. learn: their candidates count in Limits.Children.
+// Absorb goes on below the rows of Next, all of which are explored now. learn: Limits.Children learns from what was found there.
 func (g *Growth) Absorb(learn bool) {
 	lists := make([][]spec.Candidate, len(g.at))
 	for i, node := range g.at {
@@ -149,7 +149,7 @@ func (g *Growth) Absorb(learn bool) {
 	g.pending = nil
 }
 
-// Pending returns the explored nodes of the rows that Absorb takes next, -1 for one that must be run. They are the growth's.
+// Pending returns the explored nodes of the rows of Next, -1 for one that must be run. The slice is the growth's, and valid until Absorb.
 func (g *Growth) Pending() []int32 { return g.at }
 
 // Used returns the explored nodes of the tree's rows, ascending.
@@ -159,7 +159,7 @@ func (g *Growth) Used() []int32 {
 	return used
 }
 
-// Renumber follows the explored nodes to other numbers (Session.Retain).
+// Renumber gives the growth's nodes the numbers that they have after Session.Retain, whose result is index.
 func (g *Growth) Renumber(index map[int32]int32) {
 	for _, list := range [][]int32{g.rows, g.at} {
 		for i, n := range list {

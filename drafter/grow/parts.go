@@ -9,20 +9,20 @@ import (
 	"github.com/tandem-llm/tandem/schedule"
 )
 
-// Parts is how a session drafts. A kind of draft composes it: each part is a value with its own state, which the kind has of its own or
-// takes from another kind. All methods but Text.Open belong to the schedule's goroutine.
+// Parts is how a session drafts. A kind of draft puts it together: each part is a value with a state of its own, and two kinds may have the
+// same one. All methods but Opener.Open are called on the schedule's goroutine.
 type Parts struct {
-	Cache  Cache
-	Trees  Trees
-	Passes Passes
-	Text   Text  // nil: the schedule computes all of the text when the session is opened
-	Ahead  Ahead // nil: nothing is drafted ahead
+	Adopter Adopter
+	Trees   Trees
+	Passes  Passes
+	Opener  Opener // nil: the schedule computes all of the text when the session is opened
+	Ahead   Ahead  // nil: nothing is drafted ahead
 }
 
-// Cache follows the committed tokens.
-type Cache interface {
-	// Adopt makes the checked proposal's tokens the session's, and the draft's cache agree with them. An error of kind Exhausted, or any
-	// other, ends the session.
+// Adopter follows the committed tokens.
+type Adopter interface {
+	// Adopt makes the tokens of a checked proposal the session's (Prefix.Follow), and the cache agree with them. Errors: Exhausted if there
+	// is no memory for that. The session is dropped after any error.
 	Adopt(p tandem.Proposal) error
 }
 
@@ -30,25 +30,26 @@ type Cache interface {
 type Trees interface {
 	// Begin starts the tree of the session's new Job.
 	Begin()
-	// Grow goes on with the tree as far as it can without a pass; done: the tree is complete. begun is when the job's unfinished work
-	// began, for what drafting has cost so far.
+	// Grow goes on with the tree as far as it can without a pass; done: the tree is complete, and t is it. Drafting has taken Job.Busy and
+	// the time since begun.
 	Grow(begun time.Time) (t tandem.Tree, done bool)
 	// Nodes adds to a part at most n nodes of the tree that must be run.
 	Nodes(part *engine.Part, n int)
 }
 
-// Passes is what a pass has beside the tokens of the text and of the tree, and what becomes of its results.
+// Passes says what a pass has beside the tokens of the text and of the tree, and takes the results.
 type Passes interface {
-	// Complete gives a part all that the model reads beside its tokens. tree: the part is for the tree, in a pass of at most so many rows.
+	// Complete gives a part what the model reads beside its tokens. tree: the part is for the job's tree. The part may have rows rows in
+	// all.
 	Complete(part *engine.Part, rows int, tree bool)
-	// Take takes what a pass has computed for the session.
+	// Take takes what a pass has computed for the session; r.Out is valid until it returns.
 	Take(r Result)
 }
 
-// Text brings the text that a session is opened with into the cache, piece by piece (Session.Fill).
-type Text interface {
-	// Open ends the opening of the session by o: all of its text but the last token is in the cache when it returns nil. It runs in the
-	// goroutine of Open's caller and may wait.
+// Opener brings the text that a session is opened with into the cache, piece by piece (Session.Fill).
+type Opener interface {
+	// Open waits until the cache holds all of the text that o opens the session with but its last token. It runs in the goroutine of the
+	// caller of Draft.Open. Errors: those of ctx, and what has ended the session.
 	Open(ctx context.Context, o tandem.Opening) error
 	// Closed is told that the session has ended.
 	Closed()
@@ -58,19 +59,19 @@ type Text interface {
 type Ahead interface {
 	// Goes reports whether the session, which has answered p, is to draft ahead.
 	Goes(p tandem.Proposal) bool
-	// Renew gives a part, of at most so many rows, what must be computed before anything can be drafted ahead. wait: with this part, or
-	// until Schedule.Spare is called again, nothing else is.
+	// Renew gives a part, of at most so many rows, what must be computed before anything is drafted ahead. wait: nothing is drafted ahead
+	// in this part. If the part stays empty, it is not asked again until Schedule.Spare is called.
 	Renew(part *engine.Part, rows int) (wait bool)
 }
 
-// Job is one call of Propose. Until it has ended it belongs to the schedule's goroutine.
+// Job is one call of Propose. It belongs to the schedule's goroutine until its Call ends.
 type Job struct {
 	*schedule.Call
-	Proposal tandem.Proposal // as it came; once the session has the job, with the Bounds within which it can draft
+	Proposal tandem.Proposal // as it came; from Draft.Begin on with Bounds that the session can keep
 
 	// Results, valid once Wait has returned nil.
 	Tree      tandem.Tree
-	Busy      time.Duration // of passes, and of what was done between them
+	Busy      time.Duration // what passes took, and the work between them
 	Passes    int
 	Reused    int           // nodes of Tree that had been run before the call
 	Ahead     time.Duration // what drafting ahead of the call took
@@ -85,22 +86,25 @@ func NewJob(ctx context.Context, p tandem.Proposal) *Job {
 	return &Job{Call: schedule.NewCall(ctx), Proposal: p, came: time.Now()}
 }
 
-// Gate is where proposals wait for what a kind of draft reads.
+// Gate is where proposals wait for what a kind of draft reads beside tokens.
 type Gate interface {
-	// Begin sees to it that the job is started (Draft.Begin) soon. Errors: Unavailable during Shutdown, and ctx's; then it is not.
-	Begin(ctx context.Context, j *Job) error
-	// Stop ends what is done in the background and waits for it. Begin fails from then on.
+	// Propose waits and then calls Draft.Begin on the schedule's goroutine. Errors: Unavailable after Stop, and those of ctx; then the job
+	// is not begun.
+	Propose(ctx context.Context, j *Job) error
+	// Stop ends what is done in the background and waits for it. Propose fails from then on.
 	Stop()
 }
 
-// Traits is what the parts that all kinds share must know of a kind.
+// Traits is what this package must know of a kind. The zero value is that of a draft that reads tokens alone.
 type Traits struct {
-	Skipped    int    // tokens at the beginning of a text that have no row in the cache; what is computed depends on them nevertheless
-	Whole      bool   // the draft reads all of a text, without a Window
-	Mute       bool   // rows of the text guess nothing
-	Candidates int    // best tokens that are wanted of each row of a tree's pass at least
-	Gate       Gate   // nil: proposals are started at once
-	OwnTarget  string // why the draft cannot be translated for a target of another vocabulary, behind "draft NAME"; "": it can
+	Skipped    int  // tokens at the beginning of a text that have no row in the cache, though other rows depend on them
+	Whole      bool // the draft reads all of a text: it has no Window
+	Mute       bool // rows of the text guess nothing
+	Candidates int  // how many of the best tokens a row of a tree's pass must have, at least
+	Gate       Gate // nil: proposals wait for nothing
+	// OwnTarget says why the draft is only for a target of its own vocabulary, in words that follow "draft NAME"; "": it is for others too
+	// (package translate).
+	OwnTarget string
 }
 
 // Result is what a pass has computed for a session.
@@ -109,6 +113,6 @@ type Result struct {
 	Out   *engine.Output
 	Tail  int           // wanted row of Out of the last token of Part.Extend
 	First int           // wanted row of Out of the first of Part.Nodes
-	Tree  bool          // the part was for the tree of the session's job
-	Cost  time.Duration // of a row, if it was run ahead of a proposal; else 0
+	Tree  bool          // the part was for the job's tree
+	Cost  time.Duration // of a row, if the part was run ahead of a proposal; else 0
 }

@@ -29,8 +29,8 @@ func (s *Session) Want(space schedule.Space) schedule.Part {
 	return p
 }
 
-// extend gives the part the next tokens that its session lacks. The tokens that hindsight is for get logits, which show what would
-// have been guessed after them, as far as the pass has room for rows with logits: hindsight is not worth waiting for.
+// extend gives the part the next tokens that its session lacks. Those that hindsight is about get logits, which show what would have been
+// guessed there, if the pass has room for so many rows with logits: hindsight is not worth waiting for.
 func (s *Session) extend(part *engine.Part, tokens []tandem.Token, wanted int) {
 	before := len(s.Text.Tokens) - 1 - tandem.MaxHindsight - s.Held()
 	if s.Draft.Traits.Mute {
@@ -49,7 +49,7 @@ func (s *Session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	switch {
 	case ahead:
 		cost = max(pass.Spent/time.Duration(pass.Rows), 1)
-		s.Ahead.note(len(part.Nodes), pass.Spent)
+		s.Lookahead.note(len(part.Nodes), pass.Spent)
 		s.Draft.Config.Counters.Add("ahead.nodes", int64(len(part.Nodes)))
 		s.Draft.Config.Counters.Add("ahead.busy_ns", int64(cost)*int64(len(part.Nodes)))
 	case !s.Opening() && !s.filling():
@@ -71,8 +71,8 @@ func (s *Session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	}
 }
 
-// recall notes which of the session's tokens the n rows of its text that are now in the cache have guessed. first is the first one's wanted
-// row.
+// recall notes which tokens of the text were guessed by the n rows that the cache has got now. first is the wanted row of the first of
+// them.
 func (s *Session) recall(out *engine.Output, first, n int) {
 	for i, next := 0, s.Held()-n+1; i < n && next+i < len(s.Text.Tokens); i++ {
 		var list []spec.Candidate
@@ -91,7 +91,7 @@ func (s *Session) Spare(space schedule.Space) schedule.Part {
 	if s.Parts.Ahead.Renew(&p.Part, space.Rows) {
 		return p
 	}
-	if s.Ahead.prepare(&p.Part, min(space.Rows, aheadShare, s.Ahead.left), s.Room()) < s.Draft.Config.AheadGain {
+	if s.Lookahead.prepare(&p.Part, min(space.Rows, aheadShare, s.Lookahead.left), s.Room()) < s.Draft.Config.AheadGain {
 		return schedule.Part{}
 	}
 	s.Parts.Passes.Complete(&p.Part, space.Rows, false)
@@ -103,7 +103,7 @@ func (s *Session) Opened() { s.goal, s.hindsight = 0, s.Recall.Of(len(s.Text.Tok
 
 // Left implements schedule.Session.
 func (s *Session) Left(error) {
-	if t := s.Parts.Text; t != nil {
+	if t := s.Parts.Opener; t != nil {
 		t.Closed()
 	}
 }

@@ -96,7 +96,7 @@ func (x *Prefix) Follow(p tandem.Proposal) (keep int) {
 	return keep
 }
 
-// MaxVerify is the most entries of a Plan's costs that are accepted.
+// MaxVerify is how many entries of Plan.Verify are accepted at most.
 const MaxVerify = 1 << 12
 
 // checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.

@@ -13,7 +13,7 @@ import (
 
 // Session is one request's state in the draft model. It belongs to the schedule's goroutine.
 //
-// The model's results are kept (spec.Explored): a row that the next tree wants costs nothing if it was run
+// Explored keeps the model's results. So a row that the next tree wants costs nothing if it was run
 // before, whether for a tree that was cut, for a branch that was not taken, or ahead of time.
 //
 // Invariants between passes:
@@ -28,16 +28,16 @@ import (
 // Where the draft skips tokens (Traits.Skipped), the cache holds that many fewer.
 type Session struct {
 	schedule.Entry
-	Draft    *Draft
-	Text     Prefix
-	Cache    *engine.Sequence
-	Vocab    Vocabulary
-	Explored spec.Explored // below the last token; nothing if the cache lacks that
-	Recall   spec.Recall
-	Limits   Limits
-	Ahead    Lookahead
-	Job      *Job // the latest; in progress while the session is queued
-	Parts    Parts
+	Draft     *Draft
+	Text      Prefix
+	Cache     *engine.Sequence
+	Vocab     Vocabulary
+	Explored  spec.Explored // below the last token; nothing if the cache lacks that token
+	Recall    spec.Recall   // which tokens of the text the draft would have guessed
+	Limits    Limits
+	Lookahead Lookahead
+	Job       *Job // the latest; in progress while the session is queued
+	Parts     Parts
 
 	capacity  int              // tokens that it can have
 	prompt    int              // how many of its tokens the target did not draw
@@ -45,11 +45,11 @@ type Session struct {
 	hindsight tandem.Hindsight // of what it was opened with
 }
 
-// Kind is a kind of draft: how sessions of one draft model draft.
+// Kind is a kind of draft, of one draft model.
 type Kind interface {
-	// Traits returns what all sessions have in common.
+	// Traits returns what this package must know of it. They never change.
 	Traits() Traits
-	// Parts composes a session's, whose cache begins with found rows. It runs on the schedule's goroutine.
+	// Parts puts together those of a session that is opened, whose cache begins with found rows. It runs on the schedule's goroutine.
 	Parts(s *Session, found int) Parts
 }
 
@@ -80,13 +80,13 @@ func (d *Draft) enter(kind Kind, o tandem.Opening) (*Session, error) {
 	if s.Vocab.Sampling.Typical() {
 		s.Vocab.Sampling.Temperature = 0 // likely tokens are accepted, not those that the noise leans to
 	}
-	s.Ahead = Lookahead{explored: &s.Explored, limits: &s.Limits}
+	s.Lookahead = Lookahead{explored: &s.Explored, limits: &s.Limits}
 	var err error
 	if s.Cache, err = s.sequence(o); err != nil {
 		return nil, err
 	}
 	s.Entry = schedule.NewEntry(o, schedule.Shared(s.Cache))
-	if s.Parts = kind.Parts(s, s.Cache.Len()); s.Parts.Text == nil {
+	if s.Parts = kind.Parts(s, s.Cache.Len()); s.Parts.Opener == nil {
 		s.goal = len(s.Text.Tokens) - 1
 	}
 	return s, nil
@@ -107,7 +107,7 @@ func (s *Session) sequence(o tandem.Opening) (*engine.Sequence, error) {
 // Room returns how many tokens the text may still get.
 func (s *Session) Room() int { return s.capacity - len(s.Text.Tokens) }
 
-// Held returns how many of the session's tokens are in the cache, or left out of it for good.
+// Held returns how many tokens the cache holds, counting those that never have a row in it (Traits.Skipped).
 func (s *Session) Held() int { return s.Cache.End() + s.Draft.Traits.Skipped }
 
 // filling reports whether the session is queued for tokens of the text that it is opened with, not for a tree.
@@ -121,8 +121,8 @@ func (s *Session) Missing() int {
 	return s.Cache.Lacks(len(s.Text.Tokens) - s.Draft.Traits.Skipped)
 }
 
-// Fill queues the session, which is being opened (Text.Open), until the cache holds the first n of its tokens; then c ends. It returns
-// false if the cache holds them already. Filled ends this in either case.
+// Fill is for an Opener: it queues the session until the cache holds the first n of its tokens, and then c ends. It returns false, and does
+// not end c, if the cache holds them already. Filled must follow in either case.
 func (s *Session) Fill(c *schedule.Call, n int) (queued bool) {
 	if s.goal = n; s.Missing() == 0 {
 		return false
@@ -131,8 +131,8 @@ func (s *Session) Fill(c *schedule.Call, n int) (queued bool) {
 	return true
 }
 
-// Filled ends a Fill. last: the cache has all that it can have of the n tokens that the session is opened with, so hindsight is taken of
-// them.
+// Filled follows a Fill. last: it was the last one of the n tokens with which the session is opened, and the answer to Open has hindsight
+// of them.
 func (s *Session) Filled(n int, last bool) {
 	if s.goal = 0; last {
 		s.hindsight = s.Recall.Of(n)
@@ -148,7 +148,8 @@ func (s *Session) Width() int {
 	return min(max(s.Job.Proposal.Bounds.Width, leastWidth), maxWidth)
 }
 
-// Trust returns what levels that one pass foretells have been worth to sessions that draw as this one does.
+// Trust returns how often guesses of levels below the first, which one pass foretells, have been right in sessions that draw as this one
+// does.
 func (s *Session) Trust() *spec.Trust {
 	if s.Vocab.Sampling.Temperature > 0 {
 		return &s.Draft.trust[1]
@@ -156,7 +157,7 @@ func (s *Session) Trust() *spec.Trust {
 	return &s.Draft.trust[0]
 }
 
-// Use counts what the time ahead has saved that went into explored nodes of a tree.
+// Use counts the time that was spent ahead on these explored nodes, which a tree uses now.
 func (s *Session) Use(nodes []int32) {
 	useful := time.Duration(0)
 	for _, node := range nodes {
@@ -167,8 +168,8 @@ func (s *Session) Use(nodes []int32) {
 	}
 }
 
-// Retain gives up all tree rows but those of the explored nodes in used, ascending. It returns the numbers that those have now; the root
-// is 0 as before. used is overwritten.
+// Retain gives up all explored nodes, and their rows in the cache, but the root and those in used, which is ascending and is overwritten.
+// It returns the new number of each node in used. The root stays 0.
 func (s *Session) Retain(used []int32) (index map[int32]int32) {
 	index = make(map[int32]int32, len(used))
 	known := 1
@@ -186,7 +187,7 @@ func (s *Session) Retain(used []int32) (index map[int32]int32) {
 	return index
 }
 
-// RowsOf turns explored nodes into rows of the cache, in place.
+// RowsOf turns explored nodes below the root into tree rows of the cache, in place: node i is row i-1.
 func RowsOf(nodes []int32) []int32 {
 	for i := range nodes {
 		nodes[i]--

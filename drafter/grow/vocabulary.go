@@ -27,7 +27,7 @@ type Vocabulary struct {
 	sampler  *sample.Sampler
 }
 
-// Known returns tokens with stand-ins for those that the draft model lacks; tokens itself if it has them all.
+// Known returns tokens with the stand-in for each that the draft model lacks; tokens itself if it has them all.
 func (v *Vocabulary) Known(tokens []tandem.Token) []tandem.Token {
 	lacks := func(t tandem.Token) bool { return int(t) >= v.own }
 	if v.Target <= v.own || !slices.ContainsFunc(tokens, lacks) {
@@ -42,9 +42,9 @@ func (v *Vocabulary) Known(tokens []tandem.Token) []tandem.Token {
 	return out
 }
 
-// Guesses returns at most width tokens after a wanted row of out, best first, among those that the target has: what the target is likeliest
-// to draw at position pos. With a temperature that is what its noise leans to (sample.Coupled), and bias counts; penalties and filters do
-// not.
+// Guesses returns what the target is likeliest to draw at position pos, after the token of a wanted row of out: at most width tokens that
+// the target has, best first. With a temperature the noise of the target's draw counts (sample.Coupled), and so does bias; penalties and
+// filters do not. The list is the caller's.
 func (v *Vocabulary) Guesses(out *engine.Output, row, width int, pos tandem.Position) []spec.Candidate {
 	if v.Sampling.Temperature > 0 || len(v.Sampling.Bias) > 0 {
 		return v.coupled(out, row, width, pos)

@@ -21,15 +21,15 @@ const Name = "lookup"
 // Config says what a Drafter works with.
 type Config struct {
 	Name     string // Ticket.Drafter; default Name
-	Vocab    int    // tokens are below it, and below Opening.Vocab
+	Vocab    int    // how many tokens the target has; an Opening.Vocab other than 0 counts in its place
 	Pool     tandem.Pool
 	Events   tandem.Events
 	Counters *tandem.Counters
-	Sessions int           // held at most; default 1024
-	Tokens   int           // of all sessions, each counted by its limit; about 100 bytes each once used; default 2²⁰
+	Sessions int           // that are held at most; default 1024
+	Tokens   int           // sum of the limits of all sessions, at most; default 2²⁰. A token takes about 100 bytes once it is there
 	Idle     time.Duration // a session without a call for this long is dropped; default 10 minutes
 	Tenants  []string      // whose earlier texts are looked through, for their own sessions alone; see Remember
-	Earlier  int           // tokens of earlier texts that are kept in all, 12 bytes each: an equal part for each tenant
+	Earlier  int           // tokens of earlier texts that are kept, 12 bytes each: so many in all, the same for each tenant
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -60,9 +60,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Drafter implements tandem.Drafter without a model: it finds earlier occurrences of the end of the text and
-// proposes what followed them, by a suffix automaton for each session. It also looks through earlier texts of the session's tenant,
-// if it was told to keep them.
+// Drafter implements tandem.Drafter without a model. By a suffix automaton for each session it finds where the end of the text stood
+// before, and proposes what followed there. It also looks through earlier texts of the session's tenant, if it was told to keep them. Safe
+// for concurrent use.
 //
 // A call takes microseconds, so it works in the caller's goroutine, one call of a session at a time. Invariant
 // of a session whose lock is free: the automaton is that of its tokens.
@@ -92,7 +92,7 @@ type session struct {
 	place  spec.Occurrence // in old
 }
 
-// New returns a drafter with its sweeper running; Shutdown ends it.
+// New returns a drafter with its sweeper running; Shutdown ends it. Errors: Invalid.
 func New(cfg Config) (*Drafter, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package prompts is the kind of draft that reads tokens and has prompt tokens of its own (PPD, PARD), by which one pass guesses several
-// levels of a tree. It needs fewer passes for a tree:
+// Package prompts is the kind of draft that has prompt tokens of its own (PPD, PARD). By these one pass guesses several levels of a tree,
+// so a tree needs fewer passes:
 //
 //  1. A pass has prompt rows behind the nodes where the tree is likely to go on. Their logits guess the candidates of the levels below.
 //  2. The tree grows through these guesses as through candidates (spec.Sketch).
@@ -54,7 +54,7 @@ func (kind) Traits() grow.Traits {
 // Parts implements grow.Kind.
 func (k kind) Parts(s *grow.Session, _ int) grow.Parts {
 	t := &prompted{s: s, way: k.way, tokens: tokens.NewPasses(s)}
-	return grow.Parts{Cache: tokens.NewCache(s), Trees: t, Passes: t, Ahead: tokens.NewAhead(s)}
+	return grow.Parts{Adopter: tokens.NewAdopter(s), Trees: t, Passes: t, Ahead: tokens.NewAhead(s)}
 }
 
 // prompted is how the trees of a session grow, and what its passes have. It implements grow.Trees and grow.Passes.

@@ -39,7 +39,7 @@ func (a *ahead) Goes(p tandem.Proposal) bool {
 func (a *ahead) prepared(p tandem.Proposal) (path []int32, ready bool) {
 	s := a.s
 	tokens, held, from := s.Text.Tokens, len(s.Text.Tokens), int(p.From)
-	if !s.Ahead.Active() || s.Explored.Len() == 0 || int(p.Base) <= held || p.Bounds.Width > s.Explored.Width() ||
+	if !s.Lookahead.Active() || s.Explored.Len() == 0 || int(p.Base) <= held || p.Bounds.Width > s.Explored.Width() ||
 		!slices.Equal(tokens[from:], p.Suffix[:held-from]) {
 		return nil, false
 	}
@@ -47,7 +47,7 @@ func (a *ahead) prepared(p tandem.Proposal) (path []int32, ready bool) {
 	if len(path) < int(p.Base)-held {
 		return nil, false
 	}
-	return path, s.Ahead.Ready(path[len(path)-1], s.Room())
+	return path, s.Lookahead.Ready(path[len(path)-1], s.Room())
 }
 
 // ready reports whether the proposal's tree was drafted ahead and is complete.
@@ -77,7 +77,7 @@ func (a *ahead) Renew(part *engine.Part, rows int) (wait bool) {
 			return true
 		}
 		s.Explored.Clear()
-		s.Ahead.Restart(min(s.Draft.Config.Ahead, s.Limits.TreeRows))
+		s.Lookahead.Restart(min(s.Draft.Config.Ahead, s.Limits.TreeRows))
 	}
 	part.Extend = s.Vocab.Known(s.Text.Tokens[s.Held():][:min(s.Missing(), rows)])
 	f.Complete(part)

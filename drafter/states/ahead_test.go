@@ -50,7 +50,7 @@ func outcome(f *draftertest.States, id tandem.SessionID) (tokens []tandem.Token)
 		nodes, chances := s.Explored.Outcomes(0)
 		best := float32(math.Inf(-1))
 		for i, node := range nodes {
-			if chances[i] <= best || !s.Ahead.Ready(node, s.Room()) {
+			if chances[i] <= best || !s.Lookahead.Ready(node, s.Room()) {
 				continue
 			}
 			best, tokens = chances[i], path(s, node)

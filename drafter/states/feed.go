@@ -12,7 +12,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels/half"
 )
 
-// Feed is what a session has of the target's hidden states, its features, and what of the draft's cache was computed with them.
+// Feed holds what has come of the target's hidden states (features) for a session, and knows which rows of the draft's cache were computed
+// with them.
 //
 // Row i of the draft's sequence is token i+1 with the state of position i: the first token has no state before it, so it has no row
 // (grow.Traits.Skipped). The state is the target's. Where it has not come, it is the draft's own output for the row before (Instead), or
@@ -27,7 +28,7 @@ import (
 //  3. A sequence publishes only rows that its tokens alone determine: the first sure rows. It becomes private before the first row
 //     without features.
 //
-// Next, ask and the atomic fields are safe for concurrent use; all else belongs to the schedule's goroutine.
+// ask and the atomic fields are safe for concurrent use; all else belongs to the schedule's goroutine.
 type Feed struct {
 	s     *grow.Session
 	next  atomic.Int64           // first position whose features are neither here nor known not to exist; base + len(found)
@@ -144,8 +145,8 @@ func (f *Feed) giveUp(end int) (missing int) {
 	return missing
 }
 
-// Truncate gives up all but the first n rows of the sequence, or more where it must, and what is known of states from there on if the text
-// is another one. Errors: those of engine.Sequence.Truncate.
+// Truncate gives up all but the first n rows of the sequence; a recurrent one may have to give up more. other: the text is another one from
+// there on, so what is known of its states goes too. Errors: those of engine.Sequence.Truncate.
 func (f *Feed) Truncate(n int, other bool) error {
 	err := f.s.Cache.Truncate(n)
 	n = min(n, f.s.Cache.Len())
@@ -166,10 +167,10 @@ func (f *Feed) Truncate(n int, other bool) error {
 // Fresh reports whether features have come for rows that were computed without.
 func (f *Feed) Fresh() bool { return f.sure < f.s.Cache.Len() && f.end() > f.sure }
 
-// Instead keeps the draft's output at position at of the text, for as long as its features have not come.
+// Instead keeps a copy of the draft's output at a position of the text. It takes the place of that position's features until they come.
 func (f *Feed) Instead(at int, output []float32) { f.instead[at] = slices.Clone(output) }
 
-// Complete gives a part the states of its Extend rows, of which the first is the sequence's next.
+// Complete gives the rows of part.Extend, the next of the sequence, their states. They are valid until the next Complete.
 func (f *Feed) Complete(part *engine.Part) {
 	first := f.s.Cache.Len()
 	f.finals = 0
@@ -205,7 +206,7 @@ func (f *Feed) private() {
 	}
 }
 
-// Ran notes that a pass has computed extended rows of the text, for which Complete gave the states.
+// Ran notes that a pass has computed extended rows of the text, to which Complete had given states.
 func (f *Feed) Ran(extended int) {
 	if extended > 0 && f.sure == f.s.Cache.Len()-extended {
 		f.sure += f.finals

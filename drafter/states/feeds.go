@@ -28,13 +28,13 @@ type Feeds struct {
 	open map[tandem.SessionID]*Feed
 }
 
-// Is reports whether a model is of this kind or of one that goes beyond it: whether it reads the target's hidden states.
+// Is reports whether a model reads the target's hidden states. Drafts of package blocks do so too.
 func Is(m *engine.Model) bool {
 	width, _ := m.StateWidth()
 	return width > 0
 }
 
-// NewFeeds returns those of a draft whose model reads states. Errors: Invalid if Config.Taps do not fit the model.
+// NewFeeds returns the feeds of a draft whose model reads states; it has none yet. Errors: Invalid if Config.Taps do not fit the model.
 func NewFeeds(d *grow.Draft) (*Feeds, error) {
 	width, _ := d.Config.Model.StateWidth()
 	if taps := d.Config.Taps; len(taps) == 0 || width%len(taps) != 0 {
@@ -45,7 +45,7 @@ func NewFeeds(d *grow.Draft) (*Feeds, error) {
 	return &Feeds{draft: d, width: width, held: heldRows, background: newBackground(), open: map[tandem.SessionID]*Feed{}}, nil
 }
 
-// Traits returns those of a draft that reads states.
+// Traits returns the traits of any draft that reads states.
 func (fs *Feeds) Traits() grow.Traits {
 	return grow.Traits{Skipped: 1, Whole: true, Gate: fs, OwnTarget: "reads the hidden states of its own target: want that one"}
 }
@@ -102,9 +102,9 @@ func (fs *Feeds) gather(ctx context.Context, p tandem.Proposal) (learn func()) {
 	}
 }
 
-// Begin implements grow.Gate: the job waits for features, as gather does. But if the proposal's tree was drafted ahead the job is started
+// Propose implements grow.Gate: the job waits for features, as gather does. But if the proposal's tree was drafted ahead the job is begun
 // at once, and they are learned when they come.
-func (fs *Feeds) Begin(ctx context.Context, j *grow.Job) error {
+func (fs *Feeds) Propose(ctx context.Context, j *grow.Job) error {
 	p, d := j.Proposal, fs.draft
 	if f := fs.of(p.Session); f == nil || !f.going.Load() {
 		learn := fs.gather(ctx, p)
@@ -146,7 +146,7 @@ func (fs *Feeds) hits(p tandem.Proposal) bool {
 
 // goOn lets a session for which features have come go on ahead.
 func (fs *Feeds) goOn(id tandem.SessionID) {
-	if s := fs.draft.Session(id); s != nil && !s.Busy() && s.Ahead.Active() {
+	if s := fs.draft.Session(id); s != nil && !s.Busy() && s.Lookahead.Active() {
 		fs.draft.Sched.Rest(s)
 		fs.draft.Sched.Spare(s)
 	}

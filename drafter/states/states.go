@@ -2,7 +2,7 @@
 //
 // Trees grow as from tokens. Below the last committed token, where the target has not been yet, the state of a row is the draft's own
 // output for the row of its parent. Rows of committed tokens are computed with the target's state as well. So after a verdict the next pass
-// runs the accepted tokens anew, now with their features, and the new root; nothing that was computed below the old root is used again,
+// runs the accepted tokens anew, now with their features, and the new root. What was computed below the old root is not used again,
 // unless the whole next tree was drafted ahead (ahead.go).
 package states
 
@@ -34,8 +34,8 @@ func (k kind) Parts(s *grow.Session, found int) grow.Parts {
 	out := &outputs{width: k.own}
 	a := &ahead{s: s, feed: feed, out: out}
 	feed.ready = a.ready
-	return grow.Parts{Cache: &cache{s: s, feed: feed, out: out, ahead: a}, Trees: tokens.NewTrees(s, out.keep),
-		Passes: &passes{s: s, feed: feed, out: out, tokens: tokens.NewPasses(s)}, Text: fill, Ahead: a}
+	return grow.Parts{Adopter: &adopter{s: s, feed: feed, out: out, ahead: a}, Trees: tokens.NewTrees(s, out.keep),
+		Passes: &passes{s: s, feed: feed, out: out, tokens: tokens.NewPasses(s)}, Opener: fill, Ahead: a}
 }
 
 // passes gives rows their states and explores what a pass has run. It implements grow.Passes.
@@ -75,16 +75,16 @@ func (t *passes) Take(r grow.Result) {
 	}
 }
 
-// cache runs accepted tokens anew, with their features, unless the next tree was drafted ahead. It implements grow.Cache.
-type cache struct {
+// adopter runs accepted tokens anew, with their features, unless the next tree was drafted ahead. It implements grow.Adopter.
+type adopter struct {
 	s     *grow.Session
 	feed  *Feed
 	out   *outputs
 	ahead *ahead
 }
 
-// Adopt implements grow.Cache. The accepted tokens are run anew, with their features, and so is all that was explored.
-func (c *cache) Adopt(p tandem.Proposal) error {
+// Adopt implements grow.Adopter. The accepted tokens are run anew, with their features, and so is all that was explored.
+func (c *adopter) Adopt(p tandem.Proposal) error {
 	s, held := c.s, len(c.s.Text.Tokens)
 	path, prepared := c.ahead.prepared(p)
 	keep := s.Text.Follow(p)
@@ -111,7 +111,7 @@ func (c *cache) Adopt(p tandem.Proposal) error {
 }
 
 // remember keeps the outputs at the root, which was the last of held tokens, and at the nodes of path below it.
-func (c *cache) remember(held int, path []int32) {
+func (c *adopter) remember(held int, path []int32) {
 	c.feed.Instead(held-1, c.out.at(0))
 	for i, node := range path {
 		c.feed.Instead(held+i, c.out.at(int(node)))

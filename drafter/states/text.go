@@ -16,15 +16,15 @@ const (
 	longPause    = 50 * time.Millisecond
 )
 
-// text fills a session's cache with the text that it is opened with, as its features come. It implements grow.Text.
+// text fills a session's cache with the text that it is opened with, as its features come. It implements grow.Opener.
 type text struct {
 	fs    *Feeds
 	f     *Feed
 	asked atomic.Uint64 // answers of the verifier, of whatever kind
 }
 
-// Open returns the feed of a session that is opened, whose sequence begins with held rows, and the part that fills its cache.
-func (fs *Feeds) Open(s *grow.Session, held int) (*Feed, grow.Text) {
+// Open returns the feed of a session that is being opened, and the part that fills its cache. The cache begins with held rows.
+func (fs *Feeds) Open(s *grow.Session, held int) (*Feed, grow.Opener) {
 	f := newFeed(s, held, fs.width)
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -32,7 +32,7 @@ func (fs *Feeds) Open(s *grow.Session, held int) (*Feed, grow.Text) {
 	return f, &text{fs: fs, f: f}
 }
 
-// Open implements grow.Text. Progress is told.
+// Open implements grow.Opener. Progress is told.
 func (t *text) Open(ctx context.Context, o tandem.Opening) error {
 	n := len(o.Tokens)
 	t.f.addr.Store(&o.Place.Addr)
@@ -125,5 +125,5 @@ func (t *text) fillPiece(ctx context.Context, n int, a tandem.Features, err erro
 	return more, failed
 }
 
-// Closed implements grow.Text.
+// Closed implements grow.Opener.
 func (t *text) Closed() { t.fs.closed(t.f) }

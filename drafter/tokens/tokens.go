@@ -9,11 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 )
 
-// Is reports whether a model is of this kind: any is.
-func Is(*engine.Model) bool { return true }
-
-// New returns the kind. The error is nil.
-func New(*grow.Draft) (grow.Kind, error) { return kind{}, nil }
+// New returns the kind.
+func New() grow.Kind { return kind{} }
 
 type kind struct{}
 
@@ -22,17 +19,17 @@ func (kind) Traits() grow.Traits { return grow.Traits{} }
 
 // Parts implements grow.Kind.
 func (kind) Parts(s *grow.Session, _ int) grow.Parts {
-	return grow.Parts{Cache: Cache{s}, Trees: NewTrees(s, nil), Passes: Passes{s}, Ahead: Ahead{s}}
+	return grow.Parts{Adopter: Adopter{s}, Trees: NewTrees(s, nil), Passes: Passes{s}, Ahead: Ahead{s}}
 }
 
-// Cache keeps what was explored as far as the text follows it. It implements grow.Cache.
-type Cache struct{ s *grow.Session }
+// Adopter keeps what was explored as far as the text follows it. It implements grow.Adopter.
+type Adopter struct{ s *grow.Session }
 
-// NewCache returns the session's.
-func NewCache(s *grow.Session) Cache { return Cache{s} }
+// NewAdopter returns the adopter of s.
+func NewAdopter(s *grow.Session) Adopter { return Adopter{s} }
 
-// Adopt implements grow.Cache. If the new tokens lead to an explored node, that becomes the root, and what was explored below it stays.
-func (c Cache) Adopt(p tandem.Proposal) error {
+// Adopt implements grow.Adopter. If the new tokens lead to an explored node, that becomes the root, and what was explored below it stays.
+func (c Adopter) Adopt(p tandem.Proposal) error {
 	s := c.s
 	held := len(s.Text.Tokens)
 	keep := s.Text.Follow(p)
@@ -68,8 +65,8 @@ type Trees struct {
 	tree   *grow.Growth // the job's
 }
 
-// NewTrees returns the session's. retain, if it is not nil, is called before all explored nodes but the root and those in used, ascending,
-// are given up; used is valid until it returns.
+// NewTrees returns the trees of s. retain may be nil; else it is told before explored nodes are given up. Of those only the root and used,
+// ascending, will stay (Session.Retain). It must not keep used.
 func NewTrees(s *grow.Session, retain func(used []int32)) *Trees { return &Trees{s: s, retain: retain} }
 
 // Begin implements grow.Trees.
@@ -107,7 +104,7 @@ func (t *Trees) Nodes(part *engine.Part, n int) { t.tree.Missing(part, n) }
 // Passes explores what a pass has run. It implements grow.Passes.
 type Passes struct{ s *grow.Session }
 
-// NewPasses returns the session's.
+// NewPasses returns the passes of s.
 func NewPasses(s *grow.Session) Passes { return Passes{s} }
 
 // Complete implements grow.Passes: there is nothing else to read.
@@ -130,10 +127,10 @@ func (t Passes) Take(r grow.Result) {
 	}
 }
 
-// Ahead drafts ahead where a proposal asks for it. It implements grow.Ahead.
+// Ahead lets a session draft ahead where a proposal asks for it. It implements grow.Ahead.
 type Ahead struct{ s *grow.Session }
 
-// NewAhead returns the session's.
+// NewAhead returns the decision for s.
 func NewAhead(s *grow.Session) Ahead { return Ahead{s} }
 
 // Goes implements grow.Ahead. Where a pass ahead must save a whole pass, none is run.

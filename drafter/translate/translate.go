@@ -22,10 +22,10 @@ const mostTargets = 1 << 2
 const mostOwn = 1 << 3
 
 // Drafter implements tandem.Drafter over one, the inner, whose tokens may mean other texts than the target's. For sessions whose opening
-// asks for that (Opening.Translate) it keeps the committed text in the draft's own tokens, has the inner drafter draft in them, and hands
-// over what the target's tokenizer makes of the drafted texts (ownWords). What it proposes is accepted by the same rule as any other draft,
-// so it only costs acceptance where the two tokenizers divide a text differently. The noise of the target's draws belongs to the target's
-// tokens: the draft does not lean to it (sample.Coupled). All other sessions are handed to the inner drafter as they are.
+// asks for that (Opening.Translate) it keeps the committed text in the draft's own tokens and has the inner drafter draft in them. It
+// proposes what the target's tokenizer makes of the drafted texts (ownWords). That is accepted by the same rule as any other draft: where
+// the two tokenizers divide a text differently fewer tokens are accepted, but none is wrong. The noise of the target's draws belongs to the
+// target's tokens, so it says nothing of the draft's (sample.Coupled). All other sessions are handed to the inner drafter as they are.
 //
 // A session takes few bytes here beside those that it takes in the inner drafter, and is forgotten with it. Safe for concurrent use.
 type Drafter struct {
