@@ -6,18 +6,6 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// check returns nil if the verdict may be committed.
-func (r *Round) check() error {
-	nodes := r.rules.Nodes
-	if r.Judged() {
-		nodes = r.Tree.Len() // of prompt nodes none is in a path
-	}
-	if err := WellFormed(r.Verdict, nodes, r.rules.Vocab); err != nil {
-		return err
-	}
-	return checkLogprobs(r.Verdict, r.rules.Logprobs, r.rules.Vocab)
-}
-
 // WellFormed checks a verdict against the contract of tandem.Verdict.
 func WellFormed(v tandem.Verdict, maxNodes, vocab int) error {
 	if len(v.Tokens) != len(v.Path)+1 {

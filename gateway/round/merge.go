@@ -30,68 +30,68 @@ type Drafted struct {
 	Busy   time.Duration // arithmetic of drafting within the round
 }
 
-func (r *Round) drafted() bool { return r.Origin != Nothing }
+func (d *Drafted) drafted() bool { return d.Origin != Nothing }
 
-// join makes one tree of the drafts.
-func (r *Round) join(took time.Duration) {
+// join makes one tree of the drafts, of at most so many nodes, and sorts them in the order of Asks.
+func (p *Plan) join(drafts []Draft, nodes int, took time.Duration) (out Drafted) {
 	switch {
-	case len(r.Drafts) == 0:
-	case r.Vote != tandem.VoteNone:
-		r.merge(took)
+	case len(drafts) == 0:
+	case p.Vote != tandem.VoteNone:
+		return p.merge(drafts, min(p.Nodes, nodes), took)
 	default:
-		d := &r.Drafts[0]
-		r.Drafted = Drafted{Tree: d.Got.Tree, By: d.Drafter, Size: d.Got.Nodes, Depth: d.Got.Depth, Busy: d.Busy}
+		d := &drafts[0]
+		out = Drafted{Tree: d.Got.Tree, By: d.Drafter, Size: d.Got.Nodes, Depth: d.Got.Depth, Busy: d.Busy}
 		switch {
-		case r.InPool:
-			r.Origin = InPool
-		case r.Tree.Len() > 1:
-			r.Origin = Returned
+		case p.InPool:
+			out.Origin = InPool
+		case out.Tree.Len() > 1:
+			out.Origin = Returned
 		}
 	}
+	return out
 }
 
 // merge makes one tree of several drafts.
-func (r *Round) merge(took time.Duration) {
+func (p *Plan) merge(drafts []Draft, nodes int, took time.Duration) (out Drafted) {
 	order := func(d Draft) int {
-		return slices.IndexFunc(r.Asks, func(k strategy.Ask) bool { return k.Drafter == d.Drafter })
+		return slices.IndexFunc(p.Asks, func(k strategy.Ask) bool { return k.Drafter == d.Drafter })
 	}
-	slices.SortFunc(r.Drafts, func(x, y Draft) int { return order(x) - order(y) })
+	slices.SortFunc(drafts, func(x, y Draft) int { return order(x) - order(y) })
 	var ballots []spec.Ballot
 	var trees []spec.DrafterTree
 	var of []int // which draft a ballot is
-	for i, d := range r.Drafts {
-		r.Busy = max(r.Busy, d.Busy) // they ran at the same time
+	for i, d := range drafts {
+		out.Busy = max(out.Busy, d.Busy) // they ran at the same time
 		if d.Got.Tree.Len() > 1 {
-			ballots, of = append(ballots, spec.Ballot{Tree: d.Got.Tree, Weight: r.Weights.Of(d.Drafter)}), append(of, i)
+			ballots, of = append(ballots, spec.Ballot{Tree: d.Got.Tree, Weight: p.Weights.Of(d.Drafter)}), append(of, i)
 			trees = append(trees, spec.DrafterTree{Drafter: d.Drafter, Tree: d.Got.Tree})
 		}
 	}
 	if len(ballots) == 0 {
-		return
+		return out
 	}
-	nodes := min(r.Nodes, r.rules.Nodes-r.Reserve)
-	if r.Vote == tandem.VoteTree {
-		if r.Mix != nil {
-			r.Tree = r.Mix.Merge(trees, nodes)
+	if p.Vote == tandem.VoteTree {
+		if p.Mix != nil {
+			out.Tree = p.Mix.Merge(trees, nodes)
 		} else {
-			r.Tree, _ = spec.Merge(ballots, nodes)
+			out.Tree, _ = spec.Merge(ballots, nodes)
 		}
-		if r.Cut.Verify != nil {
-			r.Tree, _ = spec.Cut(r.Tree, r.Cut, took)
+		if p.Cut.Verify != nil {
+			out.Tree, _ = spec.Cut(out.Tree, p.Cut, took)
 		}
-		r.By = "vote"
+		out.By = "vote"
 	} else {
 		var voted int
-		r.Tree, voted = spec.Majority(ballots)
-		r.Voted = of[voted]
-		r.By = r.Drafts[r.Voted].Drafter
+		out.Tree, voted = spec.Majority(ballots)
+		out.Voted = of[voted]
+		out.By = drafts[out.Voted].Drafter
 	}
-	if r.Tree.Len() == 1 {
-		return
+	if out.Tree.Len() == 1 {
+		return out
 	}
-	r.Origin = Several
-	_, r.Depth = r.Tree.Depths()
-	r.Size = r.Tree.Len()
+	out.Origin, out.Size = Several, out.Tree.Len()
+	_, out.Depth = out.Tree.Depths()
+	return out
 }
 
 // Patience returns how long a round waits for several sources that answer at the same time, by the usual times of those that take any:

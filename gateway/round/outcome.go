@@ -8,11 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// Judged reports whether the whole tree was verified, so that the verdict says something about it.
-func (r *Round) Judged() bool {
-	return r.drafted() && r.Tree.Len() > 1 && r.Verdict.Nodes == r.Tree.Len()+r.Prompts
-}
-
 // Verified returns the tree that the verdict is on; none if that is not known.
 func (r *Round) Verified() (t tandem.Tree) {
 	if r.Judged() {

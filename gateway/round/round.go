@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/strategy"
-	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
@@ -18,31 +17,6 @@ const (
 	drafterWait = 500 * time.Millisecond // for the verdict on a ticket that a drafter put, at least
 	fullPause   = 5 * time.Millisecond   // longest wait while the pool is merely full, which is never for long
 )
-
-// Rules are what all rounds of a session have in common.
-type Rules struct {
-	Wait         time.Duration // for a verdict before the ticket is put again; doubles with each repetition
-	VerifierWait time.Duration // how long a lost verifier is waited for
-	Nodes        int           // no tree has more
-	Vocab        int
-	Logprobs     bool // verdicts carry log-probabilities
-}
-
-// Plan is what one round drafts and asks.
-type Plan struct {
-	strategy.Decision
-	Question
-	Session    tandem.SessionID
-	Root       tandem.Token
-	Bounds     tandem.Bounds                 // what the request's budget leaves of its bounds
-	Guesses    []string                      // self-drafts that the ticket asks, for the round after
-	Successors int                           // of each node, that the verdict is to carry
-	Reserve    int                           // nodes of the ticket's tree that are kept for prompt nodes
-	InPool     bool                          // the one source that is asked puts the ticket with its tree itself
-	Prompt     func(tandem.Tree) tandem.Tree // adds prompt nodes to the ticket's tree; nil if Reserve is 0
-	Pace       time.Duration                 // usual time of a round; 0 before the first
-	Weights    *learn.Weights                // of the drafters' trees, where Mix does not merge them
-}
 
 // State is where a round stands. A round leaves Drafting and Waiting only by an event's method in this file.
 type State uint8
@@ -176,7 +150,7 @@ func (r *Round) gather() Action {
 // Merged says that no more drafts come. took is how long drafting took. answered: the verdict is there already, as happens if a drafter has
 // put its ticket and then failed.
 func (r *Round) Merged(took time.Duration, answered bool) Action {
-	r.join(took)
+	r.Drafted = r.join(r.Drafts, r.rules.Nodes-r.Reserve, took)
 	r.state = Waiting
 	switch {
 	case r.Origin == InPool:
@@ -277,6 +251,23 @@ func (r *Round) Answered(v tandem.Verdict) Action {
 	}
 	r.state = Answered
 	return Action{Judge: r.arrived(), Do: Commit}
+}
+
+// Judged reports whether the whole tree was verified, so that the verdict says something about it.
+func (r *Round) Judged() bool {
+	return r.drafted() && r.Tree.Len() > 1 && r.Verdict.Nodes == r.Tree.Len()+r.Prompts
+}
+
+// check returns nil if the verdict may be committed.
+func (r *Round) check() error {
+	nodes := r.rules.Nodes
+	if r.Judged() {
+		nodes = r.Tree.Len() // of prompt nodes none is in a path
+	}
+	if err := WellFormed(r.Verdict, nodes, r.rules.Vocab); err != nil {
+		return err
+	}
+	return checkLogprobs(r.Verdict, r.rules.Logprobs, r.rules.Vocab)
 }
 
 // refused repeats the round with the root alone, after the verifier has refused its tree because that breaks a contract; the session is
