@@ -16,13 +16,6 @@ import (
 
 const op = "fleet"
 
-// Verifier is what a fleet needs of one, with the contracts of tandem.Verifier.
-type Verifier interface {
-	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
-	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
-	Submit(ctx context.Context, t tandem.Ticket) error                 // of a session that is open there
-}
-
 // Gateway is told what its verifiers are together.
 type Gateway interface {
 	// VerifierState says whether any of them is up.
@@ -49,57 +42,16 @@ type Config struct {
 	Now      func() time.Time // nil: time.Now
 }
 
-// Load is what a member has to do, and what it holds.
-type Load struct {
-	Sessions int // of all gateways
-	Waiting  int // tickets that wait for a pass
-	// Cached returns how many of the first tokens of a prompt it holds in its memory; nil: not known.
-	Cached func(tenant string, tokens []tandem.Token) int
-}
-
-// member is a verifier of the fleet.
-type member struct {
-	name     string
-	verifier Verifier
-	known    bool // it has said what it is, since it came up
-	identity tandem.Identity
-	measured []tandem.Cost
-	costs    *worth.Costs // of its passes, as it has measured them; nominal before
-	kvTokens int64
-	page     int
-	drafts   []tandem.SelfDraft
-	load     func() Load // nil: not known
-
-	up, draining, lapsed bool
-	since                time.Time // of up, or of its end
-	avoid                time.Time // until then others are preferred: an Open failed
-	own                  int       // sessions of this gateway that are there
-}
-
-// placed is a session that is at a member, or is being opened there.
-type placed struct {
-	at    *member
-	held  bool // it was opened
-	stuck bool // an Open there was given up, so the next is elsewhere
-	long  int  // tokens when it was opened
-	limit int
-}
-
 // Fleet implements Verifier with its members. Safe for concurrent use.
 type Fleet struct {
 	cfg     Config
 	work    sync.WaitGroup // members that forget sessions
 	telling sync.Mutex     // the gateway, in the order of changes
 
-	mu       sync.Mutex
-	members  []*member // by name
-	sessions map[tandem.SessionID]*placed
-	rows     float64         // of a tree, and
-	tokens   float64         // of a round: running means, 1 before the first verdict
-	main     tandem.Identity // of new sessions while a member of it is up; "": not known
-	moved    time.Time       // when the latest session went to a member with less to do
-	up       bool            // what the gateway was told last
-	told     sum
+	mu sync.Mutex
+	places
+	up   bool // what the gateway was told last
+	told sum
 }
 
 // New returns a fleet without members.
@@ -110,7 +62,7 @@ func New(c Config) *Fleet {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Fleet{cfg: c, sessions: map[tandem.SessionID]*placed{}, rows: 1, tokens: 1}
+	return &Fleet{cfg: c, places: places{sessions: map[tandem.SessionID]*placed{}, rows: 1, tokens: 1}}
 }
 
 // Wait returns when all members have forgotten what has left them.
@@ -232,6 +184,55 @@ func (f *Fleet) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, erro
 	}
 }
 
+// take places o's session, unless it is at a member that can keep it; not at one of those that were tried. nil: no other is left.
+func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.cfg.Now()
+	p := f.sessions[o.Session]
+	if p != nil && len(tried) == 0 && !p.stuck && p.at.takes(o.Identity, now) {
+		return p.at
+	}
+	m := (*member)(nil)
+	if p != nil && p.stuck && len(tried) == 0 {
+		m = f.best(o, []*member{p.at}, now)
+	}
+	if m == nil {
+		m = f.best(o, tried, now)
+	}
+	if m == nil {
+		return nil
+	}
+	if p != nil && p.at != m {
+		f.end(o.Session, p)
+	}
+	if p == nil || p.at != m {
+		f.sessions[o.Session] = &placed{at: m, long: len(o.Tokens), limit: int(o.Limit)}
+		m.own++
+	}
+	return m
+}
+
+// Place returns the name of the member at which o's session is, or would be opened now, and its verifier; "" and nil: there is none. Only
+// Open puts a session there: who asks may do so after the session's end.
+func (f *Fleet) Place(o tandem.Opening) (string, Verifier) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := (*member)(nil)
+	if p := f.sessions[o.Session]; p != nil {
+		m = p.at
+	} else {
+		m = f.best(o, nil, f.cfg.Now())
+	}
+	if m == nil {
+		return "", nil
+	}
+	return m.name, m.verifier
+}
+
+// Any returns the name of a member for what belongs to no session, the one with the shortest rounds, and its verifier.
+func (f *Fleet) Any() (string, Verifier) { return f.Place(tandem.Opening{}) }
+
 // Close implements Verifier.Close.
 func (f *Fleet) Close(ctx context.Context, id tandem.SessionID) error {
 	f.mu.Lock()
@@ -265,23 +266,6 @@ func (f *Fleet) Belongs(name string, v tandem.Verdict) bool {
 	return p == nil || p.at.name == name
 }
 
-func (f *Fleet) member(name string) *member {
-	for _, m := range f.members {
-		if m.name == name {
-			return m
-		}
-	}
-	return nil
-}
-
-// forget removes a session. The caller holds f.mu.
-func (f *Fleet) forget(id tandem.SessionID) {
-	if p := f.sessions[id]; p != nil {
-		p.at.own--
-		delete(f.sessions, id)
-	}
-}
-
 // opened notes that m holds a session.
 func (f *Fleet) opened(id tandem.SessionID, m *member) {
 	f.mu.Lock()
@@ -312,30 +296,64 @@ func (f *Fleet) failed(m *member, kind tandem.Kind) {
 	}
 }
 
+// end makes a session leave its member, which forgets it in the background. The caller holds f.mu.
+func (f *Fleet) end(id tandem.SessionID, p *placed) {
+	f.cfg.Counters.Add("sessions.moved", 1)
+	f.forget(id)
+	from := p.at.verifier
+	f.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), f.cfg.CloseTime)
+		defer cancel()
+		_ = from.Close(ctx, id) // a member that is gone has forgotten it
+	})
+}
+
+// clear makes at most so many sessions leave m, those with the shortest texts first. The caller holds f.mu, and wakes them.
+func (f *Fleet) clear(m *member, most int, why string) (wake bool) {
+	for _, id := range f.shortest(m)[:min(most, m.own)] {
+		f.cfg.Counters.Add(why, 1)
+		f.end(id, f.sessions[id])
+		wake = true
+	}
+	return wake
+}
+
+// Balance moves sessions: away from members that are gone, silent or draining, if another can take them, and from one with much to do to
+// one with little. It is called often, such as ten times a second.
+func (f *Fleet) Balance() {
+	f.mu.Lock()
+	wake, now := false, f.cfg.Now()
+	for _, m := range f.members {
+		why, most := "", m.own
+		switch {
+		case m.own == 0:
+		case !m.up && now.Sub(m.since) > f.cfg.Grace:
+			why = "fleet.gone"
+		case m.lapsed:
+			why = "fleet.silent"
+		case m.draining:
+			why, most = "fleet.drained", atOnce
+		}
+		if why != "" && f.others(m, now) {
+			wake = f.clear(m, most, why) || wake
+		}
+	}
+	if id, p := f.unequal(now); p != nil {
+		f.cfg.Counters.Add("fleet.leveled", 1)
+		f.end(id, p)
+		f.moved, wake = now, true
+	}
+	f.mu.Unlock()
+	if wake {
+		f.cfg.Gateway.Moved()
+	}
+}
+
 // sum is what members are together.
 type sum struct {
 	known             int   // members that have said what they are
 	kvTokens, longest int64 // of all, and of the largest
 	page              int
-}
-
-// elect keeps the identity of new sessions while a member of it is up, so that equal requests have equal texts wherever they are placed.
-// Else it is that of most members.
-func (f *Fleet) elect() {
-	times := map[tandem.Identity]int{}
-	for _, m := range f.members {
-		if m.up && m.known {
-			times[m.identity]++
-		}
-	}
-	if times[f.main] > 0 {
-		return
-	}
-	for _, m := range f.members {
-		if n := times[m.identity]; n > 0 && n > times[f.main] {
-			f.main = m.identity
-		}
-	}
 }
 
 // change changes members, and tells the gateway what they are together now, and whether sessions have to move. said: a member has said what

@@ -18,51 +18,94 @@ const (
 	atOnce = 2
 )
 
-// Place returns the name of the member at which o's session is, or would be opened now, and its verifier; "" and nil: there is none. Only
-// Open puts a session there: who asks may do so after the session's end.
-func (f *Fleet) Place(o tandem.Opening) (string, Verifier) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := (*member)(nil)
-	if p := f.sessions[o.Session]; p != nil {
-		m = p.at
-	} else {
-		m = f.best(o, nil, f.cfg.Now())
-	}
-	if m == nil {
-		return "", nil
-	}
-	return m.name, m.verifier
+// Verifier is what a fleet needs of one, with the contracts of tandem.Verifier.
+type Verifier interface {
+	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
+	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
+	Submit(ctx context.Context, t tandem.Ticket) error                 // of a session that is open there
 }
 
-// take places o's session, unless it is at a member that can keep it; not at one of those that were tried. nil: no other is
-// left.
-func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.cfg.Now()
-	p := f.sessions[o.Session]
-	if p != nil && len(tried) == 0 && !p.stuck && p.at.takes(o.Identity, now) {
-		return p.at
+// Load is what a member has to do, and what it holds.
+type Load struct {
+	Sessions int // of all gateways
+	Waiting  int // tickets that wait for a pass
+	// Cached returns how many of the first tokens of a prompt it holds in its memory; nil: not known.
+	Cached func(tenant string, tokens []tandem.Token) int
+}
+
+// member is a verifier of the fleet.
+type member struct {
+	name     string
+	verifier Verifier
+	known    bool // it has said what it is, since it came up
+	identity tandem.Identity
+	measured []tandem.Cost
+	costs    *worth.Costs // of its passes, as it has measured them; nominal before
+	kvTokens int64
+	page     int
+	drafts   []tandem.SelfDraft
+	load     func() Load // nil: not known
+
+	up, draining, lapsed bool
+	since                time.Time // of up, or of its end
+	avoid                time.Time // until then others are preferred: an Open failed
+	own                  int       // sessions of this gateway that are there
+}
+
+// placed is a session that is at a member, or is being opened there.
+type placed struct {
+	at    *member
+	held  bool // it was opened
+	stuck bool // an Open there was given up, so the next is elsewhere
+	long  int  // tokens when it was opened
+	limit int
+}
+
+// places are the members of a fleet and the sessions that are at them: where a session is to be, by what is known now. It calls nobody and
+// waits for nothing; the fleet's mutex guards it.
+type places struct {
+	members  []*member // by name
+	sessions map[tandem.SessionID]*placed
+	rows     float64         // of a tree, and
+	tokens   float64         // of a round: running means, 1 before the first verdict
+	main     tandem.Identity // of new sessions while a member of it is up; "": not known
+	moved    time.Time       // when the latest session went to a member with less to do
+}
+
+func (f *places) member(name string) *member {
+	for _, m := range f.members {
+		if m.name == name {
+			return m
+		}
 	}
-	m := (*member)(nil)
-	if p != nil && p.stuck && len(tried) == 0 {
-		m = f.best(o, []*member{p.at}, now)
+	return nil
+}
+
+// forget removes a session.
+func (f *places) forget(id tandem.SessionID) {
+	if p := f.sessions[id]; p != nil {
+		p.at.own--
+		delete(f.sessions, id)
 	}
-	if m == nil {
-		m = f.best(o, tried, now)
+}
+
+// elect keeps the identity of new sessions while a member of it is up, so that equal requests have equal texts wherever they are placed.
+// Else it is that of most members.
+func (f *places) elect() {
+	times := map[tandem.Identity]int{}
+	for _, m := range f.members {
+		if m.up && m.known {
+			times[m.identity]++
+		}
 	}
-	if m == nil {
-		return nil
+	if times[f.main] > 0 {
+		return
 	}
-	if p != nil && p.at != m {
-		f.end(o.Session, p)
+	for _, m := range f.members {
+		if n := times[m.identity]; n > 0 && n > times[f.main] {
+			f.main = m.identity
+		}
 	}
-	if p == nil || p.at != m {
-		f.sessions[o.Session] = &placed{at: m, long: len(o.Tokens), limit: int(o.Limit)}
-		m.own++
-	}
-	return m
 }
 
 // takes reports whether m is a good place for a session of that identity.
@@ -77,7 +120,7 @@ func (m *member) fits(identity tandem.Identity) bool {
 
 // best returns the member at which a session is done first, of those that take it. If none does, it is the first that may come back, so
 // that the session waits for it, or learns why it cannot; but none if one was tried before.
-func (f *Fleet) best(o tandem.Opening, tried []*member, now time.Time) *member {
+func (f *places) best(o tandem.Opening, tried []*member, now time.Time) *member {
 	best := f.first(o, cmp.Or(o.Identity, f.main), tried, now)
 	if best == nil && o.Identity == "" {
 		best = f.first(o, "", tried, now)
@@ -103,7 +146,7 @@ func (f *Fleet) best(o tandem.Opening, tried []*member, now time.Time) *member {
 }
 
 // first returns the member of an identity, "" for any, at which o's session is done first, of those that take it.
-func (f *Fleet) first(o tandem.Opening, identity tandem.Identity, tried []*member, now time.Time) (best *member) {
+func (f *places) first(o tandem.Opening, identity tandem.Identity, tried []*member, now time.Time) (best *member) {
 	least := time.Duration(0)
 	for _, m := range f.members {
 		if !m.takes(identity, now) || slices.Contains(tried, m) {
@@ -116,14 +159,11 @@ func (f *Fleet) first(o tandem.Opening, identity tandem.Identity, tried []*membe
 	return best
 }
 
-// Any returns the name of a member for what belongs to no session, the one with the shortest rounds, and its verifier.
-func (f *Fleet) Any() (string, Verifier) { return f.Place(tandem.Opening{}) }
-
-// predict returns when o's session would be done at m: its prompt is read, but for what m holds of it, behind the tickets that wait, and
-// then its rounds share passes with those of the sessions that m has. A cached prefix counts as the time that it saves.
+// predict returns how long o's session would take at m. First m answers the tickets that wait there, and reads the prompt, but not the part
+// that it has in its cache. Then the session's rounds share passes with those of m's other sessions.
 //
 //	T_R(prompt − cached + rows · waiting) + tokens left / tokens of a round · T(rows · (sessions + 1))
-func (f *Fleet) predict(m *member, o tandem.Opening) time.Duration {
+func (f *places) predict(m *member, o tandem.Opening) time.Duration {
 	l := m.now()
 	cached := 0
 	if l.Cached != nil {
@@ -132,7 +172,7 @@ func (f *Fleet) predict(m *member, o tandem.Opening) time.Duration {
 	return m.costs.Read(len(o.Tokens)-cached+int(f.rows*float64(l.Waiting))) + f.rest(m, int(o.Limit)-len(o.Tokens), 1)
 }
 
-// now returns m's load. Sessions that this gateway has opened there since it was announced count.
+// now returns m's load as it announced it last, with at least the sessions that this gateway has opened there.
 func (m *member) now() (l Load) {
 	if m.load != nil {
 		l = m.load()
@@ -142,39 +182,17 @@ func (m *member) now() (l Load) {
 }
 
 // round returns how long rounds take at m with so many sessions more.
-func (f *Fleet) round(m *member, more int) time.Duration {
+func (f *places) round(m *member, more int) time.Duration {
 	return m.costs.Time(int(f.rows * float64(max(m.now().Sessions+more, 1))))
 }
 
 // rest returns how long a session takes at m for the rest of its tokens, of which it hardly writes more than a usual answer has.
-func (f *Fleet) rest(m *member, left, more int) time.Duration {
+func (f *places) rest(m *member, left, more int) time.Duration {
 	return time.Duration(float64(min(max(left, 1), worth.UsualOutput)) / f.tokens * float64(f.round(m, more)))
 }
 
-// end makes a session leave its member, which forgets it in the background. The caller holds f.mu.
-func (f *Fleet) end(id tandem.SessionID, p *placed) {
-	f.cfg.Counters.Add("sessions.moved", 1)
-	f.forget(id)
-	from := p.at.verifier
-	f.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), f.cfg.CloseTime)
-		defer cancel()
-		_ = from.Close(ctx, id) // a member that is gone has forgotten it
-	})
-}
-
-// clear makes at most so many sessions leave m, those with the shortest texts first. The caller holds f.mu, and wakes them.
-func (f *Fleet) clear(m *member, most int, why string) (wake bool) {
-	for _, id := range f.shortest(m)[:min(most, m.own)] {
-		f.cfg.Counters.Add(why, 1)
-		f.end(id, f.sessions[id])
-		wake = true
-	}
-	return wake
-}
-
 // shortest returns the sessions at m, those with the shortest texts first.
-func (f *Fleet) shortest(m *member) []tandem.SessionID {
+func (f *places) shortest(m *member) []tandem.SessionID {
 	ids := slices.Collect(maps.Keys(f.sessions))
 	ids = slices.DeleteFunc(ids, func(id tandem.SessionID) bool { return f.sessions[id].at != m })
 	slices.SortFunc(ids, func(a, b tandem.SessionID) int {
@@ -183,43 +201,16 @@ func (f *Fleet) shortest(m *member) []tandem.SessionID {
 	return ids
 }
 
-// Balance moves sessions: away from members that are gone, silent or draining, if another can take them, and from one with much to do to
-// one with little. It is called often, such as ten times a second.
-func (f *Fleet) Balance() {
-	f.mu.Lock()
-	wake, now := false, f.cfg.Now()
-	for _, m := range f.members {
-		why, most := "", m.own
-		switch {
-		case m.own == 0:
-		case !m.up && now.Sub(m.since) > f.cfg.Grace:
-			why = "fleet.gone"
-		case m.lapsed:
-			why = "fleet.silent"
-		case m.draining:
-			why, most = "fleet.drained", atOnce
-		}
-		if why != "" && f.others(m, now) {
-			wake = f.clear(m, most, why) || wake
-		}
-	}
-	wake = f.level(now) || wake
-	f.mu.Unlock()
-	if wake {
-		f.cfg.Gateway.Moved()
-	}
-}
-
 // others reports whether another member can take m's sessions.
-func (f *Fleet) others(m *member, now time.Time) bool {
+func (f *places) others(m *member, now time.Time) bool {
 	return slices.ContainsFunc(f.members, func(x *member) bool { return x != m && x.known && x.takes(m.identity, now) })
 }
 
-// level moves a session from the member with the longest rounds to another, if it then is done sooner by more than twice the time that
-// reading its text again takes, which the sessions there wait for as well. So a member that has come finds work.
-func (f *Fleet) level(now time.Time) (wake bool) {
+// unequal returns a session at the member with the longest rounds that would be done sooner at another one, by more than twice the time that
+// reading its text again takes, which the sessions there wait for as well. nil: there is none. So a member that has come finds work.
+func (f *places) unequal(now time.Time) (id tandem.SessionID, _ *placed) {
 	if now.Sub(f.moved) < moveEvery {
-		return false
+		return id, nil
 	}
 	var from *member
 	for _, m := range f.members {
@@ -228,7 +219,7 @@ func (f *Fleet) level(now time.Time) (wake bool) {
 		}
 	}
 	if from == nil {
-		return false
+		return id, nil
 	}
 	for _, id := range f.shortest(from) {
 		p := f.sessions[id]
@@ -240,13 +231,10 @@ func (f *Fleet) level(now time.Time) (wake bool) {
 				continue
 			}
 			if left := p.limit - p.long; f.rest(from, left, 0)-f.rest(to, left, 1) > 2*to.costs.Read(p.long) {
-				f.cfg.Counters.Add("fleet.leveled", 1)
-				f.end(id, p)
-				f.moved = now
-				return true
+				return id, p
 			}
 		}
-		return false // no longer text would be worth it
+		break // no longer text would be worth it
 	}
-	return false
+	return id, nil
 }
