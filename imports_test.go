@@ -385,6 +385,8 @@ func TestImportRules(t *testing.T) {
 		{"gateway/round", module + "/text/token", false},
 		{"gateway/source", module + "/gateway", false},
 		{"drafter", module + "/verifier", false},
+		{"verifier/disk", module + "/verifier", false},
+		{"verifier", module + "/processes/cache/prefixes", false},
 		{"gateway", module + "/services/peers/pool", false},
 		{"gateway", "google.golang.org/grpc", false},
 		{"gateway", module + "/text/token", true},
