@@ -73,7 +73,7 @@ func (c Compute) Load(say Say, open func(d kernels.Device) (*engine.Model, error
 	return m, closed, err
 }
 
-// Gain returns how far ahead a drafter at a place drafts, as drafter.Config takes it, and what opens the cores that it leaves to a verifier
+// Gain returns how far ahead a drafter at a place drafts, as drafter.Setup takes it, and what opens the cores that it leaves to a verifier
 // on this machine. A verifier on the same cores is something that only whoever starts both knows.
 func (c Compute) Gain(ahead float64, p device.Spec) (float64, func() (roles.Device, error), error) {
 	if ahead != drafter.Measured {

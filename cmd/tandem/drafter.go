@@ -49,7 +49,7 @@ func (c *drafterCmd) Run(a *app) error {
 		}
 		with := c.Drafter
 		with.Draft, with.AheadGain = paths, gain
-		return drafter.Run(a.ctx, drafter.Config{Drafter: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: prefixes,
+		return drafter.Run(a.ctx, drafter.Setup{Drafter: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: prefixes,
 			Host: host})
 	})
 }

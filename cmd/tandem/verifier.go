@@ -59,7 +59,7 @@ func (c *verifierCmd) Run(a *app) error {
 		if with.Target, with.Plan = path, start.PlanFile(c.PassCosts); !p.Shared() {
 			with.SpareThreads = 0 // its cores are its own
 		}
-		return verifier.Run(a.ctx, verifier.Config{Verifier: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: pages,
+		return verifier.Run(a.ctx, verifier.Setup{Verifier: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: pages,
 			PrefixFiles: files})
 	})
 }

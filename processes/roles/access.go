@@ -25,14 +25,14 @@ func TLSFiles(c settings.Certificate) rpc.TLSFiles {
 }
 
 // credentials returns what a process shows the others.
-func (c Config) credentials() (*rpc.Credentials, error) {
-	certificate, err := TLSFiles(c.Certificate).Load()
+func (r *Process) credentials() (*rpc.Credentials, error) {
+	certificate, err := TLSFiles(r.Peer.Certificate).Load()
 	if err != nil {
 		return nil, err
 	}
-	out := &rpc.Credentials{Certificate: certificate, Log: c.Log}
-	if c.SecretFile != "" {
-		if out.Secret, err = rpc.OpenSecret(c.SecretFile, c.Log); err != nil {
+	out := &rpc.Credentials{Certificate: certificate, Log: r.Log}
+	if r.SecretFile != "" {
+		if out.Secret, err = rpc.OpenSecret(r.SecretFile, r.Log); err != nil {
 			return nil, tandem.Errorf("", tandem.Invalid, "--secret-file: %w", err)
 		}
 	}
@@ -42,7 +42,7 @@ func (c Config) credentials() (*rpc.Credentials, error) {
 // access loads the process's credentials, and returns where it serves and who may call it: clients may call a
 // gateway, as many as have a place or wait for one; the other processes may call a drafter or verifier.
 func (r *Process) access(name rpc.Role) (c rpc.ServerConfig, err error) {
-	if r.Credentials, err = r.Config.credentials(); err != nil {
+	if r.Credentials, err = r.credentials(); err != nil {
 		return c, err
 	}
 	r.Certificate = r.Credentials.Certificate

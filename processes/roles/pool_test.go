@@ -19,7 +19,7 @@ func TestPoolFile(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r := &Process{Config: Config{Program: Program{Log: slog.New(slog.DiscardHandler)}}}
+	r := &Process{Program: Program{Log: slog.New(slog.DiscardHandler)}}
 	access, err := r.PoolAccess(t.Context(), "file:"+path)
 	if err != nil || access.URL != "nats://127.0.0.1:1234" || access.File != path {
 		t.Errorf("access %+v, %v", access, err)

@@ -1,5 +1,5 @@
 // Package roles assembles the rooms into processes. Its subpackages drafter, verifier and gateway each assemble one kind of process; this
-// package has what is common to all: an address, credentials, traces, counters, a pulse, models, and access to the pool. Configurations are
+// package has what is common to all: an address, credentials, traces, counters, a pulse, models, and access to the pool. Settings are
 // plain values, and several roles may run in one process, as tests do; flags belong to the command line.
 package roles
 
@@ -27,13 +27,6 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/telemetry"
 )
 
-// Config configures a process of any kind: its settings, and what the program gives it. Impossible values are Invalid; errors of this
-// package and of those below it name settings as the command line does.
-type Config struct {
-	settings.Peer
-	Program
-}
-
 // Program is what a program gives to a process that it runs. The zero value will do.
 type Program struct {
 	ReadyFD int              // descriptor for telling the supervisor that the process is ready; 0: no supervisor
@@ -46,7 +39,8 @@ type Program struct {
 
 // Process is the common part of a running process: its server, its traces, its log and counters.
 type Process struct {
-	Config
+	settings.Peer // with Sessions filled in
+	Program
 	Role        rpc.Role
 	Server      *rpc.Server
 	Certificate *rpc.Certificate // nil for none
@@ -62,8 +56,9 @@ type Process struct {
 }
 
 // Start opens the traces and the server's address, so that an address in use is noticed before a model is loaded. drain is called
-// first when the process is to end, and may be nil. The caller must Close the process, and its Server if it is not served.
-func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process, error) {
+// first when the process is to end, and may be nil. The caller must Close the process, and its Server if it is not served. Errors: Invalid
+// for impossible settings, which they name as the command line does.
+func Start(ctx context.Context, name rpc.Role, c settings.Peer, p Program, drain func()) (*Process, error) {
 	if err := c.Sizes.Check(); err != nil {
 		return nil, err
 	}
@@ -72,15 +67,15 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 			rpc.LeastFiles)
 	}
 	c.Sizes = c.Sizes.OrDefault()
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Process{Config: c, Role: name, Counters: new(tandem.Counters)}
+	r := &Process{Peer: c, Program: p, Role: name, Counters: new(tandem.Counters)}
 	serve, err := r.access(name)
 	if err != nil {
 		return nil, err
 	}
-	if r.pulse, err = supervise.OpenPulse(c.PulseFD); err != nil {
+	if r.pulse, err = supervise.OpenPulse(p.PulseFD); err != nil {
 		return nil, err
 	}
 	if r.pulse != nil {
@@ -88,7 +83,7 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 		r.Gauge("watchdog.kills", func() int64 { _, hung := r.pulse.Restarts(); return hung })
 	}
 	traces, err := telemetry.Setup(ctx, telemetry.Config{Service: "tandem-" + string(name), Endpoint: c.OTLPEndpoint,
-		Version: c.Version, Roots: name == rpc.Gateway, Counters: r.Counters})
+		Version: p.Version, Roots: name == rpc.Gateway, Counters: r.Counters})
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,8 @@ const Lookup = lookup.Name
 // most is the number of drafters in one process.
 const most = 16
 
-// Config configures a drafter process: its settings, and what the program makes of them.
-type Config struct {
+// Setup says how to run a drafter process: its settings, and what the program has made of them.
+type Setup struct {
 	settings.Drafter // Draft are files that were found, no two of one name (Check); AheadGain is as drafter.Config has it, or Measured
 	roles.Program
 	Models      roles.Models
@@ -41,14 +41,14 @@ type Config struct {
 	Host func() (roles.Device, error)
 }
 
-// Measured as Config.AheadGain means that it is measured at the start: by what passes of each draft cost the processor of Host.
+// Measured as Setup.AheadGain means that it is measured at the start: by what passes of each draft cost the processor of Host.
 const Measured = -1
 
 // hostBytes is the size of the memory that a probe of the host reads.
 const hostBytes = 256 << 20
 
 // gains returns the AheadGain of each model.
-func (c Config) gains(ctx context.Context, r *roles.Process, models []*engine.Model) (all []float64, err error) {
+func (c Setup) gains(ctx context.Context, r *roles.Process, models []*engine.Model) (all []float64, err error) {
 	if c.AheadGain != Measured {
 		return slices.Repeat([]float64{c.AheadGain}, len(models)), nil
 	}
@@ -94,7 +94,7 @@ func Check(drafts []string) error {
 
 // Run runs a drafter process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and
 // Unavailable when the device of a model is lost.
-func Run(ctx context.Context, c Config) error {
+func Run(ctx context.Context, c Setup) error {
 	if c.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
 	}
@@ -110,7 +110,7 @@ func Run(ctx context.Context, c Config) error {
 		return tandem.Errorf("", tandem.Invalid, "--draft %s: the gateway has that drafter, without a process: want GGUF files", Lookup)
 	}
 	var announcer *discovery.Announcer // set before the address is served
-	r, err := roles.Start(ctx, rpc.Drafter, roles.Config{Peer: c.Peer, Program: c.Program}, func() { announcer.Drain(false) })
+	r, err := roles.Start(ctx, rpc.Drafter, c.Peer, c.Program, func() { announcer.Drain(false) })
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // assemble loads the models, puts the drafters together, registers and announces them.
-func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
+func (c Setup) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
 	models, err := r.Load(c.Draft, c.Models, drafter.DefaultTreeRows, &undo)
 	if err != nil {
 		return nil, undo, err
@@ -159,7 +159,7 @@ type output struct {
 }
 
 // output opens the shared memory and the way into the pool.
-func (c Config) output(r *roles.Process, p pool.Config, undo *roles.Cleanup) (to output, err error) {
+func (c Setup) output(r *roles.Process, p pool.Config, undo *roles.Cleanup) (to output, err error) {
 	to = output{config: p, socket: roles.Besides(r.Server.Addr())}
 	segment, err := r.OpenSegment(to.socket, shm.SegmentConfig{})
 	if err != nil {
@@ -180,7 +180,7 @@ type draft struct {
 }
 
 // drafts makes the drafters of the models, which are those of the files c.Draft.
-func (c Config) drafts(ctx context.Context, r *roles.Process, models []*engine.Model, to output, undo *roles.Cleanup) ([]draft, error) {
+func (c Setup) drafts(ctx context.Context, r *roles.Process, models []*engine.Model, to output, undo *roles.Cleanup) ([]draft, error) {
 	gains, err := c.gains(ctx, r, models)
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func register(r *roles.Process, drafts []draft, served drafting.ServerConfig) {
 }
 
 // announce tells the others of the drafters.
-func (c Config) announce(r *roles.Process, drafts []draft, to output, undo *roles.Cleanup) (*discovery.Announcer, error) {
+func (c Setup) announce(r *roles.Process, drafts []draft, to output, undo *roles.Cleanup) (*discovery.Announcer, error) {
 	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: to.segment}
 	for _, d := range drafts {
 		told := d.named.Describe()
@@ -254,7 +254,7 @@ func vocabulary(v *token.Vocab) func(offset, limit int) wire.Vocabulary {
 }
 
 // target takes the vocabularies of targets whose tokens mean other texts than the draft's.
-func (c Config) target(r *roles.Process, name string, t *translate.Drafter) func(fingerprint string, file []byte) error {
+func (c Setup) target(r *roles.Process, name string, t *translate.Drafter) func(fingerprint string, file []byte) error {
 	return func(fingerprint string, file []byte) error {
 		v, err := token.Parse(file)
 		if err != nil {

@@ -36,7 +36,7 @@ type source struct {
 const mostSources = 64
 
 // states finds out which drafts read states, and connects to the verifier that it is configured with if one does.
-func (c Config) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
+func (c Setup) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
 	out := &states{taps: map[string][]int{}, r: r, known: map[string]*source{}}
 	for _, path := range c.Draft {
 		side, err := engine.SideOf(path)

@@ -35,7 +35,7 @@ func Run(ctx context.Context, c Setup) (err error) {
 	if err != nil {
 		return err
 	}
-	r, err := roles.Start(ctx, rpc.Gateway, roles.Config{Peer: c.Peer, Program: c.Program}, nil)
+	r, err := roles.Start(ctx, rpc.Gateway, c.Peer, c.Program, nil)
 	if err != nil {
 		return err
 	}

@@ -74,14 +74,14 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 			with.Device = s.device
 		}
 		return s.run("verifier", func(ctx context.Context) error {
-			return verifier.Run(ctx, s.verifierConfig("verifier", with))
+			return verifier.Run(ctx, s.verifierSetup("verifier", with))
 		})
 	}
 	s.endVerifier = s.verifier(nil)
 	serve := func(ctx context.Context) error {
-		of := s.config("gateway")
-		c := gateway.Setup{Gateway: settings.Gateway{Target: target, Peer: of.Peer, Web: settings.Web{HTTP: settings.NoHTTP},
-			GatewayOptions: settings.GatewayOptions{LookupDrafts: settings.LookupDrafts{Lookup: true}}}, Program: of.Program,
+		peer, program := s.of("gateway")
+		c := gateway.Setup{Gateway: settings.Gateway{Target: target, Peer: peer, Web: settings.Web{HTTP: settings.NoHTTP},
+			GatewayOptions: settings.GatewayOptions{LookupDrafts: settings.LookupDrafts{Lookup: true}}}, Program: program,
 			Defaults: front.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
 				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}}
 		c.Verifier, c.PoolFile = []string{s.addr("verifier")}, filepath.Join(dir, "pool")
@@ -133,7 +133,7 @@ func (s *System) Beside(name string, device func() (roles.Device, error)) (end f
 		with.Device = func(int) (roles.Device, error) { return device() }
 	}
 	return s.run(name, func(ctx context.Context) error {
-		return verifier.Run(ctx, s.verifierConfig(name, with))
+		return verifier.Run(ctx, s.verifierSetup(name, with))
 	})
 }
 
@@ -146,7 +146,7 @@ func (s *System) VerifierOn(device func() (roles.Device, error)) (ended <-chan e
 	with, why := models, make(chan error, 1)
 	with.Device = func(int) (roles.Device, error) { return device() }
 	s.endVerifier = s.run("verifier", func(ctx context.Context) error {
-		why <- verifier.Run(ctx, s.verifierConfig("verifier", with))
+		why <- verifier.Run(ctx, s.verifierSetup("verifier", with))
 		return nil
 	})
 	s.Await("the verifier on its device", func(p *tandemv1.Process) bool {
@@ -199,7 +199,7 @@ func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...s
 	own.Target = s.target
 	own.Open = func(path string, o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, s.target, o) }
 	return s.run(name, func(ctx context.Context) error {
-		return drafter.Run(ctx, s.drafterConfig(name, own, drafts))
+		return drafter.Run(ctx, s.drafterSetup(name, own, drafts))
 	})
 }
 
@@ -208,7 +208,7 @@ func (s *System) DrafterOn(name string, device func() (roles.Device, error), dra
 	own, why := models, make(chan error, 1)
 	own.Device = func(int) (roles.Device, error) { return device() }
 	s.run(name, func(ctx context.Context) error {
-		c := s.drafterConfig(name, own, drafts)
+		c := s.drafterSetup(name, own, drafts)
 		c.AheadGain, c.Host = drafter.Measured, func() (roles.Device, error) { return cpu.New(1, cpu.Auto) }
 		why <- drafter.Run(ctx, c)
 		return nil
@@ -223,31 +223,31 @@ var models = roles.Models{Threads: 1, Device: func(threads int) (roles.Device, e
 func (s *System) addr(name string) string { return "unix://" + filepath.Join(s.dir, name) }
 func (s *System) pool() string            { return "file:" + filepath.Join(s.dir, "pool") }
 
-func (s *System) config(name string) roles.Config {
+// of returns what the settings of all roles have in common, for the process of that name, and what it gets of the program.
+func (s *System) of(name string) (settings.Peer, roles.Program) {
 	now := func() time.Time {
 		by, _ := s.wrong.LoadOrStore(name, time.Duration(0))
 		return time.Now().Add(by.(time.Duration))
 	}
-	return roles.Config{
-		Peer: settings.Peer{Addresses: settings.Addresses{Listen: s.addr(name)},
+	return settings.Peer{Addresses: settings.Addresses{Listen: s.addr(name)},
 			Process: settings.Process{Sizes: settings.Sizes{Sessions: max(s.sessions, 2)}}},
-		Program: roles.Program{Version: "test", Now: now,
-			Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}}
+		roles.Program{Version: "test", Now: now,
+			Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
-// verifierConfig returns the configuration of a verifier of the system's target.
-func (s *System) verifierConfig(name string, with roles.Models) verifier.Config {
-	of := s.config(name)
-	of.Pool = s.pool()
-	return verifier.Config{Program: of.Program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: of.Peer,
+// verifierSetup returns how to run a verifier of the system's target.
+func (s *System) verifierSetup(name string, with roles.Models) verifier.Setup {
+	peer, program := s.of(name)
+	peer.Pool = s.pool()
+	return verifier.Setup{Program: program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: peer,
 		Taps: settings.Taps{Taps: s.taps}, VerifierOptions: settings.VerifierOptions{FeatureMemory: 1}}}
 }
 
-// drafterConfig returns the configuration of a process of drafters, which asks the system's verifier for hidden states.
-func (s *System) drafterConfig(name string, with roles.Models, drafts []string) drafter.Config {
-	of := s.config(name)
-	of.Pool, of.Verifier = s.pool(), []string{s.addr("verifier")}
-	return drafter.Config{Program: of.Program, Models: with, Drafter: settings.Drafter{Draft: drafts, Peer: of.Peer}}
+// drafterSetup returns how to run a process of drafters, which asks the system's verifier for hidden states.
+func (s *System) drafterSetup(name string, with roles.Models, drafts []string) drafter.Setup {
+	peer, program := s.of(name)
+	peer.Pool, peer.Verifier = s.pool(), []string{s.addr("verifier")}
+	return drafter.Setup{Program: program, Models: with, Drafter: settings.Drafter{Draft: drafts, Peer: peer}}
 }
 
 // run runs a role until end is called, at the end of the test at the latest.

@@ -14,7 +14,7 @@ import (
 
 // announce tells gateways of the verifier, and of the queue of its tickets, through the pool's server, until undo runs, and serves the call
 // that drains it.
-func (c Config) announce(ctx context.Context, r *roles.Process, v *verifier.Verifier, p pool.Config, queue string, undo *roles.Cleanup) (
+func (c Setup) announce(ctx context.Context, r *roles.Process, v *verifier.Verifier, p pool.Config, queue string, undo *roles.Cleanup) (
 	*discovery.Announcer, error) {
 	d, err := v.Describe(ctx)
 	if err != nil {

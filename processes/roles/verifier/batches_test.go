@@ -14,7 +14,7 @@ func TestBatches(t *testing.T) {
 		{WhatPays, false, false, 0, false}, {WhatPays, true, false, 2, true}, {WhatPays, false, true, 2, true},
 		{0, true, true, 0, false}, {1, true, false, 1, false}, {2, false, false, 2, false}, {3, true, true, 3, false},
 	} {
-		config := Config{}
+		config := Setup{}
 		config.Batches, config.DraftersApart = c.given, c.apart
 		batches, weighed := config.batches(c.left)
 		if batches != c.batches || weighed != c.weighed {

@@ -44,7 +44,7 @@ type measured struct {
 // costsOf returns the costs of m's passes: those that a predecessor on the same socket measured, else those of the plan file, else measured
 // now. If that fails it returns nil, and the planner learns them. If m's passes are about as quick without
 // spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
-func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, plan *profile.Plan,
+func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Setup, plan *profile.Plan,
 	listen string) []tandem.Cost {
 	now := measured{Model: c.Target, Threads: m.About().Threads, Spare: c.SpareThreads, ISA: m.About().Kernels,
 		KVType: c.Models.Options.KVType}

@@ -13,7 +13,7 @@ import (
 
 // divide tells a device made of two how to divide the passes of m: as the plan says, else by a guess from the limits of both sides, else
 // half each, with a warning that says why. Nothing is done for a model on one device. Errors: the model's.
-func (c Config) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) error {
+func (c Setup) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) error {
 	if left, _ := m.Passes().Sides(); left == nil {
 		return nil
 	}

@@ -86,7 +86,7 @@ func TestDivide(t *testing.T) {
 		r := &roles.Process{}
 		r.Log, r.Version = slog.New(slog.NewTextHandler(&log, nil)), "v"
 		d.set = nil
-		if err := (Config{}).divide(r, m, c.plan); err != nil {
+		if err := (Setup{}).divide(r, m, c.plan); err != nil {
 			t.Fatal(name, err)
 		}
 		got := log.String()
@@ -110,7 +110,7 @@ func TestDivide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer halves.Close()
-	err = (Config{}).divide(r, halves, &profile.Plan{})
+	err = (Setup{}).divide(r, halves, &profile.Plan{})
 	if err != nil || d.set != nil || !strings.Contains(log.String(), "no memory for a probe") {
 		t.Errorf("without a guess: %v, divided as %v, log %q: want halves, and why", err, d.set, log.String())
 	}
@@ -119,7 +119,7 @@ func TestDivide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer alone.Close()
-	if err := (Config{}).divide(nil, alone, nil); err != nil {
+	if err := (Setup{}).divide(nil, alone, nil); err != nil {
 		t.Errorf("a model on one device: %v", err)
 	}
 }

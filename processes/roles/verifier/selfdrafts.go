@@ -12,7 +12,7 @@ import (
 )
 
 // plan returns the plan file merged with the one beside the model, without what cannot be used, which is logged.
-func (c Config) plan(r *roles.Process) *profile.Plan {
+func (c Setup) plan(r *roles.Process) *profile.Plan {
 	if c.Plan == "" {
 		return &profile.Plan{Format: profile.Format}
 	}
@@ -25,7 +25,7 @@ func (c Config) plan(r *roles.Process) *profile.Plan {
 
 // selfDrafts returns the self-drafts of the model, with what the plan says of them: how right their probabilities are on calibration
 // text, and how long a guess takes. What is stale is left out, with a warning. Errors: the side files', and ctx's.
-func (c Config) selfDrafts(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) ([]tandem.SelfDraft, error) {
+func (c Setup) selfDrafts(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) ([]tandem.SelfDraft, error) {
 	selfDrafts := m.SelfDrafts()
 	if len(plan.Tables) == 0 && plan.Machine == nil {
 		return selfDrafts, nil

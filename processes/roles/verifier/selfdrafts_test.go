@@ -32,7 +32,7 @@ func TestSelfDrafts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Models: roles.Models{Sides: map[string][]string{"target.gguf": {heads}}}}
+	c := Setup{Models: roles.Models{Sides: map[string][]string{"target.gguf": {heads}}}}
 	c.Target, c.Plan = "target.gguf", "plan.json"
 	for name, tc := range map[string]struct {
 		lineage string
@@ -84,7 +84,7 @@ func TestSelfDrafts(t *testing.T) {
 // TestShippedPlan: the plan beside the shipped target speaks of the side files that are shipped, at temperature 0 and at 1.
 func TestShippedPlan(t *testing.T) {
 	const models = "../../../models/"
-	c := Config{}
+	c := Setup{}
 	c.Target, c.Plan = models+"gopher-19m-q8_0.gguf", "none.json"
 	c.Models.Sides = map[string][]string{c.Target: {models + "gopher-medusa-q8_0.gguf", models + "gopher-ppd-f16.gguf"}}
 	m, err := engine.Open(c.Target, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: 4})

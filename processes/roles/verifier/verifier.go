@@ -22,8 +22,8 @@ import (
 	"github.com/tandem-llm/tandem/verifier/disk"
 )
 
-// Config configures a verifier process: its settings, and what the program makes of them.
-type Config struct {
+// Setup says how to run a verifier process: its settings, and what the program has made of them.
+type Setup struct {
 	settings.Verifier // Target and Plan are files that were found, "" for no plan; SpareThreads is 0 if no drafter uses its processors
 	roles.Program
 	Models      roles.Models
@@ -31,12 +31,12 @@ type Config struct {
 	PrefixFiles prefixes.Config // of --prefix-store; Limit 0: none
 }
 
-// WhatPays as Config.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
-// Config.DraftersApart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
+// WhatPays as Setup.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
+// Setup.DraftersApart says so, or if the verifier leaves its SpareThreads to them. Elsewhere a pass takes all that waits.
 const WhatPays = -1
 
 // batches returns verifier.Config's Batches and Weighed. left: the verifier goes on without its SpareThreads.
-func (c Config) batches(left bool) (batches int, weighed bool) {
+func (c Setup) batches(left bool) (batches int, weighed bool) {
 	switch {
 	case c.Batches != WhatPays:
 		return c.Batches, false
@@ -48,7 +48,7 @@ func (c Config) batches(left bool) (batches int, weighed bool) {
 
 // Run runs a verifier process until ctx ends; then it returns nil. Errors: Invalid for impossible settings, those of starting, and
 // Unavailable when the device of the model is lost.
-func Run(ctx context.Context, c Config) error {
+func Run(ctx context.Context, c Setup) error {
 	if c.Advertise != "" {
 		if err := rpc.CheckAddress(c.Advertise); err != nil {
 			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	var server *verifying.Server // set before the address is served, as the announcer
 	var announcer *discovery.Announcer
-	r, err := roles.Start(ctx, rpc.Verifier, roles.Config{Peer: c.Peer, Program: c.Program}, func() {
+	r, err := roles.Start(ctx, rpc.Verifier, c.Peer, c.Program, func() {
 		announcer.Drain(false)
 		server.Close()
 	})
@@ -75,7 +75,7 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // assemble loads the model, puts the verifier together and starts its work on the pool.
-func (c Config) assemble(ctx context.Context, r *roles.Process) (
+func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	server *verifying.Server, announcer *discovery.Announcer, undo roles.Cleanup, err error) {
 	access, err := r.PoolAccess(ctx, c.Pool)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (
 }
 
 // load loads the target, with its part of the memory, and divides its passes.
-func (c Config) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *profile.Plan, error) {
+func (c Setup) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *profile.Plan, error) {
 	if taps := c.Taps.Taps; len(taps) > 0 {
 		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.FeatureMemory<<20+featureSlots*featureSlot)
 	}
@@ -129,7 +129,7 @@ func (c Config) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *pro
 }
 
 // start starts a verifier, of whose configuration it fills in what settings and the process say, and shows its progress.
-func (c Config) start(r *roles.Process, config verifier.Config, undo *roles.Cleanup) (*verifier.Verifier, error) {
+func (c Setup) start(r *roles.Process, config verifier.Config, undo *roles.Cleanup) (*verifier.Verifier, error) {
 	m := config.Model
 	if streamed(m) > 0 {
 		config.Chunk = m.MaxRows() // a pass reads as much for one row as for the widest
@@ -148,7 +148,7 @@ func (c Config) start(r *roles.Process, config verifier.Config, undo *roles.Clea
 }
 
 // join takes tickets from the pool, on a queue of its own, finds the drafters whose trees they name, and announces the verifier.
-func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier, vocab int, p pool.Config, mapped *shm.Set,
+func (c Setup) join(ctx context.Context, r *roles.Process, v *verifier.Verifier, vocab int, p pool.Config, mapped *shm.Set,
 	undo *roles.Cleanup) (*discovery.Announcer, error) {
 	memory := discovery.NewMemory(shm.Verifier, mapped)
 	table, err := discovery.NewTable(discovery.TableConfig{Pool: p, Dial: r.Credentials.Dialer(rpc.Drafter),
@@ -170,8 +170,8 @@ func (c Config) join(ctx context.Context, r *roles.Process, v *verifier.Verifier
 	return c.announce(ctx, r, v, p, queue, undo)
 }
 
-// costs returns the costs of m's passes, nil without Config.Measure. left: m goes on without SpareThreads of its threads.
-func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) (costs []tandem.Cost, left bool) {
+// costs returns the costs of m's passes, nil without Setup.Measure. left: m goes on without SpareThreads of its threads.
+func (c Setup) costs(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) (costs []tandem.Cost, left bool) {
 	if !c.Measure {
 		return nil, false
 	}
@@ -183,7 +183,7 @@ func (c Config) costs(ctx context.Context, r *roles.Process, m *engine.Model, pl
 }
 
 // store opens the files with long prefixes; none, and a warning, if that is not possible.
-func (c Config) store(r *roles.Process, m *engine.Model) disk.KeeperConfig {
+func (c Setup) store(r *roles.Process, m *engine.Model) disk.KeeperConfig {
 	p := c.PrefixFiles
 	if p.Limit == 0 {
 		return disk.KeeperConfig{}
@@ -215,7 +215,7 @@ const (
 
 // segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
 // can be on this host.
-func (c Config) segment(r *roles.Process, undo *roles.Cleanup) (*shm.Segment, string, error) {
+func (c Setup) segment(r *roles.Process, undo *roles.Cleanup) (*shm.Segment, string, error) {
 	socket := roles.Besides(r.Server.Addr())
 	if len(c.Taps.Taps) == 0 || socket == "" {
 		return nil, "", nil
