@@ -17,7 +17,7 @@ type pace struct {
 	stall  time.Duration
 	watch  *time.Timer   // runs while a send does
 	waited time.Duration // for the latest sends
-	sends  int           // that took so long, fewer than stallEvents
+	sends  int           // events that took so long, fewer than stallEvents
 }
 
 // paced runs a generation and returns its error, or its panic as one. Unread output waits in the transport, which holds 64 KiB of a stream;

@@ -37,7 +37,7 @@ type Description struct {
 	Context   int
 	Processes []Process
 	Counters  map[string]int64
-	Fleet     []Member // as they announce themselves
+	Fleet     []Member // verifiers and gateways, as they announce themselves
 }
 
 // Member is a verifier or a gateway of a fleet.
@@ -48,10 +48,10 @@ type Member struct {
 	Model            string
 	Version          string
 	Identity         tandem.Identity
-	Running, Waiting int            // of a verifier sessions and tickets, of a gateway requests
-	Pages, FreePages int            // of KV memory
+	Running, Waiting int            // sessions and tickets of a verifier; requests of a gateway
+	Pages, FreePages int            // KV memory, in pages
 	Lease            *time.Duration // for which what it last said holds; nil: it never announced itself
-	HTTP, Host       string         // of a gateway
+	HTTP, Host       string         // a gateway's address for browsers, and its machine
 }
 
 // Service is what a gateway serves as GenerationService and EmbeddingService.
@@ -64,9 +64,9 @@ type Service struct {
 	Describe  func(ctx context.Context) Description
 	Vocab     Vocab                   // for Tokenize and Detokenize; may be nil
 	Embedder  tandem.Embedder         // nil: there are no vectors
-	Width     int                     // of vectors; 0: the model makes none
-	Keys      *access.Keys            // of clients; nil lets everybody in
-	Metrics   *access.Keys            // the only ones to which Describe tells counters; nil: it tells all callers
+	Width     int                     // numbers in a vector; 0: the model makes none
+	Keys      *access.Keys            // clients' keys; nil lets everybody in
+	Metrics   *access.Keys            // the only keys with which Describe tells counters; nil: it tells all callers
 	Prompt    func(text string) error // refuses a prompt that cannot be served, before it is tokenised; may be nil
 	Stall     time.Duration           // a client that takes fewer than stallEvents waiting events in it is given up; 0 = 30 s
 }

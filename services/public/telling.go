@@ -15,7 +15,7 @@ type telling struct {
 	*pace
 	model  string
 	next   uint64
-	resume *tandemv1.Resume // nil: from the beginning
+	resume *tandemv1.Resume // where the client goes on; nil: from the beginning
 	had    answer.Had
 }
 

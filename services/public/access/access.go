@@ -19,7 +19,7 @@ const maxToken = 4096
 // Keys are the tokens that let clients in. Safe for concurrent use; nil lets everybody in.
 type Keys struct {
 	now    func() *tokens
-	report func(why error) // that replaced ones cannot be used; may be nil
+	report func(why error) // called when a replaced file cannot be used; may be nil
 }
 
 // tokens are what Keys are at one time.
@@ -41,9 +41,9 @@ func New(all []string) (*Keys, error) {
 	return &Keys{now: func() *tokens { return t }}, nil
 }
 
-// Follow returns the keys with the tokens that read returns, at least one, from the file at path. It is read again when it was written or
-// replaced: a new token lets in from then on, and who is served goes on. One that cannot be used changes nothing. Errors: those of read,
-// and Invalid.
+// Follow returns the keys with the tokens that read returns, at least one, from the file at path. The file is read again after it was
+// written or replaced: its tokens count from then on, and requests in progress go on. A file that cannot be used changes nothing. Errors:
+// those of read, and Invalid.
 func Follow(path string, read func() ([]string, error)) (*Keys, error) {
 	k := new(Keys)
 	followed, err := files.Follow(func() (*tokens, error) {

@@ -20,10 +20,10 @@ type Kind uint8
 // An answer is Started, then pieces of the four kinds, then Ended.
 const (
 	Started   Kind = iota
-	Text           // of the answer
+	Text           // a piece of the answer's text
 	Thought        // a piece of what the model thinks
 	Call           // the beginning of a call of a tool: Text is the tool's name
-	Arguments      // of the latest call: a piece of a JSON object or, of a custom tool, of a text
+	Arguments      // a piece of the latest call's arguments: of a JSON object or, for a custom tool, of a text
 	Ended
 )
 
@@ -31,19 +31,19 @@ const (
 type Event struct {
 	Kind   Kind
 	Text   string
-	Call   int    // of Call and Arguments: which call, from 0
-	ID     string // of Call
-	Custom bool   // of Call and Arguments: the tool takes a text
+	Call   int    // which call, from 0, in Call and Arguments
+	ID     string // the call's, in Call
+	Custom bool   // the tool takes a text, in Call and Arguments
 	// Output is what a piece was read from. Only the first piece of an output has it. Output that makes no piece comes with an empty Text:
 	// half a character, or the beginning of a marker or of a stop sequence.
 	Output *tandem.Delta
 
-	Identity tandem.Identity // of Started
-	Started  *tandem.Started // likewise
+	Identity tandem.Identity // in Started
+	Started  *tandem.Started // in Started
 
-	Result   *tandem.Result // of Ended: usage, and why the answer ended
-	Thoughts int            // of Ended: tokens that were thoughts
-	Calls    int            // of Ended: calls of tools
+	Result   *tandem.Result // in Ended: usage, and why the answer ended
+	Thoughts int            // in Ended: tokens that were thoughts
+	Calls    int            // in Ended: calls of tools
 }
 
 // Called reports whether an answer ended with calls of tools, which is another end than that of a text.
@@ -52,7 +52,7 @@ func (e *Event) Called() bool { return e.Result.Finish == tandem.FinishStop && e
 // Choice is one of the generations that answer a request.
 type Choice struct {
 	Index   int
-	First   bool // of its prompt: the others find what that has computed
+	First   bool // the first choice of its prompt: the others find what it has computed
 	Chars   int  // characters of its prompt, where log-probabilities are told by their places
 	Request tandem.Request
 	Began   time.Duration // when its first token came, from the request's arrival; 0 before
@@ -62,12 +62,12 @@ type Choice struct {
 type Maker struct {
 	sink   func(*Event) error
 	output conversation.Output
-	reader *calls.Reader // nil: the output is text as it comes
-	name   string        // of which ids of calls are made; "": they are random
+	reader *calls.Reader // finds calls and thoughts; nil: the output is text as it comes
+	name   string        // what ids of calls are made of; "": they are random
 	made   int           // ids
 	custom map[int]bool  // calls of tools that take a text
 	within bool          // the last piece was of a thought
-	tokens int           // of thoughts
+	tokens int           // number of tokens that were thoughts
 
 	event Event // the latest one, and the output that it is of: a generation makes thousands
 	delta tandem.Delta

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Had is what a client has of an answer whose stream is taken up again: it is left out.
+// Had counts what a client has already of an answer whose stream it takes up again. That much is not sent once more.
 type Had struct {
 	Text   int // bytes, and one for each beginning of a call or what else a front end counts
 	Tokens int

@@ -10,7 +10,7 @@ import (
 type Whole struct {
 	Text, Thought strings.Builder
 	Calls         []Tool
-	Tokens        []tandem.Token // of the output
+	Tokens        []tandem.Token // the output's
 	Logprobs      []tandem.Logprob
 	Called        bool // it ended with calls of tools
 	Result        tandem.Result
@@ -21,7 +21,7 @@ type Whole struct {
 type Tool struct {
 	ID, Name  string
 	Custom    bool   // the tool takes a text
-	Arguments string // that text, or a JSON object
+	Arguments string // a text for a custom tool, else a JSON object
 }
 
 // Add takes the next event.

@@ -45,7 +45,7 @@ type Request struct {
 	Tools     []Tool
 	Choice    Choice
 	Parallel  bool               // the answer may hold several calls
-	Variables conversation.Asked // of the template
+	Variables conversation.Asked // variables for the chat template
 	GoesOn    bool               // the last message is said to be the beginning of the answer
 	Opens     bool               // the template begins the answer; false asks the same as GoesOn
 
@@ -53,7 +53,7 @@ type Request struct {
 	Prompts      []Prompt
 	Suffix       string           // the text behind what is to be filled in; "" for none
 	Gap          bool             // something is to be filled in although Suffix may be ""
-	Files        []tandem.Excerpt // that stand in front of such a prompt
+	Files        []tandem.Excerpt // texts that stand in front of such a prompt
 	ParseSpecial bool             // control tokens written in a prompt become those tokens
 
 	// of an embedding
@@ -70,7 +70,7 @@ type Request struct {
 type Prompt struct {
 	Text   string
 	Tokens []tandem.Token // nil for a text
-	Parts  []Part         // of a prompt of texts and tokens, which has neither; nil for others
+	Parts  []Part         // pieces of a prompt that mixes texts and tokens, which has no Text and no Tokens; nil: it does not
 	Chars  int            // characters of it, for the caller to count
 }
 
@@ -83,17 +83,17 @@ type Part struct {
 // Tool is a function that the model may call.
 type Tool struct {
 	Name   string
-	JSON   json.RawMessage // as conversation.Tool
+	JSON   json.RawMessage // its description, as in conversation.Tool
 	Custom bool            // its client gives it a text: see conversation.CustomTool
 }
 
-// New returns a request that says nothing, with what d has for it.
+// New returns a request of a kind that leaves everything out, with the defaults in d.
 func New(kind Kind, d Defaults) *Request {
 	return &Request{Kind: kind, N: 1, Parallel: true, Opens: true, Speculation: new(tandemv1.Speculation),
 		Request: tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}}
 }
 
-// Say notes that the client says an option, and by which name. Options are named as the errors of tandem.Request.Validate name them.
+// Say notes that the client has set an option, and by which name. Options are named as in errors of tandem.Request.Validate.
 func (r *Request) Say(option, name string) {
 	if r.said == nil {
 		r.said = map[string]string{}
@@ -101,7 +101,7 @@ func (r *Request) Say(option, name string) {
 	r.said[option] = name
 }
 
-// Said returns the client's name of an option that it said, "" of others.
+// Said returns the name by which the client has set an option; "" if it has not.
 func (r *Request) Said(option string) string { return r.said[option] }
 
 // FillIn reports whether what stands between a prompt and Suffix is asked for.
@@ -126,9 +126,9 @@ func (r *Request) Conversation() conversation.Conversation {
 	return c.Ended()
 }
 
-// Check checks what was said against each other, and sets what d has for what was not. Values by themselves are checked by
-// tandem.Request.Validate, once the prompt is tokens. ignored is called with what has no effect; it may be nil. Errors: Invalid, with
-// the client's name.
+// Check refuses options that exclude each other, and sets those that were left out to the defaults in d. Each value is checked by itself by
+// tandem.Request.Validate, once the prompt is tokens. ignored is called with the names of options that have no effect; it may be nil.
+// Errors: Invalid, with the client's name.
 func (r *Request) Check(d Defaults, ignored func(name string)) error {
 	if ignored == nil {
 		ignored = func(string) {}

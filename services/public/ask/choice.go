@@ -21,8 +21,8 @@ func (c *Choice) Mode(field, word string) error {
 	return nil
 }
 
-// Offer leaves those of tools that the model is told of: each at most as often as it is there, however often the choice names it. Of two
-// with the same name the first counts. Errors: Invalid, of the field tool_choice.
+// Offer returns the tools that the model is told of: all of tools, none, or each that the choice names, once. Of two with the same name the
+// choice means the first. Errors: Invalid, of the field tool_choice.
 func (c Choice) Offer(tools []Tool) ([]Tool, error) {
 	switch {
 	case c.None || len(tools) == 0 && !c.Must && len(c.Only) == 0:

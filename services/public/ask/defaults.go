@@ -16,11 +16,11 @@ type Defaults struct {
 	MaxOutput int             // bounds what a request may ask for; 0: the context does
 	Repeats   int             // tandem.Request.Repeats of a request that sets no limit and lets the model end its answer
 	Sampling  tandem.Sampling // Seed is not used
-	Seed      *uint64         // nil: a random one; HTTP alone
+	Seed      *uint64         // of draws, over HTTP alone; nil: a random one
 	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree
 	Strategy  tandem.Strategy
 	Vote      tandem.Vote
-	Drafters  []string // that may draft; nil: all that are alive
+	Drafters  []string // names of drafters that may draft; nil: all that are alive
 	Without   tandem.Technique
 }
 

@@ -16,7 +16,7 @@ import (
 type Conversation struct {
 	Messages  []Message
 	Tools     json.RawMessage // a JSON array, empty for none
-	Custom    map[string]bool // those of them that take a text, by their names: see CustomTool
+	Custom    map[string]bool // names of the tools that take a text: see CustomTool
 	Must      bool            // the model is to call one of the tools
 	Single    bool            // and not several
 	Continue  bool            // the last message is the beginning of the answer
@@ -41,8 +41,8 @@ var roles = []string{"system", "developer", "user", "assistant", "tool"}
 
 const wantRole = "want system, developer, user, assistant or tool"
 
-// Check refuses a message that no template can be given, and calls a developer what most templates call it. at is the message's place in
-// its request; said: it has a content, if only an empty one. Errors: Invalid, with the field.
+// Check refuses a message that no template can render, and gives a developer the role that most templates know. at is the message's path
+// in its request, for errors; said: it has a content, if only an empty one. Errors: Invalid, with the field.
 func (m *Message) Check(at string, said bool) error {
 	switch {
 	case m.Role == "":
@@ -73,7 +73,8 @@ func (c *Conversation) Size() int {
 	return n
 }
 
-// Ended returns c with what its last message asks for: a text of the assistant is the beginning of the answer, an empty one is dropped.
+// Ended returns c made ready for the answer by its last message: if that is a text of the assistant, the answer continues it; an empty one
+// is dropped.
 func (c Conversation) Ended() Conversation {
 	if n := len(c.Messages) - 1; n > 0 && c.Messages[n].Role == "assistant" && len(c.Messages[n].ToolCalls) == 0 {
 		if c.Continue = c.Messages[n].Content != ""; !c.Continue {
@@ -110,10 +111,10 @@ type Prompt struct {
 
 // Output says how the answer to a conversation is read.
 type Output struct {
-	Reader   func() *calls.Reader // of one answer; nil: it is text as it comes
+	Reader   func() *calls.Reader // makes the reader of one answer; nil: an answer is text as it comes
 	Written  bool                 // the reader needs control tokens by their written form
 	ShortIDs bool                 // ids of calls are nine letters and digits
-	Custom   map[string]bool      // as Conversation has it; Chat leaves it to Room
+	Custom   map[string]bool      // as in Conversation; set by Room, not by Chat
 }
 
 // wrong returns an error that blames a field of a request.

@@ -20,20 +20,20 @@ type Function struct {
 
 // ToolCall is a call of a tool as Message.ToolCalls has it, or a piece of one in an answer.
 type ToolCall struct {
-	Index    *int         `json:"index,omitempty"` // of a piece
+	Index    *int         `json:"index,omitempty"` // which call, in a piece of an answer
 	ID       string       `json:"id,omitempty"`
 	Type     string       `json:"type,omitempty"` // "function", or in an answer "custom"
 	Function FunctionCall `json:"function,omitzero"`
-	Custom   *CustomCall  `json:"custom,omitempty"` // in an answer, of a tool that takes a text
+	Custom   *CustomCall  `json:"custom,omitempty"` // what is called, in an answer, of a tool that takes a text
 }
 
-// CustomCall is what is called of a tool that takes a text.
+// CustomCall is a call of a tool that takes a text.
 type CustomCall struct {
 	Name  string `json:"name,omitempty"`
 	Input string `json:"input"`
 }
 
-// FunctionCall is what is called.
+// FunctionCall is a call of a function.
 type FunctionCall struct {
 	Name      string `json:"name,omitempty"`
 	Arguments string `json:"arguments"`

@@ -18,7 +18,7 @@ type asked struct {
 // answers finds the calls that results belong to.
 type answers struct {
 	calls int
-	by    [3]map[string][]*asked // by id, by name, and all under ""; those that are answered go when they are met
+	by    [3]map[string][]*asked // calls by id, by name, and all under ""; answered ones are removed when they are met
 	stale bool                   // the user has spoken since the calls
 }
 

@@ -17,7 +17,7 @@ const MostVariables = 64 << 10
 var reserved = []string{"messages", "tools", "bos_token", "eos_token", "add_generation_prompt",
 	"continue_final_message", "chat_template", "tokenize"}
 
-// Settable refuses the name of a variable that no request can set; field is its place there. Errors: Invalid, with the field.
+// Settable refuses the name of a variable that no request can set; field is its path in the request. Errors: Invalid, with the field.
 func Settable(field, name string) error {
 	if slices.Contains(reserved, name) {
 		return wrong(field, "%s cannot be set: the server sets it", field)
@@ -25,7 +25,7 @@ func Settable(field, name string) error {
 	return nil
 }
 
-// ParseVariables reads variables from a JSON object. field is its place in the request, "" for none. Errors: Invalid, with the field.
+// ParseVariables reads variables from a JSON object. field is its path in the request, "" for none. Errors: Invalid, with the field.
 func ParseVariables(field, object string) (Variables, error) {
 	value := field
 	if value == "" {
@@ -64,7 +64,7 @@ func ParseVariables(field, object string) (Variables, error) {
 	return out, nil
 }
 
-// KindOf names the kind of a JSON value: "an object", "an array" and so on. Errors: what is wrong with a text that is none.
+// KindOf names the kind of a JSON value: "an object", "an array" and so on. Errors: what is wrong with a text that is not JSON.
 func KindOf(text string) (string, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
@@ -89,7 +89,7 @@ func KindOf(text string) (string, error) {
 const (
 	concluded = iota // from a field of another name
 	ownField         // a field of its own
-	kwarg            // in the object of variables
+	kwarg            // set in the object of variables
 )
 
 // Asked collects the variables that one request sets.
@@ -107,7 +107,7 @@ func (a *Asked) Set(name string, raw json.RawMessage) { a.set(name, raw, kwarg) 
 // Think sets whether the model thinks, for a template that reads enable_thinking.
 func (a *Asked) Think(on bool) { a.set("enable_thinking", []byte(strconv.FormatBool(on)), ownField) }
 
-// Effort sets how long the model should think. "none" asks what Think(false) asks, where the template reads that alone. It reports whether
+// Effort sets how long the model should think. "none" is Think(false) for a template that reads only enable_thinking. It reports whether
 // the effort means anything to the template.
 func (a *Asked) Effort(effort string, reads func(variable string) bool) bool {
 	switch {

@@ -32,8 +32,8 @@ type largeBodies struct {
 	mu      sync.Mutex
 	free    int64            // below 0 by what the largeBodies in over took beyond allBodies
 	held    map[string]int64 // bytes, by tenant
-	waiting []*waiter        // in the order of asking
-	over    map[string]*body // by tenant
+	waiting []*waiter        // first come first
+	over    map[string]*body // of each tenant at most one, which took more than was free
 	reading map[*body]struct{}
 }
 

@@ -48,7 +48,7 @@ type body struct {
 	at      atomic.Int64 // n of then
 	tooSlow atomic.Bool
 	err     error
-	sum     hash.Hash // of what was read
+	sum     hash.Hash // the digest of what was read
 }
 
 // reading reads the bodies of requests. Safe for concurrent use.

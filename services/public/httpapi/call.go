@@ -29,9 +29,9 @@ type call struct {
 	begun  time.Time
 	below  string // the rest of the path, for a route of all paths below one
 
-	digest                     string // of path and body, once it was read
+	digest                     string // digest of path and body, once the body was read
 	ignored                    names  // fields of the body
-	promptTokens, outputTokens int    // of all choices, once they have ended
+	promptTokens, outputTokens int    // sums of all choices, once they have ended
 	repeated                   int    // tokens of the piece that ended one of them
 }
 

@@ -28,25 +28,25 @@ import (
 type Config struct {
 	Listen      string // "host:port", port 0 lets the system choose, or "unix:///path"
 	Generator   tandem.Generator
-	Embedder    tandem.Embedder // nil: there are no vectors
-	Width       int             // of vectors; 0: the model makes none
+	Embedder    tandem.Embedder // makes vectors; nil: there are none
+	Width       int             // numbers in a vector; 0: the model makes none
 	Model       Model
 	Build       string        // version of this program
-	Defaults    ask.Defaults  // of requests; ask.ToTheEnd as MaxTokens: to the end of the context
-	Limits      tandem.Limits // those of the generator; Context and Vocab must be set
+	Defaults    ask.Defaults  // what requests leave out; ask.ToTheEnd as MaxTokens: to the end of the context
+	Limits      tandem.Limits // the generator's; Context and Vocab must be set
 	Vocab       Vocab
-	Chat        conversation.Chat                        // nil: the model has no chat template, and chats are refused
-	Health      func(context.Context) Health             // nil: always ready
+	Chat        conversation.Chat                        // renders chats; nil: the model has no chat template, and chats are refused
+	Health      func(context.Context) Health             // whether requests are answered; nil: always
 	Loading     func() string                            // why requests cannot be answered yet, "" once they can; nil: they can
-	Describe    func(context.Context) public.Description // nil: no /tandem/v1/describe
-	Slots       func() []Slot                            // of the Monitor; nil: none is told
+	Describe    func(context.Context) public.Description // answers /tandem/v1/describe; nil: not found
+	Slots       func() []Slot                            // answers /slots, as Monitor.Slots; nil: there are none
 	Drafters    func() []string                          // names that requests may use now; nil: not told
-	Metrics     http.Handler                             // of /metrics; nil: not found
-	MetricsKeys *access.Keys                             // the only ones that open /metrics; nil: Keys do
-	Page        http.Handler                             // of / and /playground/; nil: not found
-	Keys        *access.Keys                             // nil: everybody is let in, as one tenant
+	Metrics     http.Handler                             // serves /metrics; nil: not found
+	MetricsKeys *access.Keys                             // the only keys that open /metrics; nil: Keys do
+	Page        http.Handler                             // serves / and /playground/; nil: not found
+	Keys        *access.Keys                             // clients' keys; nil: everybody is let in, as one tenant
 	Hosts       []string                                 // further names in Host headers, where not all are allowed: see checkHost
-	Origins     []string                                 // of pages that may use the server, "*" for all if there are keys: see checkOrigin
+	Origins     []string                                 // of pages that may read answers, "*" for all if there are keys: see checkOrigin
 	// KeepAttribution leaves in a system block by which Claude Code tells Anthropic who asks, and which changes with every request.
 	KeepAttribution bool
 	Strict          bool          // refuse fields that would be ignored, and names of models that are not served
@@ -66,17 +66,17 @@ type Config struct {
 
 // Model is what clients are told of the model.
 type Model struct {
-	Name         string   // of the answers
+	Name         string   // the name in answers
 	Aliases      []string // further names in the list of models
 	Architecture string
-	Created      time.Time // of its file; zero: that of the server's start
+	Created      time.Time // when its file was written; zero: when the server started
 	File         string    // its name
 	Template     string    // the source of its chat template, "" for none
-	Bytes        int64     // of its files
+	Bytes        int64     // size of its files
 	Parameters   int64
 	Stored       string        // the type of its weights, as Q4_K_M
 	Trained      int           // positions that it was made for; 0: not known
-	Digest       func() string // of its files, at least 12 characters; nil: one of its name
+	Digest       func() string // digest of its files, at least 12 characters; nil: one of its name
 }
 
 // Vocab is the target's vocabulary. Safe for concurrent use.

@@ -68,7 +68,7 @@ type process struct {
 	PID      int              `json:"pid"`
 	Identity tandem.Identity  `json:"identity"` // "" for a process without a model
 	Lineage  string           `json:"lineage"`
-	Ways     []string         `json:"ways,omitempty"` // by which the model guesses by itself
+	Ways     []string         `json:"ways,omitempty"` // names of the ways in which the model drafts for itself
 	Protocol int              `json:"protocol"`
 	Counters map[string]int64 `json:"counters"`
 }

@@ -13,7 +13,7 @@ type door struct {
 	reach   reach
 	hosts   []string     // as Config.Hosts
 	origins []string     // as Config.Origins
-	keys    *access.Keys // of all clients
+	keys    *access.Keys // all clients' keys
 }
 
 // admit checks whether a request is allowed, and notes its tenant.

@@ -21,12 +21,12 @@ const (
 
 // vectors answers requests for vectors.
 type vectors struct {
-	embedder tandem.Embedder // nil: there are none
-	width    int             // of the model's; 0: it makes none
+	embedder tandem.Embedder // makes vectors; nil: there are none
+	width    int             // numbers in a vector; 0: the model makes none
 	model    string
 	reading  *reading
 	prompts  *prompts
-	answers  *budget.Budget // as textAnswers has it
+	answers  *budget.Budget // memory for answers that are sent as a whole
 }
 
 func newVectors(cfg Config, r *reading, p *prompts, answers *budget.Budget) *vectors {
@@ -37,7 +37,7 @@ func newVectors(cfg Config, r *reading, p *prompts, answers *budget.Budget) *vec
 type wanted struct {
 	*ask.Request
 	number int                       // about how many bytes of the answer a number takes
-	form   func(tandem.Embedded) any // of the answer
+	form   func(tandem.Embedded) any // makes the answer
 }
 
 // openAI answers /v1/embeddings.

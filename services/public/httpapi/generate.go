@@ -47,7 +47,7 @@ type writer interface {
 // request is what a request asks for, and how its answer is written.
 type request struct {
 	*ask.Request
-	before []tandem.Token // of an earlier answer, which this one continues
+	before []tandem.Token // tokens of an earlier answer, which this one continues
 	form   form
 	reply  any // the answer to a request for no text; nil: a text is asked for
 }
@@ -56,7 +56,7 @@ type request struct {
 type form struct {
 	writer   func(answering) writer
 	marked   bool // its streams can be taken up again
-	numbered bool // likewise, and their events are counted: there is one choice, whose calls have ids that follow from the answer's name
+	numbered bool // streams have ids that count events: there is one choice, whose calls have ids that follow from the answer's name
 	lines    bool // its streams are lines of JSON
 	keeps    bool // its streams end with the whole answer, which is kept up to then
 	tokens   bool // its answers tell all tokens
@@ -64,9 +64,9 @@ type form struct {
 
 // answering is the answer that a writer writes.
 type answering struct {
-	name    string      // of which its ids are made
+	name    string      // what ids are made of
 	created int64       // Unix time
-	stream  *sse.Stream // nil: the answer is sent as a whole
+	stream  *sse.Stream // takes the events; nil: the answer is sent as a whole
 	held    *heldBytes
 }
 

@@ -15,7 +15,7 @@ import (
 
 const (
 	linesPerSecond = 50  // lines about requests that are logged in the long run
-	linesAtOnce    = 500 // of them without a pause
+	linesAtOnce    = 500 // most lines without a pause
 
 	mostTold     = 256 // ignored fields that are logged, each once
 	mostIgnored  = 64  // ignored fields of one request that its answer names

@@ -40,8 +40,8 @@ type modelMeta struct {
 type catalog struct {
 	model  Model
 	limits tandem.Limits
-	width  int               // of vectors; 0: the model makes none
-	chat   conversation.Chat // nil: it has no chat template
+	width  int               // numbers in a vector; 0: the model makes none
+	chat   conversation.Chat // renders chats; nil: the model has no chat template
 }
 
 func (g catalog) object(name string) modelObject {

@@ -49,7 +49,7 @@ type Monitor struct {
 type probe struct {
 	done  chan struct{}
 	err   error     // valid once done is closed
-	ended time.Time // likewise
+	ended time.Time // valid once done is closed
 }
 
 // NewMonitor returns a monitor of g, whose verifier is not up yet. mute keeps probes out of traces; passes asks the verifier how

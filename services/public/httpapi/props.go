@@ -15,7 +15,7 @@ type props struct {
 	Alias      string          `json:"model_alias"`
 	Path       string          `json:"model_path"` // the file's name: its folder is nobody's business
 	Template   string          `json:"chat_template"`
-	Caps       map[string]bool `json:"chat_template_caps"` // of chats with this server, which describes tools where the template does not
+	Caps       map[string]bool `json:"chat_template_caps"` // of chats here: the server describes tools where the template does not
 	Modalities map[string]bool `json:"modalities"`
 	Build      string          `json:"build_info"`
 }

@@ -24,7 +24,7 @@ type Server struct {
 // common is what the routes of a server have in common.
 type common struct {
 	bodies   *largeBodies
-	answers  *budget.Budget // of answers that are sent as a whole
+	answers  *budget.Budget // memory for answers that are sent as a whole
 	log      *journal
 	draining *atomic.Bool
 }

@@ -14,7 +14,7 @@ type slotTable struct {
 	mu   sync.Mutex
 	n    int            // slots; 0: as many as generations
 	all  []*running     // first come first
-	came map[string]int // by tenant
+	came map[string]int // generations so far, by tenant
 }
 
 // running is a generation.
@@ -22,7 +22,7 @@ type running struct {
 	request tandem.Request
 	task    int // counts a tenant's generations from 0
 	slot    int // -1: it waits
-	tokens  int // of its output so far
+	tokens  int // number of its output tokens so far
 }
 
 // take adds a generation.

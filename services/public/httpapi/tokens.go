@@ -17,7 +17,7 @@ import (
 type tokenizer struct {
 	reading *reading
 	prompts *prompts
-	answers *budget.Budget // as textAnswers has it
+	answers *budget.Budget // memory for answers that are sent as a whole
 }
 
 // mostTokenized bounds the texts of /tokenize, /detokenize and /apply-template in bytes.

@@ -92,13 +92,13 @@ func newStop(r *tandem.Result, calls int) stop {
 
 // Writer writes the answer to a request of the Messages API: blocks, one after another.
 type Writer struct {
-	Stream *sse.Stream // nil: the answer is sent as a whole
+	Stream *sse.Stream // takes the events; nil: the answer is sent as a whole
 
 	head   reply
 	whole  answer.Whole
 	opened bool   // the client knows that the request was taken
 	open   string // the type of the block that is open, "" for none
-	index  int    // of the next block
+	index  int    // the next block's
 }
 
 // NewWriter returns the writer of an answer of a model, whose id ends with name, to a stream or, if that is nil, as a whole.

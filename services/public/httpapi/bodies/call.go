@@ -24,14 +24,14 @@ type Limits struct {
 	Ignored func(name string) // is called with the name of each field that is ignored, perhaps several times; may be nil
 
 	Reads  func(name string) bool           // whether the chat template reads a variable; nil: not known
-	Encode func(text string) []tandem.Token // of a text in llama.cpp's logit_bias
+	Encode func(text string) []tandem.Token // splits a text of llama.cpp's logit_bias
 
 	KeepAttribution bool // leave the block of Attribution in
 	CountOnly       bool // the body asks for the number of its tokens: max_tokens may be missing
 
 	Nested func(n int64) // is told how many objects and arrays in arrays were read of a body that is put together of them; may be nil
 
-	numbers bool // those in arrays count as values: an API whose lists are no prompts
+	numbers bool // numbers in arrays count as values: for an API whose lists are no prompts
 }
 
 // most returns how many tokens a prompt may have.
@@ -57,16 +57,16 @@ type call struct {
 	*ask.Request
 	api    api
 	limits Limits
-	strict bool // of the server; limits.Strict is for OpenAI's bodies alone
+	strict bool // the server is strict; limits.Strict is for OpenAI's bodies alone
 
 	ignored string // the first field without an effect, of other APIs
 
-	bestOf int   // of completions
-	turns  turns // of other APIs than OpenAI's
+	bestOf int   // best_of, in completions
+	turns  turns // messages, in other APIs than OpenAI's
 	claude claude
 	ollama ollamaBody
 	native nativeBody
-	offer  offer // of Responses
+	offer  offer // tools, in the Responses API
 }
 
 // Chat reads a body of /v1/chat/completions; d fills in what it leaves out. Errors: Invalid and Unsupported, with the field; *oai.Error

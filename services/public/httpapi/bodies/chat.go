@@ -79,8 +79,8 @@ const maxUnseen = 64 // kinds of one message
 
 // unseen are what of a message is no text.
 type unseen struct {
-	first  error    // that refuses it
-	names  []string // as ignored
+	first  error    // the first that refuses it
+	names  []string // names of fields that are ignored
 	fields []string // beside the content
 }
 

@@ -20,7 +20,7 @@ const Attribution = "x-anthropic-billing-header:"
 // claude is what a body of Anthropic's Messages says beside the options.
 type claude struct {
 	system string
-	schema [2]json.RawMessage // of the answer: in output_config, in output_format
+	schema [2]json.RawMessage // the answer's schema: from output_config, from output_format
 }
 
 // Messages reads a body of Anthropic's /v1/messages. Errors as Chat's; *oai.Error for a thread.
@@ -66,7 +66,7 @@ func readClaudeMost(c *call, name string, s *source) error {
 type block struct {
 	kind, text, thinking, id, name, toolUse, title string
 	input, source, raw                             json.RawMessage
-	content                                        []block // of a result of a tool; else raw has it
+	content                                        []block // the parts of a tool's result; else raw has it
 	isError                                        bool
 }
 

@@ -21,7 +21,7 @@ type counts struct {
 // level is an object or array that is open.
 type level struct {
 	kind   byte   // '{' or '['
-	at     int    // in path: where the name of the field under way begins
+	at     int    // where the name of the field under way begins in path
 	n      int    // elements of an array that have begun
 	object uint64 // its number
 }

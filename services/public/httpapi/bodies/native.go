@@ -12,23 +12,23 @@ import (
 // nativeBody is what a body of llama.cpp's server says beside the options.
 type nativeBody struct {
 	Native
-	prompt, prefix string // of an infill
+	prompt, prefix string // texts of an infill
 	choices        int    // n_cmpl; 0: not said
 	post           bool   // post_sampling_probs
 }
 
 // Native is what an answer of llama.cpp's API needs to know of its request.
 type Native struct {
-	Fields []string // of the answer; nil: all
+	Fields []string // fields of the answer to send; nil: all
 	Tokens bool     // the answer has the tokens
 	Probs  int      // how many of the likeliest tokens are told beside each
 	Times  bool     // each piece of a stream has timings
 }
 
 const (
-	mostFields = 64  // of response_fields, and bytes of a text in logit_bias
-	mostFiles  = 256 // of input_extra
-	mostTop    = 20  // of n_probs
+	mostFields = 64  // names in response_fields, and bytes of a text in logit_bias
+	mostFiles  = 256 // files in input_extra
+	mostTop    = 20  // largest n_probs
 
 	randomSeed = 1<<32 - 1 // llama.cpp's word for a random seed, beside -1
 )
@@ -302,7 +302,7 @@ type mixed struct {
 	most    int
 	numbers int
 	more    int            // ids beyond most, which are not kept
-	ids     []tandem.Token // as long as there is no text
+	ids     []tandem.Token // tokens, as long as there is no text
 	parts   []ask.Part
 }
 

@@ -28,7 +28,7 @@ type ollamaBody struct {
 type Ollama struct {
 	Load   bool           // the body asks for no text: Ollama's way to load a model, or to let it go
 	Stay   bool           // and the model stays
-	Before []tandem.Token // of an earlier answer, which this one continues
+	Before []tandem.Token // tokens of an earlier answer, which this one continues
 }
 
 // OllamaChat reads a body of /api/chat, OllamaGenerate one of /api/generate: a chat with one message or, if raw or with a suffix, a text to

@@ -15,13 +15,13 @@ type offer struct {
 	Asked
 	instructions string
 	choice       choice
-	told         map[[2]string]string // by which name the model knows a tool, by the client's namespace and name
-	thought      []string             // of the assistant's turn that comes next
+	told         map[[2]string]string // the model's name of a tool, by the client's namespace and name
+	thought      []string             // thoughts of the assistant's turn that comes next
 }
 
 // Asked is what an answer of the Responses API needs to know of its request.
 type Asked struct {
-	Tools map[string]Offered // by the names that the model knows
+	Tools map[string]Offered // tools by the names that the model knows
 	Echo  Echo
 }
 

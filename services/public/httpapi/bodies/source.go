@@ -32,7 +32,7 @@ type source struct {
 	before int64  // bytes of the body in front of buf
 	err    error  // why nothing follows buf
 	one    []byte // a character that was written as an escape
-	unseen unseen // of the message that is read
+	unseen unseen // parts of the message under way that are no text
 
 	want    step
 	open    []level // objects and arrays, the outermost first
@@ -42,9 +42,9 @@ type source struct {
 	counts  counts
 	full    bool // the error is that the body holds too much
 
-	keep int // bytes of what is passed that are kept; below 0: none
-	kept []byte
-	cut  bool // there were more
+	keep int    // most bytes in kept; below 0: nothing is kept
+	kept []byte // the value that is read, as it is written
+	cut  bool   // kept is not all of it
 }
 
 const window = 8 << 10 // bytes

@@ -21,7 +21,7 @@ const (
 	native                        // llama.cpp's /completion
 	infill                        // and /infill
 	other                         // bodies that do not ask for a text
-	ollamaVectors                 // likewise, of Ollama's API
+	ollamaVectors                 // vectors of Ollama's API
 
 	openAI   = chats | completions
 	ollamas  = ollamaChat | ollamaText

@@ -14,8 +14,8 @@ import (
 type tool struct {
 	kind, name, description string
 	schema                  json.RawMessage
-	format                  json.RawMessage // of the text of a custom tool
-	inner                   []tool          // of a namespace
+	format                  json.RawMessage // form of a custom tool's text
+	inner                   []tool          // tools of a namespace
 }
 
 // asked returns a tool as the model is told of it.

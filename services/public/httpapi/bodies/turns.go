@@ -9,9 +9,9 @@ import (
 
 // turns collects the messages of a conversation. What is said in several pieces is joined once.
 type turns struct {
-	field         string // that has them
+	field         string // the field that holds the turns
 	all           []turn
-	said, thought []string // of the last message, beside what it has
+	said, thought []string // further texts and thoughts for the last message
 }
 
 // turn is a message.
@@ -19,7 +19,7 @@ type turn struct {
 	conversation.Message
 	calls []conversation.ToolCall
 	of    []string // the namespaces of calls' tools, of the Responses API
-	at    string   // its place
+	at    string   // its path in the body
 }
 
 // add begins a message.

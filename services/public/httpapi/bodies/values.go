@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxFields = 1024     // of one object
+	maxFields = 1024     // fields of one object
 	maxName   = 4 << 10  // bytes of a field's name
 	maxSmall  = 64 << 10 // bytes of a value other than a prompt's text; a longer one is cut, and then refused
 	maxNumber = 1 << 10  // bytes of the longest number that is read

@@ -94,11 +94,11 @@ type Answer struct {
 	Truncated bool           `json:"truncated"` // the context was full
 	StopType  string         `json:"stop_type"` // "eos", "limit" or "word"
 	Word      string         `json:"stopping_word"`
-	Cached    int            `json:"tokens_cached"` // of the prompt
+	Cached    int            `json:"tokens_cached"` // tokens of the prompt that were cached
 	Timings   oai.Timings    `json:"timings"`
 	Probs     []Prob         `json:"completion_probabilities,omitempty"`
 	Identity  string         `json:"system_fingerprint"` // tandem's: what computed the text
-	Tandem    *oai.Account   `json:"tandem,omitempty"`   // of an answer that was ended because it repeated itself
+	Tandem    *oai.Account   `json:"tandem,omitempty"`   // in an answer that was ended because it repeated itself
 }
 
 // Ended returns a with the end of a generation. word is the client's stop sequence that ended it, "" for none.
@@ -168,14 +168,14 @@ func NewProbs(tokens []tandem.Token, all []tandem.Logprob, word func(tandem.Toke
 	return out
 }
 
-// Slot is a place for a session, in the answer to /slots. It has no text.
+// Slot is room for one session, in the answer to /slots. It has no text.
 type Slot struct {
 	ID         int     `json:"id"`
 	Task       int     `json:"id_task"` // counts generations; -1: there was none
 	Context    int     `json:"n_ctx"`
 	Speculates bool    `json:"speculative"`
 	Busy       bool    `json:"is_processing"`
-	Params     *Params `json:"params,omitempty"` // of what runs there, if it is the caller's
+	Params     *Params `json:"params,omitempty"` // how the generation there is drawn, if it is the caller's
 	Next       []Next  `json:"next_token,omitempty"`
 }
 

@@ -22,7 +22,7 @@ type Writer struct {
 	Word    func(tandem.Token) oai.Word
 	Prompt  func([]tandem.Token) string // how a prompt is written
 	Hold    func(bytes int) error       // takes room for so many bytes of an answer that is sent as a whole
-	Stream  *sse.Stream                 // nil: the answer is sent as a whole
+	Stream  *sse.Stream                 // takes the events; nil: the answer is sent as a whole
 
 	choices []*written
 }
@@ -31,7 +31,7 @@ type Writer struct {
 type written struct {
 	*Writer
 	of      *answer.Choice
-	whole   answer.Whole // of an answer that is sent as a whole; else tokens that were not sent yet
+	whole   answer.Whole // the answer so far if it is sent as a whole; else tokens that were not sent yet
 	probs   []Prob
 	newLine bool
 	count   int       // tokens

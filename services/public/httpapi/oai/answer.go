@@ -22,7 +22,7 @@ type Head struct {
 	Fingerprint string `json:"system_fingerprint"` // the identity of the verifier
 }
 
-// By returns h with that identity.
+// By returns h with the identity of what computes the answer.
 func (h Head) By(identity string) Head {
 	h.Fingerprint = identity
 	return h
@@ -31,12 +31,12 @@ func (h Head) By(identity string) Head {
 // Choice is one choice of an answer or of a chunk.
 type Choice struct {
 	Index    int      `json:"index"`
-	Message  *Turn    `json:"message,omitempty"` // of a chat's answer
-	Delta    *Turn    `json:"delta,omitempty"`   // of a chat's chunk
-	Text     *string  `json:"text,omitempty"`    // of a completion's answer and chunk
+	Message  *Turn    `json:"message,omitempty"` // in a chat's answer
+	Delta    *Turn    `json:"delta,omitempty"`   // in a chat's chunk
+	Text     *string  `json:"text,omitempty"`    // in a completion's answer and chunk
 	Logprobs any      `json:"logprobs"`          // *ChatLogprobs, *Logprobs or nil
 	Finish   *string  `json:"finish_reason"`
-	Tandem   *Account `json:"tandem,omitempty"` // of a choice that is complete
+	Tandem   *Account `json:"tandem,omitempty"` // in a choice that is complete
 }
 
 // Turn is an assistant's turn, or a piece of it.
@@ -53,7 +53,7 @@ type Answer struct {
 	Choices []Choice `json:"choices"`
 	Usage   *Usage   `json:"usage"`
 	Timings *Timings `json:"timings,omitempty"`
-	Tandem  *Account `json:"tandem,omitempty"` // of the only choice: how it was drawn, and its statistics
+	Tandem  *Account `json:"tandem,omitempty"` // how the only choice was drawn, and its statistics
 }
 
 // Chunk is one event of a stream.
@@ -76,7 +76,7 @@ type Usage struct {
 	Details    struct {
 		Cached int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
-	CompletionDetails *CompletionDetails `json:"completion_tokens_details,omitempty"` // of chats
+	CompletionDetails *CompletionDetails `json:"completion_tokens_details,omitempty"` // in chats
 }
 
 // CompletionDetails says what output tokens are.
@@ -222,7 +222,7 @@ type Logprobs struct {
 	Offsets  []int                `json:"text_offset"`  // in characters, from the start of the prompt
 }
 
-// Offsets follows the places of tokens in a text.
+// Offsets follows where tokens begin in a text, in characters.
 type Offsets struct {
 	At   int                       // characters before the next token; the one that it completes is not counted
 	Text func(tandem.Token) string // what each token adds

@@ -16,7 +16,7 @@ type Vectors struct {
 	Usage  VectorUsage `json:"usage"`
 }
 
-// Vector is one of them.
+// Vector is one vector of an answer.
 type Vector struct {
 	Object string `json:"object"`
 	Index  int    `json:"index"`

@@ -12,13 +12,13 @@ import (
 
 // Error is an error answer in OpenAI's form.
 type Error struct {
-	Status     int // of HTTP
+	Status     int // HTTP status
 	Message    string
 	Type       string
 	Param      string // the field that was wrong, "" for none
 	Code       string // "" for none
 	RetryAfter time.Duration
-	TooLong    Excess // of a prompt that the context does not hold
+	TooLong    Excess // by how much a prompt exceeds the context
 	Request    string // the id of the request, "" if it is not told
 }
 
@@ -125,7 +125,7 @@ func TooLong(param string, tokens int, exact bool, context int) error {
 	return e
 }
 
-// InputTooLong is the same of a text that is embedded.
+// InputTooLong is TooLong for a text that is embedded.
 func InputTooLong(param string, tokens int, exact bool, context int) error {
 	least := ""
 	if !exact {

@@ -10,13 +10,13 @@ import (
 
 // Account describes how output came about: how its tokens were drawn and, for calls that ask for a report, all the rest.
 type Account struct {
-	Sampling *Drawn `json:"sampling,omitempty"` // of a choice that is complete
+	Sampling *Drawn `json:"sampling,omitempty"` // how a complete choice was drawn
 	// Repeated is how many tokens the piece has that a choice repeated until it was ended for that.
 	Repeated int `json:"repeated_piece,omitempty"`
 
 	Tokens []OriginToken `json:"tokens,omitempty"`
-	Round  *Round        `json:"round,omitempty"`  // of a chunk
-	Rounds []Round       `json:"rounds,omitempty"` // of an answer
+	Round  *Round        `json:"round,omitempty"`  // in a chunk
+	Rounds []Round       `json:"rounds,omitempty"` // in a whole answer
 	Stats  *Stats        `json:"stats,omitempty"`
 }
 
@@ -162,7 +162,7 @@ type Stats struct {
 	AheadMS       float64        `json:"ahead_ms"`        // draft arithmetic ahead of the rounds
 	AheadUsefulMS float64        `json:"ahead_useful_ms"` // the part of ahead_ms that went into trees
 	PlanningMS    float64        `json:"planning_ms"`     // spent on votes, weights, lengths and choices
-	PlanningShare float64        `json:"planning_share"`  // of the time to decode
+	PlanningShare float64        `json:"planning_share"`  // share of the time to decode
 }
 
 // DrafterStats is what one drafter contributed.

@@ -22,7 +22,7 @@ type Writer struct {
 	Head         Head
 	Chat         bool
 	IncludeUsage bool        // a stream ends with the usage of all choices
-	Stream       *sse.Stream // nil: the answer is sent as a whole
+	Stream       *sse.Stream // takes the events; nil: the answer is sent as a whole
 	Words        Words
 
 	choices []*written
@@ -45,9 +45,9 @@ type written struct {
 	*Writer
 	of      *answer.Choice
 	head    Head
-	at      *Offsets // of its next token, of a completion
+	at      *Offsets // where a completion's next token begins
 	whole   answer.Whole
-	account Account // of an answer that is sent as a whole
+	account Account // what an answer tells that is sent as a whole
 }
 
 // Sink returns what takes the events of a choice.

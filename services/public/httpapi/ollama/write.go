@@ -17,15 +17,15 @@ const Level = "0.17.4"
 type Chunk struct {
 	Model    string   `json:"model"`
 	Created  string   `json:"created_at"`
-	Message  *Message `json:"message,omitempty"`  // of /api/chat
-	Response *string  `json:"response,omitempty"` // of /api/generate
-	Thinking string   `json:"thinking,omitempty"` // likewise
+	Message  *Message `json:"message,omitempty"`  // in an answer of /api/chat
+	Response *string  `json:"response,omitempty"` // text of an answer of /api/generate
+	Thinking string   `json:"thinking,omitempty"` // thoughts of such an answer
 	Done     bool     `json:"done"`
 	Reason   string   `json:"done_reason,omitempty"`
 
-	Context []tandem.Token `json:"context,omitempty"` // of the last line of /api/generate: prompt and answer, to go on from
+	Context []tandem.Token `json:"context,omitempty"` // prompt and answer, to go on from, in the last line of /api/generate
 	*Figures
-	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
+	Tandem *oai.Account `json:"tandem,omitempty"` // in an answer that was ended because it repeated itself
 }
 
 // Message is a piece of the assistant's turn.

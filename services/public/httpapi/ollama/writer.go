@@ -16,7 +16,7 @@ type Writer struct {
 	Model  string
 	Begun  time.Time   // when the request arrived
 	Tells  bool        // the last line has the tokens of prompt and answer
-	Stream *sse.Stream // nil: the answer is sent as a whole
+	Stream *sse.Stream // takes the events; nil: the answer is sent as a whole
 
 	prompt []tandem.Token
 	whole  answer.Whole // what was not sent yet

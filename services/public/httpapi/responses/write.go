@@ -24,7 +24,7 @@ type Response struct {
 	Store      bool        `json:"store"`                // always false
 	Truncation string      `json:"truncation"`           // "disabled"
 	bodies.Echo
-	Tandem *oai.Account `json:"tandem,omitempty"` // of an answer that was ended because it repeated itself
+	Tandem *oai.Account `json:"tandem,omitempty"` // in an answer that was ended because it repeated itself
 }
 
 // newResponse returns the beginning of an answer.

@@ -13,17 +13,17 @@ import (
 
 // Writer writes the answer to a request of the Responses API: items, one after another. It keeps them, because the last event holds all.
 type Writer struct {
-	name     string // of the answer; ids of items are made of it
+	name     string // the answer's; ids of items are made of it
 	tools    map[string]bodies.Offered
 	response Response
-	stream   *sse.Stream // nil: the answer is sent as a whole
+	stream   *sse.Stream // takes the events; nil: the answer is sent as a whole
 
-	text   []byte      // of the item that is open
-	kind   answer.Kind // of it; Ended if none is open
+	text   []byte      // the open item's
+	kind   answer.Kind // the open item's; Ended if none is open
 	opened bool        // the client knows that the request was taken
 
 	mu       sync.Mutex // held while an event gets its number and is sent: what keeps the stream alive comes from another goroutine
-	sequence int        // of the next event
+	sequence int        // the next event's number
 }
 
 // NewWriter returns the writer of an answer of a model to what p was read from. It writes to a stream or, if that is nil, as a whole.
@@ -81,7 +81,7 @@ func (w *Writer) Open() error {
 		return nil
 	}
 	w.opened = true
-	begun := w.response // of its own: the answer changes meanwhile
+	begun := w.response // a copy: the answer changes meanwhile
 	taken := Event{Type: "response.in_progress", Response: &begun}
 	if err := w.send(Event{Type: "response.created", Response: &begun}); err != nil {
 		return err

@@ -20,9 +20,9 @@ import (
 
 // Cursor says where a stream stands. Its text is the id of an event.
 type Cursor struct {
-	Digest  string // of the request, by Digest
+	Digest  string // the request's, as Digest makes it
 	Created int64  // Unix time
-	Seed    uint64 // of the first choice
+	Seed    uint64 // the first choice's
 	Resumed bool   // it was parsed
 
 	identity string // the beginning of its digest; "" before a choice has started
@@ -32,13 +32,13 @@ type Cursor struct {
 // sent is how much of a choice was sent, in a measure that does not depend on how the text was divided into events.
 type sent struct {
 	text   int // bytes, and 1 for each of: a chat's first chunk, the beginning of a call, the last chunk; every event that is no delta
-	tokens int // in log-probabilities and reports; where an answer is one choice, events, which the Responses API numbers
+	tokens int // tokens in log-probabilities and reports; in a numbered stream, events
 }
 
 const (
-	digestChars   = 12 // of the hexadecimal form
+	digestChars   = 12 // hexadecimal digits of a request's digest
 	identityChars = 8
-	mostChoices   = 1 << 16 // in an id
+	mostChoices   = 1 << 16 // most choices in an id
 )
 
 func hashed(chars int, format string, args ...any) string {
@@ -46,10 +46,10 @@ func hashed(chars int, format string, args ...any) string {
 	return hex.EncodeToString(sum[:])[:chars]
 }
 
-// Digest returns the beginning of the digest of a path and a body's digest.
+// Digest returns a short digest of a request: of its path and the digest of its body.
 func Digest(path string, body []byte) string { return hashed(digestChars, "%s\n%s", path, body) }
 
-// Made returns 24 digits that follow from a name and a number.
+// Made returns 24 hexadecimal digits that follow from a name and a number.
 func Made(name string, n int) string { return hashed(24, "%s %d", name, n) }
 
 // String returns the cursor as the id of an event.
@@ -96,17 +96,18 @@ func ParseCursor(id string) (*Cursor, bool) {
 	return c, true
 }
 
-// Choices returns how many choices a stream has that is taken up again.
+// Choices returns the number of choices of the stream that is taken up again; 0 for a new one.
 func (c *Cursor) Choices() int { return len(c.sent) }
 
-// Name returns the part of the answer's id that is made up: the same for all parts of a stream.
+// Name returns the part of the answer's id that means nothing. It follows from the cursor, so a stream that is taken up again has the same
+// id.
 func (c *Cursor) Name() string { return hashed(24, "%s %d %d", c.Digest, c.Created, c.Seed) }
 
 // Stream sends the events of an answer, without those that the client has of each choice. Each choice has a goroutine of its own.
 type Stream struct {
 	*Writer
-	mu       sync.Mutex // of cursor, which moves while events are written
-	cursor   *Cursor    // nil: events have no ids, and all are sent
+	mu       sync.Mutex // guards cursor, which moves while events are written
+	cursor   *Cursor    // where the stream stands; nil: events have no ids, and all are sent
 	had      []answer.Had
 	numbered bool
 }
@@ -152,7 +153,7 @@ func (s *Stream) id(choice, text, tokens int) func() string {
 	}
 }
 
-// Step sends an event of a choice that is no delta, with so many tokens, unless the client has it.
+// Step sends an event of a choice that is no delta and has so many tokens. It sends nothing if the client has the event.
 func (s *Stream) Step(choice, tokens int, kind string, e any) (sent bool, err error) {
 	if s.had[choice].Skip(1) == 1 {
 		return false, nil
@@ -171,8 +172,8 @@ func (s *Stream) Final(kind string, e any) error {
 // Beat sends an event that is neither text nor one that the client counts as such: it shows that the stream is alive.
 func (s *Stream) Beat(kind string, e any) error { return s.SendAt(kind, e, s.id(0, 0, 0)) }
 
-// Delta sends the rest of a choice's text behind what the client has, with so many tokens, by a function that makes its event. It sends
-// nothing if there is neither a rest nor a token, unless the text was empty from the beginning.
+// Delta sends what the client does not have of a piece of a choice's text, which has so many tokens; event makes the event. It sends
+// nothing if the client has all of the text and there is no token, unless both the text and what the client has are empty.
 func (s *Stream) Delta(choice, tokens int, kind, text string, event func(rest string) any) (sent bool, err error) {
 	h := &s.had[choice]
 	empty := text == "" && h.Text == 0 && !s.numbered
@@ -183,7 +184,7 @@ func (s *Stream) Delta(choice, tokens int, kind, text string, event func(rest st
 	return true, s.SendAt(kind, event(rest), s.id(choice, len(rest), tokens))
 }
 
-// By checks that a choice is computed as the stream began. Errors: Invalid.
+// By refuses a choice that another model or other arithmetic computes than the stream's beginning. Errors: Invalid.
 func (s *Stream) By(identity tandem.Identity) error {
 	if s.cursor == nil {
 		return nil

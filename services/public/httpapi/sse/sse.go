@@ -24,7 +24,7 @@ type Writer struct {
 	ping  time.Duration
 
 	comment string
-	lines   bool // of JSON, not events
+	lines   bool // lines of JSON are written, not events
 
 	mu     sync.Mutex
 	buf    bytes.Buffer
@@ -33,9 +33,9 @@ type Writer struct {
 	alive  func() error // sends what is sent after the ping time
 	begun  bool
 	closed bool
-	err    error         // of the connection: nothing more is written
+	err    error         // why nothing more is written to the connection
 	waited time.Duration // for the latest writes
-	writes int           // that took so long, fewer than stallWrites
+	writes int           // writes that took so long, fewer than stallWrites
 }
 
 const (
@@ -87,12 +87,12 @@ func (e *Writer) Comment() error {
 // Send sends v as one event of a kind, "" for the default.
 func (e *Writer) Send(kind string, v any) error { return e.SendAt(kind, v, nil) }
 
-// SendAt is Send with an id, which is asked for when it is the event's turn: nil for none. It must not use the writer.
+// SendAt is Send with an id (nil: none). id is called when it is the event's turn, and must not use the writer.
 func (e *Writer) SendAt(kind string, v any, id func() string) error {
 	return e.send(kind, v, id, false)
 }
 
-// Last is SendAt of an event behind which nothing comes, not even what says that the connection is alive.
+// Last is SendAt for the last event: nothing follows it, not even comments that show that the connection is alive.
 func (e *Writer) Last(kind string, v any, id func() string) error { return e.send(kind, v, id, true) }
 
 func (e *Writer) send(kind string, v any, id func() string, last bool) error {
