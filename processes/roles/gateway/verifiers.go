@@ -114,7 +114,7 @@ func (v *verifiers) begin(g *gateway.Gateway, monitor *httpapi.Monitor, members 
 	return nil
 }
 
-// update lets the verifiers that are there join, and those that are gone leave. known is what all their enlist.VerifierConfigs have in common.
+// update lets the verifiers that are there join, and those that are gone leave. known is what all of them have in common.
 func (v *verifiers) update(processes []discovery.Process, known enlist.VerifierConfig) {
 	processes = slices.DeleteFunc(processes, func(p discovery.Process) bool { return !v.ours(p) })
 	v.mu.Lock()
