@@ -324,23 +324,24 @@ func TestStreamedBorrower(t *testing.T) {
 	o := engine.Options{KVPages: 8, MaxRows: 12, Device: testdevice.CPU(t, 1)}
 	o.Device = enginetest.Streaming(t, enginetest.Least(t, path, o), "")
 	m := enginetest.Open(t, path, o)
-	for _, w := range []kernels.W{engine.WeightsOf(m).Head, engine.WeightsOf(m).Layers[0].Up} {
+	plan := m.Passes().Plan()
+	up := kernels.W(slices.IndexFunc(plan.Weights, func(w kernels.Weight) bool { return w.Name == "blk.0.ffn_up.weight" }))
+	for _, w := range []kernels.W{engine.WeightsOf(m).Head, up} {
 		p := kernels.NewProgram(4, 4)
-		x := m.Passes().Plan().Weights[w]
+		x := plan.Weights[w]
 		in, out := p.Act(x.Cols), p.Buf(x.Rows)
 		p.MatMul(p.Weight(x), in, out, kernels.MatMulOpt{})
-		if _, err := kernels.Borrow(p, m.Passes().Plan(), engine.StoreOf(m), []kernels.W{w}); err == nil || !strings.Contains(err.Error(),
+		if _, err := kernels.Borrow(p, plan, engine.StoreOf(m), []kernels.W{w}); err == nil || !strings.Contains(err.Error(),
 			"not resident") {
 			t.Errorf("%s: %v, want an error", x.Name, err)
 		}
 	}
 	p := kernels.NewProgram(4, 0)
-	p.Embed(p.Weight(m.Passes().Plan().Weights[engine.WeightsOf(m).Layers[0].Up]),
-		p.Buf(m.Passes().Plan().Weights[engine.WeightsOf(m).Layers[0].Up].Cols))
-	if _, err := kernels.Borrow(p, m.Passes().Plan(), engine.StoreOf(m), []kernels.W{engine.WeightsOf(m).Layers[0].Up}); err == nil {
+	p.Embed(p.Weight(plan.Weights[up]), p.Buf(plan.Weights[up].Cols))
+	if _, err := kernels.Borrow(p, plan, engine.StoreOf(m), []kernels.W{up}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are lent")
 	}
-	if err := engine.StoreOf(m).(kernels.RowStore).Rows(engine.WeightsOf(m).Layers[0].Up, []int32{1}); err == nil {
+	if err := engine.StoreOf(m).(kernels.RowStore).Rows(up, []int32{1}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are brought")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/enginetest"
+	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/text/token"
@@ -102,8 +103,14 @@ func inputsOfExperts(t *testing.T, m *engine.Model, n int) [][]float32 {
 			x = e.Out
 		}
 	}
-	inputs, names := make([][]float32, m.Config().Layers), []string{}
+	f, err := gguf.Open(enginetest.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	inputs, norms, names := make([][]float32, m.Config().Layers), [][]float32{}, []string{}
 	for i := range inputs {
+		norms = append(norms, tensors.New(f).Vector(fmt.Sprintf("blk.%d.ffn_norm.weight", i), true, m.Config().Dim))
 		names = append(names, fmt.Sprintf("layer %d, experts", i))
 	}
 	const piece = 192
@@ -121,7 +128,7 @@ func inputsOfExperts(t *testing.T, m *engine.Model, n int) [][]float32 {
 			for row := 0; layer >= 0 && row < piece; row++ {
 				v := engine.RunnerOf(m).Row(x, row)
 				scale := float32(1 / math.Sqrt(float64(dot(v, v))/float64(len(v))+float64(m.Config().NormEps)))
-				for k, w := range engine.WeightsOf(m).Layers[layer].FFNNorm {
+				for k, w := range norms[layer] {
 					inputs[layer] = append(inputs[layer], v[k]*scale*w)
 				}
 			}

@@ -34,14 +34,7 @@ var deepseek2 = blocks.Family{
 			c.AttnScale = float32(float64(m*m) / math.Sqrt(float64(c.Latent.Key)))
 		}
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Latent()
-		t.SharedExpert()
-		t.Experts()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.LatentAttention(i)
-		p.Mix(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Latent(), t.SharingExperts(t.Norm("ffn_norm.weight"), t.SharedExpert)}
 	},
 }

@@ -18,14 +18,8 @@ var gemma = blocks.Family{
 		readGemma(r, c)
 		r.NoWindow(c)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }
 
@@ -40,14 +34,9 @@ var gemma2 = blocks.Family{
 		scaleScores(c, 46)
 		c.AttnCap, c.FinalCap = r.SoftCap("attn_logit_softcapping", 50), r.SoftCap("final_logit_softcapping", 30)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.PostNorm()
-		t.Attention()
-		t.PostFFNorm()
-		t.FeedForward()
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.PostNorm, t.Separate), t.FeedForward(t.Norm("ffn_norm.weight")).PostNorm(t)}
 	},
-	Pass: gemma.Pass,
 }
 
 // gemma3 is gemma2 with norms of q's and k's heads before RoPE. Five of six layers have a window, and a base of RoPE of their own. Scores
@@ -60,15 +49,9 @@ var gemma3 = blocks.Family{
 		scaleScores(c, 62)
 		c.AttnCap, c.FinalCap = r.SoftCap("attn_logit_softcapping", 0), r.SoftCap("final_logit_softcapping", 0)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.HeadNorms()
-		t.PostNorm()
-		t.Attention()
-		t.PostFFNorm()
-		t.FeedForward()
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.HeadNorms, t.PostNorm, t.Separate), t.FeedForward(t.Norm("ffn_norm.weight")).PostNorm(t)}
 	},
-	Pass: gemma.Pass,
 }
 
 func readGemma(r *blocks.Reader, c *blocks.Config) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
-	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -47,7 +46,6 @@ var gemma4 = blocks.Family{
 	Model:     modelGemma4,
 	Layer:     layerGemma4,
 	Enter:     inputsOfLayers,
-	Pass:      passGemma4,
 	Assistant: &gemma4Assistant,
 }
 
@@ -65,7 +63,6 @@ var gemma4Assistant = blocks.Family{
 	},
 	Model: modelGemma4,
 	Layer: layerGemma4,
-	Pass:  passGemma4,
 }
 
 // readGemma4 reads the sizes of heads, of both kinds of layers.
@@ -123,53 +120,81 @@ func modelGemma4(f *blocks.Finder) {
 	}
 }
 
-func layerGemma4(t *blocks.Tensors) {
-	t.Norms("ffn_norm.weight")
-	if s := t.VecIf("layer_output_scale.weight", 1); s != nil {
-		t.Scale = s[0]
+func layerGemma4(t *blocks.Tensors) []blocks.Part {
+	scale, input := t.VecIf("layer_output_scale.weight", 1), inputOf(t)
+	a := t.Attention(t.HeadNorms, t.PostNorm, t.Queries, func(a *blocks.Attention) { ownKeysValues(t, a) }, t.Output)
+	parts := append([]blocks.Part{a, feedForwardGemma4(t)}, input...)
+	if scale != nil && scale[0] != 1 {
+		parts = append(parts, blocks.Scaled(scale[0]))
 	}
-	if n := t.C.LayerInput; n > 0 {
-		t.Mat(&t.Input.Gate, "inp_gate.weight", n, t.C.Dim)
-		t.Mat(&t.Input.Out, "proj.weight", t.C.Dim, n)
-		t.Input.Post = t.Vec("post_norm.weight", t.C.Dim)
-	}
-	t.HeadNorms()
-	t.PostNorm()
-	t.Mat(&t.Q, "attn_q.weight", t.Shape.Heads*t.Shape.HeadDim, t.C.Dim)
-	if t.Own() {
-		t.VNorm = slices.Repeat([]float32{1}, t.Shape.HeadDim)
-		kv := t.Shape.KVHeads * t.Shape.HeadDim
-		t.Mat(&t.K, "attn_k.weight", kv, t.C.Dim)
-		if t.SameKV = !t.Has("attn_v.weight"); !t.SameKV {
-			t.Mat(&t.V, "attn_v.weight", kv, t.C.Dim)
-		}
-	}
-	t.Output()
-	t.PostFFNorm()
-	if t.C.Experts.Count > 0 {
-		expertsBeside(t)
-	}
-	t.FeedForward()
+	return parts
 }
 
-// expertsBeside finds the tensors of experts beside the feed-forward block.
-func expertsBeside(t *blocks.Tensors) {
-	m, n, width := &t.Mixture, t.C.Experts.Count, t.Shape.Expert
-	if width == 0 {
-		t.Fail(tandem.Corrupt, "key %q is missing: want the inner size of an expert", t.C.Arch+".expert_feed_forward_length")
+// ownKeysValues finds the matrices of keys and values of a layer that has some.
+func ownKeysValues(t *blocks.Tensors, a *blocks.Attention) {
+	if !t.Own() {
 		return
 	}
-	t.Mat(&m.Router, "ffn_gate_inp.weight", n, t.C.Dim)
-	m.RouterNorm = slices.Clone(t.Vec("ffn_gate_inp.scale", t.C.Dim))
-	for i := range m.RouterNorm { // the router's input is divided by √d
-		m.RouterNorm[i] *= float32(1 / math.Sqrt(float64(t.C.Dim)))
+	t.ValueNorms(a)
+	if t.Has("attn_v.weight") {
+		t.KeysValues(a)
+	} else {
+		t.KeysAsValues(a)
 	}
-	m.InNorm = t.Vec("pre_ffw_norm_2.weight", t.C.Dim)
-	m.DensePost = t.Vec("post_ffw_norm_1.weight", t.C.Dim)
-	m.Post = t.Vec("post_ffw_norm_2.weight", t.C.Dim)
-	t.OfExperts(t.Name("ffn_gate_up_exps.weight"), n, t.C.Dim, tensors.Rows(&m.Gate, width), tensors.Rows(&m.Up, width))
-	t.OfExperts(t.Name("ffn_down_exps.weight"), n, width, tensors.Rows(&m.Down, t.C.Dim))
-	m.Each = t.Vec("ffn_down_exps.scale", n)
+}
+
+// feedForwardGemma4 finds a feed-forward block and, if the model has some, experts beside it.
+func feedForwardGemma4(t *blocks.Tensors) blocks.Part {
+	norm := t.Norm("ffn_norm.weight")
+	if t.C.Experts.Count == 0 {
+		return t.FeedForward(norm).PostNorm(t)
+	}
+	b := besideExperts(t)
+	b.FeedForward = t.FeedForward(norm).PostNorm(t)
+	return b
+}
+
+// beside is x += norm(norm(block) + norm(experts)).
+type beside struct {
+	*blocks.FeedForward
+	router                              blocks.Router
+	experts                             blocks.Units
+	routerNorm, inNorm, densePost, post []float32 // (dim), of the inputs of router and experts, and of the outputs of block and experts
+}
+
+// besideExperts finds the tensors of experts beside the feed-forward block.
+func besideExperts(t *blocks.Tensors) *beside {
+	b, n := &beside{}, t.C.Experts.Count
+	if t.Shape.Expert == 0 {
+		t.Fail(tandem.Corrupt, "key %q is missing: want the inner size of an expert", t.C.Arch+".expert_feed_forward_length")
+		return b
+	}
+	t.Mat(&b.router.W, "ffn_gate_inp.weight", n, t.C.Dim)
+	b.routerNorm = slices.Clone(t.Vec("ffn_gate_inp.scale", t.C.Dim))
+	for i := range b.routerNorm { // the router's input is divided by √d
+		b.routerNorm[i] *= float32(1 / math.Sqrt(float64(t.C.Dim)))
+	}
+	b.inNorm = t.Vec("pre_ffw_norm_2.weight", t.C.Dim)
+	b.densePost = t.Vec("post_ffw_norm_1.weight", t.C.Dim)
+	b.post = t.Vec("post_ffw_norm_2.weight", t.C.Dim)
+	b.experts = t.StackedUnits()
+	b.router.Each = t.Vec("ffn_down_exps.scale", n)
+	t.Traits |= blocks.BesideExperts
+	return b
+}
+
+// Lay implements blocks.Part.
+func (x *beside) Lay(p *blocks.Planner) {
+	dense, joined, routed := p.BufOf("dense", p.Dim), p.BufOf("branch", p.Dim), p.ActOf("routed", p.Dim)
+	x.In(p, func() {})
+	x.Down.Into(p, x.Inner(p), dense, false)
+	p.HeadNorm(dense, 1, x.densePost, p.NormEps)
+	p.RMSNorm(p.X, x.routerNorm, p.NormEps, routed)
+	route := x.router.Choose(p, routed)
+	p.RMSNorm(p.X, x.inNorm, p.NormEps, p.Normed)
+	p.Add(kernels.JoinExperts{In: x.experts.Apart(p, route), Route: route, Out: joined})
+	p.NormAdd(joined, x.post, p.NormEps, dense)
+	x.Out.Join(p, dense)
 }
 
 // inputsOfLayers computes the inputs of all layers, side by side. Each is normalised by itself. A row without a token has no e'.
@@ -189,43 +214,35 @@ func inputsOfLayers(p *blocks.Planner) {
 	p.Scale(p.Inputs, float32(1/math.Sqrt2))
 }
 
-func passGemma4(p *blocks.Planner, i int) {
-	p.Attention(i)
-	if p.Experts.Count > 0 {
-		mixBeside(p, i)
-	} else {
-		p.FeedForward(i)
-	}
-	if p.LayerInput > 0 {
-		useInput(p, i)
-	}
-	if s := p.W.Layers[i].Scale; s != 1 {
-		p.Scale(p.X, s)
-	}
+// layerInput is x += norm(W (gelu(G x) ∘ input)).
+type layerInput struct {
+	gate        kernels.W
+	out         blocks.Branch
+	post        blocks.Exit
+	layer, size int
 }
 
-// mixBeside adds norm(norm(block) + norm(experts)) to the residual stream.
-func mixBeside(p *blocks.Planner, i int) {
-	l, m := &p.W.Layers[i], &p.W.Layers[i].Mixture
-	dense, joined, routed := p.BufOf("dense", p.Dim), p.BufOf("branch", p.Dim), p.ActOf("routed", p.Dim)
-	p.MatMul(l.Down, p.Inner(i), dense, kernels.MatMulOpt{})
-	p.HeadNorm(dense, 1, m.DensePost, p.NormEps)
-	p.RMSNorm(p.X, m.RouterNorm, p.NormEps, routed)
-	route := p.Choose(i, routed)
-	p.RMSNorm(p.X, m.InNorm, p.NormEps, p.Normed)
-	p.Add(kernels.JoinExperts{In: p.EachExpert(i, route), Route: route, Out: joined})
-	p.NormAdd(joined, m.Post, p.NormEps, dense)
-	p.Join(dense, l.FFNPost)
+// inputOf finds what a layer does with its input, if the model's layers have some.
+func inputOf(t *blocks.Tensors) []blocks.Part {
+	n := t.C.LayerInput
+	if n == 0 {
+		return nil
+	}
+	x := &layerInput{layer: t.I, size: n}
+	t.Mat(&x.gate, "inp_gate.weight", n, t.C.Dim)
+	t.Mat(&x.out.W, "proj.weight", t.C.Dim, n)
+	x.post = blocks.PostNormed(t.Vec("post_norm.weight", t.C.Dim))
+	return []blocks.Part{x}
 }
 
-// useInput adds norm(W (gelu(G x) ∘ input)) to the residual stream.
-func useInput(p *blocks.Planner, i int) {
-	l, n := &p.W.Layers[i], p.LayerInput
+// Lay implements blocks.Part.
+func (x *layerInput) Lay(p *blocks.Planner) {
+	n := x.size
 	gate, mine, act := p.BufOf("input gate", n), p.BufOf("input", n), p.ActOf("input activated", n)
 	p.Feed(p.X, p.Normed)
-	p.Stage(fmt.Sprintf("layer %d, its input", i))
-	p.MatMul(l.Input.Gate, p.Normed, gate, kernels.MatMulOpt{})
-	p.Add(kernels.CopyHeads{In: p.Inputs, Out: mine, Heads: 1, From: i * n, Dim: n})
+	p.Stage(fmt.Sprintf("layer %d, its input", x.layer))
+	p.MatMul(x.gate, p.Normed, gate, kernels.MatMulOpt{})
+	p.Add(kernels.CopyHeads{In: p.Inputs, Out: mine, Heads: 1, From: x.layer * n, Dim: n})
 	p.Add(kernels.Gate{Curve: p.Curve, Gate: gate, Up: mine, Out: act})
-	p.AddBranch(l.Input.Out, act, nil, l.Input.Post)
+	x.out.Leave(p, act, x.post)
 }

@@ -15,15 +15,7 @@ var glm4 = blocks.Family{
 		r.RoPE(c)
 		r.NoWindow(c)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.PostNorm()
-		t.FusedAttention()
-		t.PostFFNorm()
-		t.FusedFeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.PostNorm, t.Fused), t.FusedFeedForward(t.Norm("ffn_norm.weight")).PostNorm(t)}
 	},
 }

@@ -72,13 +72,21 @@ var mistakes = map[string][]enginetest.Mistake{
 	"deepseek2":     ofDeepSeek, "deepseek2-kvb": ofDeepSeek,
 	"qwen35": ofQwen35,
 	"qwen35moe": append(ofQwen35, enginetest.OneExpert, enginetest.Shares,
-		enginetest.Mistake{Name: "shared expert not gated", Layer: func(l *blocks.Layer) { l.Mixture.Shared.Share = kernels.None }}),
+		enginetest.Mistake{Name: "shared expert not gated",
+			Layer: func(l []blocks.Part) { l[1].(*blocks.SharingMixture).Shared.Weigh = nil }}),
 	"gemma4": append(ofGemma4, enginetest.Mistake{Name: "no input of layers", File: enginetest.Zeroed("proj.weight")},
-		enginetest.Mistake{Name: "values not normed", Layer: func(l *blocks.Layer) { l.VNorm = nil }}),
+		enginetest.Mistake{Name: "values not normed", Layer: valuesNotNormed}),
 	"gemma4-moe": append(ofGemma4, enginetest.OneExpert, enginetest.Mistake{Name: "experts' outputs not scaled", File: enginetest.Filled(1,
 		"ffn_down_exps.scale")},
 		enginetest.Mistake{Name: "the router's input not scaled", File: enginetest.Filled(1, "ffn_gate_inp.scale")},
 		enginetest.Mistake{Name: "gate for up", File: enginetest.Swapped("ffn_gate_up_exps.weight")}),
+}
+
+// valuesNotNormed leaves RoPE to be the last that is done with keys and values.
+func valuesNotNormed(l []blocks.Part) {
+	if a := l[0].(*blocks.Attention); len(a.Own.Turns) > 0 {
+		a.Own.Turns = a.Own.Turns[:1]
+	}
 }
 
 var ofGPTOSS = []enginetest.Mistake{enginetest.OtherPairs, enginetest.OneExpert, base(10000), {Name: "no sinks",

@@ -21,14 +21,7 @@ var gptoss = blocks.Family{
 		r.Window(c, 0, 2)
 		r.Experts(c, blocks.GateOfChosen, true)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("post_attention_norm.weight")
-		t.Attention()
-		t.Sinks = t.Vec("attn_sinks.weight", t.Shape.Heads)
-		t.Experts()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.Mix(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate, t.Sinks), t.Experts(t.Norm("post_attention_norm.weight"))}
 	},
 }

@@ -14,14 +14,8 @@ var granite = blocks.Family{
 		readGranite(r, c)
 	},
 	Model: func(f *blocks.Finder) { f.RopeFactors(false) },
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }
 
@@ -33,14 +27,8 @@ var granitemoe = blocks.Family{
 		r.Experts(c, blocks.GateOfChosen, true)
 	},
 	Model: granite.Model,
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.Experts()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.Mix(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.Experts(t.Norm("ffn_norm.weight"))}
 	},
 }
 

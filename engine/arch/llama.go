@@ -16,14 +16,8 @@ var llama = blocks.Family{
 		r.Window(c, 0, 0)
 	},
 	Model: func(f *blocks.Finder) { f.RopeFactors(false) },
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }
 
@@ -38,10 +32,10 @@ var Draft = blocks.Family{
 		r.Window(c, 0, 0)
 	},
 	Model: llama.Model,
-	Layer: func(t *blocks.Tensors) {
-		llama.Layer(t)
-		t.QNorm, t.KNorm = t.VecIf("attn_q_norm.weight", t.Shape.HeadDim), t.VecIf("attn_k_norm.weight", t.Shape.HeadDim)
-		t.BlockConvs()
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		a, f := t.Attention(t.Separate, t.HeadNormsIf), t.FeedForward(t.Norm("ffn_norm.weight"))
+		t.BlockConvs("attn", &a.In, &a.Out)
+		t.BlockConvs("ffn", &f.In, &f.Out)
+		return []blocks.Part{a, f}
 	},
-	Pass: llama.Pass,
 }

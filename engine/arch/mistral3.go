@@ -21,13 +21,7 @@ var mistral3 = blocks.Family{
 		r.NoWindow(c)
 		r.Temperature(c)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }

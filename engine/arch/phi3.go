@@ -18,13 +18,7 @@ var phi3 = blocks.Family{
 		r.Window(c, 0, 0)
 	},
 	Model: func(f *blocks.Finder) { f.RopeFactors(false) },
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.FusedAttention()
-		t.FusedFeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Fused), t.FusedFeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }

@@ -10,27 +10,17 @@ import "github.com/tandem-llm/tandem/engine/blocks"
 // RoPE pairs halves of a head, in all Qwens.
 var qwen2 = blocks.Family{
 	Read: readQwen,
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }
 
 // qwen3 has no biases, and norms of q's and k's heads before RoPE.
 var qwen3 = blocks.Family{
 	Read: readQwen,
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.HeadNorms()
-		t.Attention()
-		t.FeedForward()
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.HeadNorms, t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
-	Pass: qwen2.Pass,
 }
 
 // qwen3moe has experts in place of qwen3's feed-forward block: x += Σ w·expert(n) of those that the row chooses.
@@ -43,15 +33,8 @@ var qwen3moe = blocks.Family{
 		r.NoWindow(c)
 		r.Experts(c, blocks.GateOfChosen, true)
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.HeadNorms()
-		t.Attention()
-		t.Experts()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.Mix(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.HeadNorms, t.Separate), t.Experts(t.Norm("ffn_norm.weight"))}
 	},
 }
 

@@ -15,14 +15,8 @@ var qwen35 = blocks.Family{
 		r.Layers(c)
 		readQwen35(r, c)
 	},
-	Layer: func(t *blocks.Tensors) {
-		if namesQwen35(t) {
-			t.FeedForward()
-		}
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		mixQwen35(p, i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{mixQwen35(t), t.FeedForward(t.Norm("post_attention_norm.weight"))}
 	},
 }
 
@@ -35,18 +29,9 @@ var qwen35moe = blocks.Family{
 		r.Experts(c, blocks.GateOfChosen, true)
 		r.Shared(c, r.Optional("expert_shared_count", blocks.MaxExperts), r.Optional("expert_shared_feed_forward_length", blocks.MaxDim))
 	},
-	Layer: func(t *blocks.Tensors) {
-		if !namesQwen35(t) {
-			return
-		}
-		if t.SharedExpert(); t.Shape.Shared > 0 {
-			t.Row(&t.Mixture.Shared.Share, t.Name("ffn_gate_inp_shexp.weight"), t.C.Dim)
-		}
-		t.Experts()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		mixQwen35(p, i)
-		p.Mix(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{mixQwen35(t), t.SharingExperts(t.Norm("post_attention_norm.weight"),
+			func() blocks.SharedExpert { return t.SharedExpert().GatedShare(t) })}
 	},
 }
 
@@ -59,28 +44,11 @@ func readQwen35(r *blocks.Reader, c *blocks.Config) {
 	r.DeltaNets(c)
 }
 
-// namesQwen35 finds the tensors of attention or of the delta net; false if the layer is of the other kind.
-func namesQwen35(t *blocks.Tensors) bool {
-	t.Norms("post_attention_norm.weight")
-	if !t.RightKind() {
-		return false
-	}
+// mixQwen35 finds what mixes positions: attention or a delta net.
+func mixQwen35(t *blocks.Tensors) blocks.Part {
+	t.RightKind()
 	if t.Shape.Recurrent {
-		t.DeltaNet()
-		return true
+		return t.DeltaNet()
 	}
-	t.HeadNorms()
-	t.Interleaved(t.Name("attn_q.weight"), t.C.Dim, t.Shape.Heads*t.Shape.HeadDim, t.Shape.HeadDim, &t.Q, &t.AttnGate)
-	t.KV()
-	t.Output()
-	return true
-}
-
-// mixQwen35 lays out what mixes positions.
-func mixQwen35(p *blocks.Planner, i int) {
-	if p.Shapes[i].Recurrent {
-		p.DeltaNet(i)
-	} else {
-		p.Attention(i)
-	}
+	return t.Attention(t.HeadNorms, t.GatedQueries, t.KeysValues, t.Output)
 }

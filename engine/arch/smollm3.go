@@ -18,13 +18,7 @@ var smollm3 = blocks.Family{
 			c.Shapes[i].Unturned = (i+1)%4 == 0
 		}
 	},
-	Layer: func(t *blocks.Tensors) {
-		t.Norms("ffn_norm.weight")
-		t.Attention()
-		t.FeedForward()
-	},
-	Pass: func(p *blocks.Planner, i int) {
-		p.Attention(i)
-		p.FeedForward(i)
+	Layer: func(t *blocks.Tensors) []blocks.Part {
+		return []blocks.Part{t.Attention(t.Separate), t.FeedForward(t.Norm("ffn_norm.weight"))}
 	},
 }

@@ -1,211 +1,284 @@
 package blocks
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// HeadNorms finds the norms of queries' and keys' heads.
-func (t *Tensors) HeadNorms() {
-	t.QNorm = t.Vec("attn_q_norm.weight", t.Shape.HeadDim)
-	if t.Own() {
-		t.KNorm = t.Vec("attn_k_norm.weight", t.Shape.HeadDim)
+// Attention is the attention of a layer, composed by Tensors.Attention of parts (AttentionPart). What is in brackets some parts add:
+//
+//	n = In(x); q, k, v = W n [+ W' of a second input] [+ b]
+//	[q, k, v = norm of each head]; [RoPE(q, k)]; [q·temperature]; keep k, v
+//	x = Out(x, Wo (attention(q) [∘ sigmoid(Wgate n)]) [+ b])
+//
+// A layer without keys and values of its own reads those of another one (LayerShape.Source).
+type Attention struct {
+	In     Entrance
+	Output Branch
+	Out    Exit
+	read   kernels.Attention            // without its buffers
+	gate   func(b *Planner) kernels.Buf // of the output; None: it has none
+
+	layer, width int
+	Queries, Own Heads             // Own: keys and values; empty if the layer reads another one's
+	second       []Lines           // products with a second input
+	keep         []Lines           // puts keys and values into the cache
+	kept         []kernels.KVLayer // what the cache has of the layer; empty: the cache is another model's
+}
+
+// Lines lay out some operations.
+type Lines func(b *Planner)
+
+// Heads are queries, or keys and values: products with the layer's input, and what is done with them, in this order.
+type Heads struct {
+	Products []Product
+	Raw      []Lines // biases
+	Norms    []Lines // of heads
+	Turns    []Lines // RoPE, and what comes behind it
+}
+
+// Product is a matrix whose product goes into a buffer of that name, (rows, Dim).
+type Product struct {
+	W   kernels.W
+	Out string
+	Dim int
+}
+
+// products lays out products with in. But for the last, each may run beside the next.
+func (b *Planner) products(all []Product, in kernels.Act, add bool) {
+	for i, p := range all {
+		b.MatMul(p.W, in, b.BufOf(p.Out, p.Dim), kernels.MatMulOpt{Add: add, Concurrent: i < len(all)-1})
+	}
+}
+
+func (b *Planner) lay(all []Lines) {
+	for _, lines := range all {
+		lines(b)
+	}
+}
+
+// on makes lines of steps on a buffer of that name.
+func on(name string, dim int, steps ...Step) (all []Lines) {
+	for _, s := range steps {
+		all = append(all, func(b *Planner) { s(b, b.BufOf(name, dim)) })
+	}
+	return all
+}
+
+// AttentionPart finds tensors of a layer, and puts what is computed with them into its attention.
+type AttentionPart func(a *Attention)
+
+// Attention finds the tensors of attention, in the order of its parts, and composes it.
+func (t *Tensors) Attention(parts ...AttentionPart) *Attention {
+	s := t.Shape
+	a := &Attention{layer: t.I, width: s.Heads * s.HeadDim, In: t.attentionNorm(), Out: t.exit(),
+		gate: func(*Planner) kernels.Buf { return kernels.None },
+		read: kernels.Attention{AttentionOpt: kernels.AttentionOpt{Scale: t.C.AttnScale, SoftCap: t.C.AttnCap, Later: s.Later},
+			Layer: t.I, Heads: s.Heads}}
+	switch {
+	case t.Borrows:
+		a.read.Layer = s.Source
+	case s.Source != t.I:
+		a.kept = []kernels.KVLayer{{Shared: true, Source: s.Source}}
+	default:
+		a.kept = []kernels.KVLayer{{Heads: s.KVHeads, Dim: s.HeadDim}}
+	}
+	if s.Local {
+		a.read.Window = t.C.Window
+	}
+	for _, part := range parts {
+		part(a)
+	}
+	own := len(a.Own.Products) > 0
+	if own {
+		_, kv := s.outputs()
+		a.keep = []Lines{func(b *Planner) { b.StoreKV(b.BufOf("k", kv), b.BufOf("v", kv), t.I) }}
+	}
+	if !s.Unturned {
+		a.Queries.Turns = append(a.Queries.Turns, turned("q", s, s.Heads))
+		if own {
+			a.Own.Turns = slices.Insert(a.Own.Turns, 0, turned("k", s, s.KVHeads))
+		}
+	}
+	if t.C.Temperature != 0 {
+		a.Queries.Turns = append(a.Queries.Turns, on("q", a.width, func(b *Planner, q kernels.Buf) {
+			b.PositionScale(q, b.Rope.Original, b.temper)
+		})...)
+	}
+	return a
+}
+
+// turned lays out RoPE of queries or keys.
+func turned(name string, s LayerShape, heads int) Lines {
+	return func(b *Planner) {
+		by := b.Rotation(s.Local, b.W.RopeFactors)
+		by.Ahead = b.Ahead
+		b.RoPE(b.BufOf(name, heads*s.HeadDim), heads, s.HeadDim, by)
+	}
+}
+
+// Lay implements Part.
+func (a *Attention) Lay(b *Planner) {
+	a.In.enter(b, a.layer)
+	b.KV.Layers = append(b.KV.Layers, a.kept...)
+	b.products(slices.Concat(a.Queries.Products, a.Own.Products), b.Normed, false)
+	for _, lines := range [][]Lines{a.second, a.Queries.Raw, a.Own.Raw, a.Own.Norms, a.Own.Turns, a.Queries.Norms,
+		a.Queries.Turns, a.keep} {
+		b.lay(lines)
+	}
+	read := a.read
+	read.Q, read.Out, read.Gate = b.BufOf("q", a.width), b.ActOf("attended", a.width), a.gate(b)
+	read.Gated = read.Gate != kernels.None
+	b.Add(read)
+	a.Output.Leave(b, read.Out, a.Out)
+}
+
+// Keep lays out the layer's keys and values for rows that have no queries: they are made of in.
+func (a *Attention) Keep(b *Planner, in kernels.Act) {
+	b.products(a.Own.Products, in, false)
+	for _, lines := range [][]Lines{a.Own.Raw, a.Own.Norms, a.Own.Turns, a.keep} {
+		b.lay(lines)
 	}
 }
 
 // Own reports whether the layer has keys and values of its own.
-func (t *Tensors) Own() bool { return t.Shape.Source == t.I }
+func (t *Tensors) Own() bool { return !t.Borrows && t.Shape.Source == t.I }
 
 // outputs returns how many numbers the heads' queries have together, and how many their keys, and values.
 func (s LayerShape) outputs() (q, kv int) { return s.Heads * s.HeadDim, s.KVHeads * s.HeadDim }
 
-// Attention finds the matrices of attention, and their biases, which may be missing.
-func (t *Tensors) Attention() {
-	q, kv := t.Shape.outputs()
-	if t.I == 0 && t.W.Second != nil {
-		t.twofold(q, kv)
-	} else {
-		t.Mat(&t.Q, "attn_q.weight", q, t.C.Dim)
-		t.KV()
-	}
-	t.Output()
+// Separate finds matrices of queries, keys, values and the output, each in a tensor of its own, and biases, which may be missing.
+func (t *Tensors) Separate(a *Attention) {
+	t.Queries(a)
+	t.KeysValues(a)
+	t.Output(a)
 }
 
-// KV finds the matrices of keys and values.
-func (t *Tensors) KV() {
+// Queries finds the matrix of queries.
+func (t *Tensors) Queries(a *Attention) {
+	q, _ := t.Shape.outputs()
+	t.twofold(a, &a.Queries, "q", q)
+}
+
+// KeysValues finds the matrices of keys and values.
+func (t *Tensors) KeysValues(a *Attention) {
 	_, kv := t.Shape.outputs()
-	t.Mat(&t.K, "attn_k.weight", kv, t.C.Dim)
-	t.Mat(&t.V, "attn_v.weight", kv, t.C.Dim)
+	t.twofold(a, &a.Own, "k", kv)
+	t.twofold(a, &a.Own, "v", kv)
+}
+
+// KeysAsValues finds the matrix of keys of a layer whose values are its keys before their norm.
+func (t *Tensors) KeysAsValues(a *Attention) {
+	_, kv := t.Shape.outputs()
+	t.twofold(a, &a.Own, "k", kv)
+	a.Own.Norms = slices.Insert(a.Own.Norms, 0, func(b *Planner) { b.Copy(b.BufOf("k", kv), b.BufOf("v", kv)) })
+}
+
+// twofold finds the matrix of queries, keys or values; where the layer reads a second input (Second), two of them.
+func (t *Tensors) twofold(a *Attention, into *Heads, letter string, dim int) {
+	p := Product{Out: letter, Dim: dim}
+	if s := t.W.Second; t.I > 0 || s == nil {
+		t.Mat(&p.W, "attn_"+letter+".weight", dim, t.C.Dim)
+	} else {
+		also := p
+		t.Mat(&p.W, "attn_"+letter+".hidden.weight", dim, t.C.Dim)
+		t.Mat(&also.W, "attn_"+letter+".embd.weight", dim, t.C.Dim)
+		s.products = append(s.products, also)
+		a.second = []Lines{func(b *Planner) { b.products(s.products, s.In, true) }}
+	}
+	into.Products = append(into.Products, p)
 }
 
 // Output finds attention's output matrix, and the biases.
-func (t *Tensors) Output() {
+func (t *Tensors) Output(a *Attention) {
 	q, kv := t.Shape.outputs()
-	t.Mat(&t.O, "attn_output.weight", t.C.Dim, q)
-	t.QBias, t.KBias, t.VBias = t.VecIf("attn_q.bias", q), t.VecIf("attn_k.bias", kv), t.VecIf("attn_v.bias", kv)
-	t.OBias = t.VecIf("attn_output.bias", t.C.Dim)
+	t.Mat(&a.Output.W, "attn_output.weight", t.C.Dim, q)
+	t.biases(a, t.VecIf("attn_q.bias", q), t.VecIf("attn_k.bias", kv), t.VecIf("attn_v.bias", kv))
 }
 
-// FusedAttention is Attention for files in which one tensor may hold q, k and v.
-func (t *Tensors) FusedAttention() {
+// biases adds those of queries, keys and values that the file has, and finds the output's.
+func (t *Tensors) biases(a *Attention, q, k, v []float32) {
+	for _, x := range []struct {
+		of     *Heads
+		name   string
+		values []float32
+	}{{&a.Queries, "q", q}, {&a.Own, "k", k}, {&a.Own, "v", v}} {
+		x.of.Raw = append(x.of.Raw, on(x.name, len(x.values), biased(x.values)...)...)
+	}
+	a.Output.Then = biased(t.VecIf("attn_output.bias", t.C.Dim))
+}
+
+// Fused is Separate for files in which one tensor may hold the matrices of queries, keys and values.
+func (t *Tensors) Fused(a *Attention) {
 	const weight, bias = "attn_qkv.weight", "attn_qkv.bias"
 	q, kv := t.Shape.outputs()
 	if t.Has(weight) {
-		t.Stacked(t.Name(weight), t.C.Dim, tensors.Rows(&t.Q, q), tensors.Rows(&t.K, kv), tensors.Rows(&t.V, kv))
+		a.Queries.Products = []Product{{Out: "q", Dim: q}}
+		a.Own.Products = []Product{{Out: "k", Dim: kv}, {Out: "v", Dim: kv}}
+		t.Stacked(t.Name(weight), t.C.Dim, tensors.Rows(&a.Queries.Products[0].W, q), tensors.Rows(&a.Own.Products[0].W, kv),
+			tensors.Rows(&a.Own.Products[1].W, kv))
 	} else {
-		t.Mat(&t.Q, "attn_q.weight", q, t.C.Dim)
-		t.KV()
+		t.Queries(a)
+		t.KeysValues(a)
 	}
 	if !t.Has(bias) {
-		t.Output()
+		t.Output(a)
 		return
 	}
-	t.Mat(&t.O, "attn_output.weight", t.C.Dim, q)
+	t.Mat(&a.Output.W, "attn_output.weight", t.C.Dim, q)
 	if all := t.Vec(bias, q+2*kv); all != nil {
-		t.QBias, t.KBias, t.VBias = all[:q], all[q:q+kv], all[q+kv:]
-	}
-	t.OBias = t.VecIf("attn_output.bias", t.C.Dim)
-}
-
-// twofold finds the matrices of a layer that reads a second input.
-func (t *Tensors) twofold(q, kv int) {
-	second := t.W.Second
-	for _, m := range []struct {
-		letter       string
-		hidden, embd *kernels.W
-		rows         int
-	}{{"q", &t.Q, &second.Q, q}, {"k", &t.K, &second.K, kv}, {"v", &t.V, &second.V, kv}} {
-		t.Mat(m.hidden, "attn_"+m.letter+".hidden.weight", m.rows, t.C.Dim)
-		t.Mat(m.embd, "attn_"+m.letter+".embd.weight", m.rows, t.C.Dim)
+		t.biases(a, all[:q], all[q:q+kv], all[q+kv:])
 	}
 }
 
-// Attention lays out the attention of layer i. What is in brackets the layer has if its weights or shape say so:
-//
-//	n = norm(x); [x = n]; q, k, v = W n [+ W' of a second input] [+ b]
-//	[q, k, v = norm of each head]; [RoPE(q, k)]; [q·temperature]; keep k, v
-//	x += [norm or scale] (Wo (attention(q) [∘ sigmoid(Wgate n)]) [+ b])
-//
-// A layer without keys and values of its own reads those of another one (LayerShape.Source).
-func (b *Planner) Attention(i int) {
-	l, s := &b.W.Layers[i], b.Shapes[i]
-	width, kvWidth := s.outputs()
-	q, out := b.BufOf("q", width), b.ActOf("attended", width)
-	own, reads := s.Source == i && b.Reads == nil, i
-	if b.Reads != nil {
-		reads = b.Reads[i]
-	}
-	var k, v kernels.Buf
-	if own {
-		k, v = b.BufOf("k", kvWidth), b.BufOf("v", kvWidth)
-	}
-	second := b.enterAttention(i)
-	b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{Concurrent: own})
-	gate := b.gate(l, width)
-	turn := b.Rotation(s.Local, b.W.RopeFactors)
-	turn.Ahead = b.Ahead
-	if own {
-		b.MatMul(l.K, b.Normed, k, kernels.MatMulOpt{Concurrent: !l.SameKV})
-		if !l.SameKV {
-			b.MatMul(l.V, b.Normed, v, kernels.MatMulOpt{})
-		}
-	}
-	if second != nil {
-		b.addSecond(second, q, k, v)
-	}
-	b.Bias(q, l.QBias)
-	if own {
-		b.Bias(k, l.KBias)
-		b.Bias(v, l.VBias)
-		if l.SameKV {
-			b.Copy(k, v)
-		}
-		b.turn(k, l.KNorm, s, s.KVHeads, turn)
-		if l.VNorm != nil {
-			b.HeadNorm(v, s.KVHeads, l.VNorm, b.NormEps)
-		}
-	}
-	b.turn(q, l.QNorm, s, s.Heads, turn)
-	if b.temper != nil {
-		b.PositionScale(q, b.Rope.Original, b.temper)
-	}
-	if own {
-		b.StoreKV(k, v, i)
-	}
-	opt := kernels.AttentionOpt{Scale: b.AttnScale, SoftCap: b.AttnCap, Later: s.Later}
-	if s.Local {
-		opt.Window = b.Window
-	}
-	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.Heads, Out: out, Sinks: l.Sinks, Gate: gate,
-		Gated: gate != kernels.None})
-	if l.AttnConv == nil {
-		b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+// GatedQueries finds the matrices of queries and of what gates attention's output, whose rows alternate in one tensor, head by head.
+func (t *Tensors) GatedQueries(a *Attention) {
+	q, _ := t.Shape.outputs()
+	a.Queries.Products = []Product{{Out: "q", Dim: q}, {Out: "attention's gate", Dim: q}}
+	t.Interleaved(t.Name("attn_q.weight"), t.C.Dim, q, t.Shape.HeadDim, &a.Queries.Products[0].W, &a.Queries.Products[1].W)
+	a.gate = func(b *Planner) kernels.Buf { return b.BufOf("attention's gate", q) }
+}
+
+// HeadNorms finds the norms of queries' and keys' heads.
+func (t *Tensors) HeadNorms(a *Attention) {
+	q := t.Vec("attn_q_norm.weight", t.Shape.HeadDim)
+	if t.Own() {
+		t.normHeads(a, q, t.Vec("attn_k_norm.weight", t.Shape.HeadDim))
 	} else {
-		b.convolveOut(l.AttnConv, l.O, out, l.OBias)
+		t.normHeads(a, q, nil)
 	}
 }
 
-// KeysValues lays out the keys and values of layer i for rows that have no queries: they are made of in.
-func (b *Planner) KeysValues(i int, in kernels.Act) {
-	l, s := &b.W.Layers[i], b.Shapes[i]
-	_, width := s.outputs()
-	k, v := b.BufOf("k", width), b.BufOf("v", width)
-	b.MatMul(l.K, in, k, Concurrent)
-	b.MatMul(l.V, in, v, kernels.MatMulOpt{})
-	b.Bias(k, l.KBias)
-	b.Bias(v, l.VBias)
-	b.turn(k, l.KNorm, s, s.KVHeads, b.Rotation(s.Local, b.W.RopeFactors))
-	b.StoreKV(k, v, i)
+// HeadNormsIf is HeadNorms for files that may lack them.
+func (t *Tensors) HeadNormsIf(a *Attention) {
+	t.normHeads(a, t.VecIf("attn_q_norm.weight", t.Shape.HeadDim), t.VecIf("attn_k_norm.weight", t.Shape.HeadDim))
 }
 
-// enterAttention norms the input of layer i's attention, begins the layer's stage, and returns the second input; nil: none.
-func (b *Planner) enterAttention(i int) *Second {
-	l, second := &b.W.Layers[i], b.W.Second
-	if i > 0 {
-		second = nil
+// normHeads norms heads, before they are turned.
+func (t *Tensors) normHeads(a *Attention, q, k []float32) {
+	s := t.Shape
+	width, kv := s.outputs()
+	if q != nil {
+		a.Queries.Norms = append(a.Queries.Norms, on("q", width, headsNormed(s.Heads, q))...)
+		t.Traits |= HeadNorms
 	}
-	switch {
-	case l.AttnConv != nil:
-	case second == nil:
-		b.Norm(b.X, l.AttnNorm, b.Normed)
-	case second.Stays:
-		b.HeadNorm(b.X, 1, second.Norm, b.NormEps)
-		b.Feed(b.X, b.Normed)
-	default:
-		b.Norm(b.X, second.Norm, b.Normed)
-	}
-	b.Stage(fmt.Sprintf("layer %d", i))
-	if l.AttnConv != nil {
-		b.convolveIn(l.AttnConv, l.AttnNorm)
-	}
-	return second
-}
-
-// addSecond adds what a second input makes of q, k and v.
-func (b *Planner) addSecond(s *Second, q, k, v kernels.Buf) {
-	b.MatMul(s.Q, s.In, q, kernels.MatMulOpt{Add: true, Concurrent: true})
-	b.MatMul(s.K, s.In, k, kernels.MatMulOpt{Add: true, Concurrent: true})
-	b.MatMul(s.V, s.In, v, kernels.MatMulOpt{Add: true})
-}
-
-// turn lays out a norm of each head, if there is a weight, and RoPE.
-func (b *Planner) turn(x kernels.Buf, norm []float32, s LayerShape, heads int, by kernels.Rotation) {
-	if norm != nil {
-		b.HeadNorm(x, heads, norm, b.NormEps)
-	}
-	if !s.Unturned {
-		b.RoPE(x, heads, s.HeadDim, by)
+	if k != nil {
+		a.Own.Norms = append(a.Own.Norms, on("k", kv, headsNormed(s.KVHeads, k))...)
 	}
 }
 
-// gate computes what gates the output of attention; None if nothing does.
-func (b *Planner) gate(l *Layer, width int) kernels.Buf {
-	if l.AttnGate == kernels.None {
-		return kernels.None
-	}
-	gate := b.BufOf("attention's gate", width)
-	b.MatMul(l.AttnGate, b.Normed, gate, Concurrent)
-	return gate
+// ValueNorms norms values' heads without weights.
+func (t *Tensors) ValueNorms(a *Attention) {
+	_, kv := t.Shape.outputs()
+	ones := slices.Repeat([]float32{1}, t.Shape.HeadDim)
+	a.Own.Turns = append(a.Own.Turns, on("v", kv, headsNormed(t.Shape.KVHeads, ones))...)
+	t.Traits |= ValueNorms
+}
+
+// Sinks finds the scores without a value, one a head.
+func (t *Tensors) Sinks(a *Attention) {
+	a.read.Sinks = t.Vec("attn_sinks.weight", t.Shape.Heads)
+	t.Traits |= Sinks
 }

@@ -64,13 +64,12 @@ type LayerShape struct {
 	Later               bool // its rows see later rows of their block too (block drafts)
 }
 
-// Family is how models of an architecture are read and laid out. Its functions call the blocks of this package.
+// Family is how models of an architecture are read and composed. Its functions call the blocks of this package.
 type Family struct {
 	Read  func(r *Reader, c *Config) // reads the keys that are not every architecture's
 	Model func(f *Finder)            // finds the tensors beside the layers' that are not every model's; nil: there are none
-	Layer func(t *Tensors)           // finds the tensors of a layer
+	Layer func(t *Tensors) []Part    // finds the tensors of a layer, and composes it: its parts, in order
 	Enter func(p *Planner)           // lays out what comes before the first layer, behind the embedding; nil: nothing
-	Pass  func(p *Planner, i int)    // lays out layer i
 
 	Assistant *Family // of drafts that read this architecture's keys and values; nil: there are none
 }
@@ -108,26 +107,6 @@ func (c *Config) temperatures() (factors []float32) {
 		factors = append(factors, float32(1+float64(float64(c.Temperature)*Ln(float64(1+step)))))
 	}
 	return factors
-}
-
-// KVShape returns what the cache keeps of each layer.
-func (c *Config) KVShape(t kernels.KVType) kernels.KVShape {
-	shape := kernels.KVShape{Type: t}
-	for i, s := range c.Shapes {
-		switch {
-		case s.Recurrent:
-			shape.Layers = append(shape.Layers, kernels.KVLayer{})
-			shape.States = append(shape.States, kernels.State{Layer: i, Kind: "delta net", Floats: c.Delta.Floats(),
-				Record: c.Delta.Record()})
-		case c.Latent.Rank > 0:
-			shape.Layers = append(shape.Layers, kernels.KVLayer{Latent: c.Latent.Rank, Rotated: c.RopeDim})
-		case s.Source != i:
-			shape.Layers = append(shape.Layers, kernels.KVLayer{Shared: true, Source: s.Source})
-		default:
-			shape.Layers = append(shape.Layers, kernels.KVLayer{Heads: s.KVHeads, Dim: s.HeadDim})
-		}
-	}
-	return shape
 }
 
 // Finish scales and caps logits as the model does.

@@ -8,10 +8,16 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// DeltaNet holds the weights of a recurrent layer (kernels.DeltaNet) and of what is around it.
+// DeltaNet is a recurrent layer's (kernels.DeltaNet), whose state decays by α and is corrected by β (Gated DeltaNet, equation 10):
+//
+//	n = In(x); u, z, α, β = W n; x = Out(x, Wout (norm of each head (delta net(conv(u), α, β)) ∘ silu(z)))
 type DeltaNet struct {
-	QKV, Z, Alpha, Beta, Out kernels.W
-	Conv, A, Bias, Norm      []float32
+	In                  Entrance
+	Out                 Exit
+	QKV, Z, Alpha, Beta kernels.W
+	Output              Branch
+	Conv, A, Bias, Norm []float32
+	layer               int
 }
 
 const keyInterval = "full_attention_interval"
@@ -49,7 +55,7 @@ func (h *Reader) DeltaNets(c *Config) {
 }
 
 // RightKind refuses a layer with the tensors of the other kind.
-func (t *Tensors) RightKind() bool {
+func (t *Tensors) RightKind() {
 	kind, others := "attention", []string{"ssm_conv1d.weight", "ssm_a", "ssm_out.weight", "attn_qkv.weight"}
 	if t.Shape.Recurrent {
 		kind, others = "a delta net", []string{"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"}
@@ -57,21 +63,20 @@ func (t *Tensors) RightKind() bool {
 	for _, o := range others {
 		if t.Has(o) {
 			t.Fail(tandem.Corrupt, "layer %d is %s by key %q, but has tensor %q", t.I, kind, t.C.Arch+"."+keyInterval, t.Name(o))
-			return false
+			return
 		}
 	}
-	return true
 }
 
 // DeltaNet finds the tensors of a delta net.
-func (t *Tensors) DeltaNet() {
-	d, s := &t.Delta, t.C.Delta
+func (t *Tensors) DeltaNet() *DeltaNet {
+	d, s := &DeltaNet{In: t.attentionNorm(), Out: t.exit(), layer: t.I}, t.C.Delta
 	inner := s.ValueHeads * s.Dim
 	t.Mat(&d.QKV, "attn_qkv.weight", s.Channels(), t.C.Dim)
 	t.Mat(&d.Z, "attn_gate.weight", inner, t.C.Dim)
 	t.Mat(&d.Alpha, "ssm_alpha.weight", s.ValueHeads, t.C.Dim)
 	t.Mat(&d.Beta, "ssm_beta.weight", s.ValueHeads, t.C.Dim)
-	t.Mat(&d.Out, "ssm_out.weight", t.C.Dim, inner)
+	t.Mat(&d.Output.W, "ssm_out.weight", t.C.Dim, inner)
 	d.Conv = t.Vec("ssm_conv1d.weight", s.Kernel, s.Channels())
 	d.A = t.Vec("ssm_a", s.ValueHeads)
 	d.Bias = t.Vec("ssm_dt.bias", s.ValueHeads)
@@ -79,32 +84,28 @@ func (t *Tensors) DeltaNet() {
 	for i, x := range d.A {
 		if !(x <= 0) || math.IsInf(float64(x), 0) {
 			t.Fail(tandem.Corrupt, "tensor %q: number %d is %v: want finite numbers up to 0, so that states decay", t.Name("ssm_a"), i, x)
-			return
+			break
 		}
 	}
+	return d
 }
 
-// DeltaNet lays out recurrent layer i, whose state decays by α and is corrected by β (Gated DeltaNet, equation 10):
-//
-//	n = norm(x); u, z, α, β = W n; x += Wout (norm of each head (delta net(conv(u), α, β)) ∘ silu(z))
-func (b *Planner) DeltaNet(i int) {
-	l, s := &b.W.Layers[i].Delta, b.Delta
-	inner, state := s.ValueHeads*s.Dim, 0
-	for _, before := range b.Shapes[:i] {
-		if before.Recurrent {
-			state++
-		}
-	}
+// Lay implements Part.
+func (d *DeltaNet) Lay(b *Planner) {
+	s := b.Delta
+	inner := s.ValueHeads * s.Dim
 	in, z, out, act := b.BufOf("conv", s.Channels()), b.BufOf("z", inner), b.BufOf("read", inner), b.ActOf("attended", inner)
 	alpha, beta := b.BufOf("alpha", s.ValueHeads), b.BufOf("beta", s.ValueHeads)
-	b.Norm(b.X, b.W.Layers[i].AttnNorm, b.Normed)
-	b.Stage(fmt.Sprintf("layer %d", i))
-	b.MatMul(l.QKV, b.Normed, in, Concurrent)
-	b.MatMul(l.Z, b.Normed, z, Concurrent)
-	b.MatMul(l.Alpha, b.Normed, alpha, Concurrent)
-	b.MatMul(l.Beta, b.Normed, beta, kernels.MatMulOpt{})
-	b.Add(kernels.DeltaNet{DeltaShape: s, State: state, In: in, Alpha: alpha, Beta: beta, Conv: l.Conv, A: l.A, Bias: l.Bias, Out: out})
-	b.HeadNorm(out, s.ValueHeads, l.Norm, b.NormEps)
+	d.In.enter(b, d.layer)
+	state := len(b.KV.States)
+	b.KV.Layers = append(b.KV.Layers, kernels.KVLayer{}) // no keys and values
+	b.KV.States = append(b.KV.States, kernels.State{Layer: d.layer, Kind: "delta net", Floats: s.Floats(), Record: s.Record()})
+	b.MatMul(d.QKV, b.Normed, in, Concurrent)
+	b.MatMul(d.Z, b.Normed, z, Concurrent)
+	b.MatMul(d.Alpha, b.Normed, alpha, Concurrent)
+	b.MatMul(d.Beta, b.Normed, beta, kernels.MatMulOpt{})
+	b.Add(kernels.DeltaNet{DeltaShape: s, State: state, In: in, Alpha: alpha, Beta: beta, Conv: d.Conv, A: d.A, Bias: d.Bias, Out: out})
+	b.HeadNorm(out, s.ValueHeads, d.Norm, b.NormEps)
 	b.SiLUMul(z, out, act)
-	b.AddBranch(l.Out, act, nil, nil)
+	d.Output.Leave(b, act, d.Out)
 }

@@ -1,7 +1,6 @@
 package blocks
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
@@ -124,48 +123,91 @@ func (h *Reader) Shared(c *Config, count, width int) {
 	}
 }
 
-// Mixture holds the experts of a layer; biases are nil where the file has none.
+// Mixture is the experts of a layer:
+//
+//	n = In(x); the router's logits are Wr n [+ b], by which each row chooses experts e and their weights w (Experts.Route)
+//	x = Out(x, Σ w·(Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) of the experts chosen)
+//
+// The stage of the experts begins when they are known.
 type Mixture struct {
-	Router                     kernels.W
-	RouterBias                 []float32 // (experts)
-	Gate, Up, Down             kernels.W
-	GateBias, UpBias, DownBias []float32 // (experts, outputs)
-	Choosing                   []float32 // (experts), added to scores for choosing alone; nil: none
-	Shared                     SharedExpert
+	In Entrance
+	Router
+	Units
+	Out Exit
+}
 
-	// Of experts beside a feed-forward block:
-	RouterNorm []float32 // (dim), of the router's input
-	InNorm     []float32 // (dim), of the experts' input
-	DensePost  []float32 // (dim), of the feed-forward block's output
-	Post       []float32 // (dim), of the experts' output
-	Each       []float32 // (experts), factors of their weights
+// Router chooses the experts of each row.
+type Router struct {
+	Branch             // makes logits
+	Choosing []float32 // (experts), added to scores for choosing alone; nil: none
+	Each     []float32 // (experts), factors of the weights; nil: none
+}
+
+// Units are the experts: gated units of so many inner elements; biases are (experts, outputs), nil where the file has none.
+type Units struct {
+	Gate, Up, Down             kernels.W
+	GateBias, UpBias, DownBias []float32
+	width, layer               int
+}
+
+// SharingMixture is a mixture with an expert that every row uses: what it makes is added to the sum. Its weights are read with the
+// router's, since every pass needs them.
+type SharingMixture struct {
+	Mixture
+	Shared SharedExpert
 }
 
 // SharedExpert is the expert that every row uses.
 type SharedExpert struct {
-	Gate, Up, Down kernels.W
-	Share          kernels.W // (1, d): its sigmoid multiplies the outputs; None: they count in full
+	Gated
+	Weigh []Lines // multiplies the output, "branch"
 }
 
-// SharedExpert finds the tensors of the expert that every row uses, if the layer has one.
-func (t *Tensors) SharedExpert() {
-	if n, s := t.Shape.Shared, &t.Mixture.Shared; n > 0 {
-		t.Mat(&s.Gate, "ffn_gate_shexp.weight", n, t.C.Dim)
-		t.Mat(&s.Up, "ffn_up_shexp.weight", n, t.C.Dim)
-		t.Mat(&s.Down, "ffn_down_shexp.weight", t.C.Dim, n)
-	}
+// SharedExpert finds the tensors of the expert that every row uses.
+func (t *Tensors) SharedExpert() SharedExpert {
+	s := SharedExpert{Gated: t.gated("ffn_gate_shexp.weight", "ffn_up_shexp.weight", t.Shape.Shared)}
+	t.Mat(&s.Down.W, "ffn_down_shexp.weight", t.C.Dim, t.Shape.Shared)
+	return s
+}
+
+// GatedShare finds the row of which the shared expert's output is multiplied by sigmoid(Ws n).
+func (s SharedExpert) GatedShare(t *Tensors) SharedExpert {
+	var share kernels.W
+	t.Row(&share, t.Name("ffn_gate_inp_shexp.weight"), t.C.Dim)
+	t.Traits |= GatedShare
+	s.Weigh = []Lines{func(b *Planner) {
+		gate := b.BufOf("share", 1)
+		b.MatMul(share, b.Normed, gate, kernels.MatMulOpt{})
+		b.Add(kernels.SigmoidScale{Gate: gate, Buf: b.BufOf("branch", b.Dim)})
+	}}
+	return s
 }
 
 // Experts finds the tensors of a layer's experts. A layer without them has a feed-forward block.
-func (t *Tensors) Experts() {
-	m, n, width := &t.Mixture, t.C.Experts.Count, t.Shape.Expert
-	if width == 0 || n == 0 {
-		t.FeedForward()
-		return
+func (t *Tensors) Experts(in Entrance) Part {
+	if t.Shape.Expert == 0 || t.C.Experts.Count == 0 {
+		return t.FeedForward(in)
 	}
+	m := t.mixture(in)
+	return &m
+}
+
+// SharingExperts is Experts for layers in which every row may use one expert, found by shared.
+func (t *Tensors) SharingExperts(in Entrance, shared func() SharedExpert) Part {
+	if t.Shape.Shared == 0 {
+		return t.Experts(in)
+	}
+	m := &SharingMixture{Shared: shared()}
+	m.Mixture = t.mixture(in)
+	return m
+}
+
+func (t *Tensors) mixture(in Entrance) Mixture {
+	n, width := t.C.Experts.Count, t.Shape.Expert
+	m := Mixture{In: in, Out: t.exit(), Units: Units{width: width, layer: t.I}}
 	m.Choosing = t.VecIf("exp_probs_b.bias", n)
-	t.Mat(&m.Router, "ffn_gate_inp.weight", n, t.C.Dim)
-	m.RouterBias = t.VecIf("ffn_gate_inp.bias", n)
+	t.Mat(&m.W, "ffn_gate_inp.weight", n, t.C.Dim)
+	m.Then = biased(t.VecIf("ffn_gate_inp.bias", n))
 	for _, x := range []struct {
 		name       string
 		into       *kernels.W
@@ -176,76 +218,56 @@ func (t *Tensors) Experts() {
 		t.OfExperts(t.Name(x.name+".weight"), n, x.cols, tensors.Rows(x.into, x.rows))
 		*x.bias = t.VecIf(x.name+".bias", x.rows, n)
 	}
+	return m
 }
 
-// Mix lays out the experts of layer i:
-//
-//	n = norm(x); the router's logits are Wr n [+ b], by which each row chooses experts e and their weights w (Experts.Route)
-//	x += [norm or scale] (Σ w·(Wdown (act(Wgate n) ∘ (Wup n))) of the experts chosen [+ the same of one that every row uses])
-//
-// What the last one makes may be multiplied by sigmoid(Ws n). The stage of the experts begins when they are known. A layer without experts
-// has a feed-forward block.
-func (b *Planner) Mix(i int) {
-	if b.Shapes[i].Expert == 0 {
-		b.FeedForward(i)
-		return
-	}
-	l := &b.W.Layers[i]
-	b.RMSNorm(b.X, l.FFNNorm, b.NormEps, b.Normed)
-	branch := b.mixShared(i)
-	r := b.Choose(i, b.Normed)
-	apart := b.EachExpert(i, r)
-	if l.FFNPost == nil && b.ResidualScale == 1 && branch == kernels.None {
-		b.Add(kernels.JoinExperts{In: apart, Route: r, Out: b.X, Add: true})
-		return
-	}
-	add := branch != kernels.None
-	if !add {
-		branch = b.BufOf("branch", b.Dim)
-	}
-	b.Add(kernels.JoinExperts{In: apart, Route: r, Out: branch, Add: add})
-	b.Join(branch, l.FFNPost)
+// StackedUnits finds experts of which one tensor has gate and up.
+func (t *Tensors) StackedUnits() Units {
+	n, u := t.C.Experts.Count, Units{width: t.Shape.Expert, layer: t.I}
+	t.OfExperts(t.Name("ffn_gate_up_exps.weight"), n, t.C.Dim, tensors.Rows(&u.Gate, u.width), tensors.Rows(&u.Up, u.width))
+	t.OfExperts(t.Name("ffn_down_exps.weight"), n, u.width, tensors.Rows(&u.Down, t.C.Dim))
+	return u
 }
 
-// mixShared returns a buffer with what the shared expert of layer i makes, or None. Its weights are read with the router's: every pass
-// needs them.
-func (b *Planner) mixShared(i int) kernels.Buf {
-	s, n := &b.W.Layers[i].Mixture.Shared, b.Shapes[i].Shared
-	if n == 0 {
-		return kernels.None
-	}
-	gate, up, out, branch := b.BufOf("gate", n), b.BufOf("up", n), b.ActOf("activated", n), b.BufOf("branch", b.Dim)
-	b.MatMul(s.Gate, b.Normed, gate, Concurrent)
-	b.MatMul(s.Up, b.Normed, up, kernels.MatMulOpt{})
-	b.Add(kernels.Gate{Curve: b.Curve, Gate: gate, Up: up, Out: out})
-	b.MatMul(s.Down, out, branch, kernels.MatMulOpt{})
-	if s.Share != kernels.None {
-		share := b.BufOf("share", 1)
-		b.MatMul(s.Share, b.Normed, share, kernels.MatMulOpt{})
-		b.Add(kernels.SigmoidScale{Gate: share, Buf: branch})
-	}
-	return branch
+// Lay implements Part.
+func (m *Mixture) Lay(b *Planner) {
+	m.In.inStage(b)
+	r := m.Choose(b, b.Normed)
+	each := m.Apart(b, r)
+	m.Out.Sum(b, func(out kernels.Buf, add bool) {
+		b.Add(kernels.JoinExperts{In: each, Route: r, Out: out, Add: add})
+	})
 }
 
-// Choose lays out the choice of layer i, whose router reads in.
-func (b *Planner) Choose(i int, in kernels.Act) kernels.Route {
-	m, e := &b.W.Layers[i].Mixture, b.Experts
+// Lay implements Part.
+func (m *SharingMixture) Lay(b *Planner) {
+	m.In.inStage(b)
+	branch := b.BufOf("branch", b.Dim)
+	m.Shared.Down.Into(b, m.Shared.Inner(b), branch, false)
+	b.lay(m.Shared.Weigh)
+	r := m.Choose(b, b.Normed)
+	b.Add(kernels.JoinExperts{In: m.Apart(b, r), Route: r, Out: branch, Add: true})
+	m.Out.Join(b, branch)
+}
+
+// Choose lays out the choice of experts by what in has.
+func (m *Router) Choose(b *Planner, in kernels.Act) kernels.Route {
+	e := b.Experts
 	logits, r := b.BufOf("router", e.Count), kernels.Route(len(b.Routes))
 	b.Routes = append(b.Routes, kernels.RouteShape{Experts: e.Count, Used: e.Used})
-	b.MatMul(m.Router, in, logits, kernels.MatMulOpt{})
-	b.Bias(logits, m.RouterBias)
+	m.Into(b, in, logits, false)
 	opt := e.Route
 	opt.Bias, opt.Each = m.Choosing, m.Each
 	b.Add(kernels.ChooseExperts{RouteOpt: opt, Logits: logits, Out: r})
 	return r
 }
 
-// EachExpert lays out the experts of layer i, which read b.normed, in a stage of their own. Their outputs lie side by side.
-func (b *Planner) EachExpert(i int, r kernels.Route) kernels.Buf {
-	m, e, n := &b.W.Layers[i].Mixture, b.Experts, b.Shapes[i].Expert
-	gate, up, wide := b.BufOf("gates", e.Used*n), b.BufOf("ups", e.Used*n), b.ActOf("activated apart", e.Used*n)
-	apart := b.BufOf("apart", e.Used*b.Dim)
-	b.Stage(fmt.Sprintf("layer %d, experts", i))
+// Apart lays out the experts, which read b.Normed, in a stage of their own. It returns their outputs: (rows, used·dim).
+func (m *Units) Apart(b *Planner, r kernels.Route) kernels.Buf {
+	used, n := b.Experts.Used, m.width
+	gate, up, wide := b.BufOf("gates", used*n), b.BufOf("ups", used*n), b.ActOf("activated apart", used*n)
+	apart := b.BufOf("apart", used*b.Dim)
+	b.stage(m.layer, ", experts")
 	b.Add(kernels.ExpertMatMul{W: m.Gate, In: b.Normed, Route: r, Bias: m.GateBias, Out: gate, Concurrent: true})
 	b.Add(kernels.ExpertMatMul{W: m.Up, In: b.Normed, Route: r, Bias: m.UpBias, Out: up})
 	b.Add(kernels.Gate{Curve: b.Curve, Gate: gate, Up: up, Out: wide})

@@ -47,18 +47,12 @@ func sharing(gated bool) blocks.Family {
 			r.Shared(c, r.Optional("expert_shared_count", blocks.MaxExperts),
 				r.Optional("expert_shared_feed_forward_length", blocks.MaxDim))
 		},
-		Layer: func(t *blocks.Tensors) {
-			t.Norms("ffn_norm.weight")
-			t.HeadNorms()
-			t.Attention()
-			if t.SharedExpert(); gated && t.Shape.Shared > 0 {
-				t.Row(&t.Mixture.Shared.Share, t.Name("ffn_gate_inp_shexp.weight"), t.C.Dim)
+		Layer: func(t *blocks.Tensors) []blocks.Part {
+			shared := t.SharedExpert
+			if gated {
+				shared = func() blocks.SharedExpert { return t.SharedExpert().GatedShare(t) }
 			}
-			t.Experts()
-		},
-		Pass: func(p *blocks.Planner, i int) {
-			p.Attention(i)
-			p.Mix(i)
+			return []blocks.Part{t.Attention(t.HeadNorms, t.Separate), t.SharingExperts(t.Norm("ffn_norm.weight"), shared)}
 		},
 	}
 }

@@ -5,60 +5,88 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// FeedForward finds the matrices of the feed-forward block, and their biases, which may be missing.
-func (t *Tensors) FeedForward() {
-	n := t.Shape.FFN
-	t.Mat(&t.Gate, "ffn_gate.weight", n, t.C.Dim)
-	t.Mat(&t.Up, "ffn_up.weight", n, t.C.Dim)
-	t.GateBias, t.UpBias = t.VecIf("ffn_gate.bias", n), t.VecIf("ffn_up.bias", n)
-	t.down()
+// FeedForward is the feed-forward block of a layer:
+//
+//	n = In(x); x = Out(x, Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
+type FeedForward struct {
+	In Entrance
+	Gated
+	Out Exit
 }
 
-func (t *Tensors) down() {
-	t.Mat(&t.Down, "ffn_down.weight", t.C.Dim, t.Shape.FFN)
-	t.DownBias = t.VecIf("ffn_down.bias", t.C.Dim)
+// Gated is a gated unit: Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b], act being Config.Curve.
+type Gated struct {
+	Products []Product // gate and up
+	Down     Branch
+	width    int
+	raw      []Lines // biases
+}
+
+// FeedForward finds the matrices of a feed-forward block, each in a tensor of its own, and biases, which may be missing.
+func (t *Tensors) FeedForward(in Entrance) *FeedForward {
+	f := &FeedForward{In: in, Gated: t.gated("ffn_gate.weight", "ffn_up.weight", t.Shape.FFN), Out: t.exit()}
+	f.bias(t.VecIf("ffn_gate.bias", f.width), t.VecIf("ffn_up.bias", f.width))
+	t.down(f)
+	return f
+}
+
+// gated finds the matrices of a unit of that width but for the last.
+func (t *Tensors) gated(gate, up string, width int) Gated {
+	g := unit(width)
+	t.Mat(&g.Products[0].W, gate, width, t.C.Dim)
+	t.Mat(&g.Products[1].W, up, width, t.C.Dim)
+	return g
+}
+
+func unit(width int) Gated {
+	return Gated{Products: []Product{{Out: "gate", Dim: width}, {Out: "up", Dim: width}}, width: width}
+}
+
+// bias adds the biases that a file has.
+func (g *Gated) bias(gate, up []float32) {
+	for i, values := range [][]float32{gate, up} {
+		g.raw = append(g.raw, on(g.Products[i].Out, g.width, biased(values)...)...)
+	}
+}
+
+func (t *Tensors) down(f *FeedForward) {
+	t.Mat(&f.Down.W, "ffn_down.weight", t.C.Dim, f.width)
+	f.Down.Then = biased(t.VecIf("ffn_down.bias", t.C.Dim))
 }
 
 // FusedFeedForward is FeedForward for files in which one tensor may hold gate and up.
-func (t *Tensors) FusedFeedForward() {
-	n := t.Shape.FFN
+func (t *Tensors) FusedFeedForward(in Entrance) *FeedForward {
 	if t.Has("ffn_gate.weight") {
-		t.FeedForward()
-		return
+		return t.FeedForward(in)
 	}
-	t.Stacked(t.Name("ffn_up.weight"), t.C.Dim, tensors.Rows(&t.Gate, n), tensors.Rows(&t.Up, n))
+	n := t.Shape.FFN
+	f := &FeedForward{In: in, Gated: unit(n), Out: t.exit()}
+	t.Stacked(t.Name("ffn_up.weight"), t.C.Dim, tensors.Rows(&f.Products[0].W, n), tensors.Rows(&f.Products[1].W, n))
 	if all := t.VecIf("ffn_up.bias", 2*n); all != nil {
-		t.GateBias, t.UpBias = all[:n], all[n:]
+		f.bias(all[:n], all[n:])
 	}
-	t.down()
+	t.down(f)
+	return f
 }
 
-// FeedForward lays out the feed-forward block of layer i:
-//
-//	n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
-func (b *Planner) FeedForward(i int) {
-	l := &b.W.Layers[i]
-	inner := b.Inner(i)
-	if l.FFNConv != nil {
-		b.convolveOut(l.FFNConv, l.Down, inner, l.DownBias)
-		return
-	}
-	b.AddBranch(l.Down, inner, l.DownBias, l.FFNPost)
+// PostNorm finds the norm of what the block adds.
+func (f *FeedForward) PostNorm(t *Tensors) *FeedForward {
+	f.Out = PostNormed(t.Vec("post_ffw_norm.weight", t.C.Dim))
+	t.Traits |= PostNorms
+	return f
 }
 
-// Inner lays out a feed-forward block up to its last product, whose input it returns.
-func (b *Planner) Inner(i int) kernels.Act {
-	l, n := &b.W.Layers[i], b.Shapes[i].FFN
-	gate, up, out := b.BufOf("gate", n), b.BufOf("up", n), b.ActOf("activated", n)
-	if l.FFNConv != nil {
-		b.convolveIn(l.FFNConv, l.FFNNorm)
-	} else {
-		b.RMSNorm(b.X, l.FFNNorm, b.NormEps, b.Normed)
-	}
-	b.MatMul(l.Gate, b.Normed, gate, Concurrent)
-	b.MatMul(l.Up, b.Normed, up, kernels.MatMulOpt{})
-	b.Bias(gate, l.GateBias)
-	b.Bias(up, l.UpBias)
-	b.Add(kernels.Gate{Curve: b.Curve, Gate: gate, Up: up, Out: out})
+// Lay implements Part.
+func (f *FeedForward) Lay(b *Planner) {
+	f.In.inStage(b)
+	f.Down.Leave(b, f.Inner(b), f.Out)
+}
+
+// Inner lays out a unit up to its last product, whose input it returns. It reads b.Normed.
+func (g *Gated) Inner(b *Planner) kernels.Act {
+	b.products(g.Products, b.Normed, false)
+	b.lay(g.raw)
+	out := b.ActOf("activated", g.width)
+	b.Add(kernels.Gate{Curve: b.Curve, Gate: b.BufOf("gate", g.width), Up: b.BufOf("up", g.width), Out: out})
 	return out
 }

@@ -80,61 +80,72 @@ func (h *Reader) Latent(c *Config) {
 	}
 }
 
-// Compressed holds the weights of latent attention beside the queries' and the output's.
-type Compressed struct {
-	Query           kernels.W // to the vector from which queries are made; None: they are made from the layer's input
-	QueryNorm, Norm []float32 // of that vector, and of the latent vector
-	Latent, Turned  kernels.W // to the latent vector, and to the part of keys that RoPE turns
-	Keys, Values    kernels.W // per head: (rank, plain) to the latent vector's space, and (value, rank) to the head's value
+// LatentAttention is latent attention (Latent):
+//
+//	n = In(x); q = W [norm(W n)]; l = norm(W n); k = RoPE(W n); keep k, l
+//	of each head: q' = (RoPE(its last elements), Wkeys (its others))
+//	x = Out(x, Wo (of each head: Wvalues attention(q') over (k, l)))
+type LatentAttention struct {
+	In             Entrance
+	Out            Exit
+	queries        func(b *Planner, q kernels.Buf) // makes q of b.Normed
+	Latent, Turned kernels.W                       // to the latent vector, and to the part of keys that RoPE turns
+	Norm           []float32                       // of the latent vector
+	Keys, Values   kernels.W                       // per head: (rank, plain) to the latent space, and (value, rank) to its value
+	Output         Branch
+	layer, heads   int
 }
 
 // Latent finds the tensors of latent attention.
-func (t *Tensors) Latent() {
-	k, m, heads := &t.C.Latent, &t.Compressed, t.Shape.Heads
-	if m.Query = kernels.None; k.Query > 0 {
-		t.Mat(&m.Query, "attn_q_a.weight", k.Query, t.C.Dim)
-		m.QueryNorm = t.Vec("attn_q_a_norm.weight", k.Query)
-		t.Mat(&t.Q, "attn_q_b.weight", heads*k.Key, k.Query)
-	} else {
-		t.Mat(&t.Q, "attn_q.weight", heads*k.Key, t.C.Dim)
-	}
+func (t *Tensors) Latent() *LatentAttention {
+	k, heads := &t.C.Latent, t.Shape.Heads
+	m := &LatentAttention{In: t.attentionNorm(), Out: t.exit(), layer: t.I, heads: heads}
+	m.queries = t.latentQueries(heads)
 	t.Stacked(t.Name("attn_kv_a_mqa.weight"), t.C.Dim, tensors.Rows(&m.Latent, k.Rank), tensors.Rows(&m.Turned, t.C.RopeDim))
 	m.Norm = t.Vec("attn_kv_a_norm.weight", k.Rank)
-	t.Mat(&t.O, "attn_output.weight", t.C.Dim, heads*k.Value)
+	t.Mat(&m.Output.W, "attn_output.weight", t.C.Dim, heads*k.Value)
 	plain := t.C.plain()
 	if k.Together {
 		t.KeysAndValues(t.Name("attn_kv_b.weight"), heads, plain, k.Value, k.Rank, &m.Keys, &m.Values)
-		return
+		return m
 	}
 	t.OfHeads(&m.Keys, t.Name("attn_k_b.weight"), heads, k.Rank, plain)
 	t.OfHeads(&m.Values, t.Name("attn_v_b.weight"), heads, k.Value, k.Rank)
+	return m
 }
 
-// LatentAttention lays out, in a layer,
-//
-//	n = norm(x); q = W [norm(W n)]; l = norm(W n); k = RoPE(W n); keep k, l
-//	of each head: q' = (RoPE(its last elements), Wkeys (its others))
-//	x += Wo (of each head: Wvalues attention(q') over (k, l))
-func (b *Planner) LatentAttention(i int) {
-	l, heads, k, plain := &b.W.Layers[i], b.Shapes[i].Heads, &b.Latent, b.plain()
-	m := &l.Compressed
-	b.Norm(b.X, l.AttnNorm, b.Normed)
-	b.Stage(fmt.Sprintf("layer %d", i))
+// latentQueries finds the matrices of queries: one, or two with a norm between them.
+func (t *Tensors) latentQueries(heads int) func(b *Planner, q kernels.Buf) {
+	k := t.C.Latent
+	var w, first kernels.W
+	if k.Query == 0 {
+		t.Mat(&w, "attn_q.weight", heads*k.Key, t.C.Dim)
+		return func(b *Planner, q kernels.Buf) { b.MatMul(w, b.Normed, q, kernels.MatMulOpt{}) }
+	}
+	t.Mat(&first, "attn_q_a.weight", k.Query, t.C.Dim)
+	norm := t.Vec("attn_q_a_norm.weight", k.Query)
+	t.Mat(&w, "attn_q_b.weight", heads*k.Key, k.Query)
+	return func(b *Planner, q kernels.Buf) {
+		narrow, normed := b.BufOf("query", k.Query), b.ActOf("query normed", k.Query)
+		b.MatMul(first, b.Normed, narrow, kernels.MatMulOpt{})
+		b.RMSNorm(narrow, norm, b.NormEps, normed)
+		b.MatMul(w, normed, q, kernels.MatMulOpt{})
+	}
+}
+
+// Lay implements Part.
+func (m *LatentAttention) Lay(b *Planner) {
+	heads, k, plain := m.heads, &b.Latent, b.plain()
+	m.In.enter(b, m.layer)
 	q, latent, turned := b.BufOf("q", heads*k.Key), b.BufOf("latent", k.Rank), b.BufOf("turned", b.RopeDim)
 	b.MatMul(m.Latent, b.Normed, latent, Concurrent)
 	b.MatMul(m.Turned, b.Normed, turned, Concurrent)
-	if m.Query == kernels.None {
-		b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{})
-	} else {
-		narrow, normed := b.BufOf("query", k.Query), b.ActOf("query normed", k.Query)
-		b.MatMul(m.Query, b.Normed, narrow, kernels.MatMulOpt{})
-		b.RMSNorm(narrow, m.QueryNorm, b.NormEps, normed)
-		b.MatMul(l.Q, normed, q, kernels.MatMulOpt{})
-	}
+	b.KV.Layers = append(b.KV.Layers, kernels.KVLayer{Latent: k.Rank, Rotated: b.RopeDim})
+	m.queries(b, q)
 	turn := b.Rotation(false, nil)
 	b.HeadNorm(latent, 1, m.Norm, b.NormEps)
 	b.RoPE(turned, 1, b.RopeDim, turn)
-	b.StoreKV(turned, latent, i)
+	b.StoreKV(turned, latent, m.layer)
 
 	wide := b.RopeDim + k.Rank
 	plains, input, absorbed, query := b.BufOf("q plain", heads*plain), b.ActOf("q plain", heads*plain), b.BufOf("q absorbed", heads*k.Rank),
@@ -143,11 +154,11 @@ func (b *Planner) LatentAttention(i int) {
 	b.Add(kernels.CopyHeads{In: q, Out: query, Heads: heads, From: plain, Dim: b.RopeDim})
 	b.RoPE(query, heads, wide, turn)
 	b.Feed(plains, input)
-	b.Add(kernels.ExpertMatMul{W: m.Keys, In: input, Route: b.heads, Out: absorbed})
+	b.Add(kernels.ExpertMatMul{W: m.Keys, In: input, Route: b.allHeads(heads), Out: absorbed})
 	b.Add(kernels.CopyHeads{In: absorbed, Out: query, Heads: heads, To: b.RopeDim, Dim: k.Rank})
 	attended, values, out := b.ActOf("attended", heads*k.Rank), b.BufOf("values", heads*k.Value), b.ActOf("values", heads*k.Value)
-	b.Add(kernels.Attention{AttentionOpt: kernels.AttentionOpt{Scale: b.AttnScale}, Q: query, Layer: i, Heads: heads, Out: attended})
-	b.Add(kernels.ExpertMatMul{W: m.Values, In: attended, Route: b.heads, Out: values})
+	b.Add(kernels.Attention{AttentionOpt: kernels.AttentionOpt{Scale: b.AttnScale}, Q: query, Layer: m.layer, Heads: heads, Out: attended})
+	b.Add(kernels.ExpertMatMul{W: m.Values, In: attended, Route: b.allHeads(heads), Out: values})
 	b.Feed(values, out)
-	b.AddBranch(l.O, out, nil, nil)
+	m.Output.Leave(b, out, m.Out)
 }

@@ -20,11 +20,10 @@ type Planner struct {
 	Inputs kernels.Buf // (rows, layers·size): what layers get of the token, of an architecture that has that
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
-	tapped map[int]kernels.Buf // by number of layers
-	heads  kernels.Route       // of latent attention: every row uses all heads
-	temper []float32           // factors of queries, one for each Rope.Original positions; nil: none
-	Reads  []int               // of a draft without keys and values: which layers of the cache its layers read
-	Ahead  int                 // positions by which its heads are turned further than the last one that they see
+	tapped map[int]kernels.Buf   // by number of layers
+	fixed  map[int]kernels.Route // by number of heads: every row uses all
+	temper []float32             // factors of queries, one for each Rope.Original positions; nil: none
+	Ahead  int                   // positions by which its heads are turned further than the last one that they see
 }
 
 // slot names a buffer of layers: layers that need the same size share it.
@@ -35,13 +34,17 @@ type slot struct {
 
 // NewPlanner returns a planner of a program for a model of this shape and with these weights, before its first operation.
 func NewPlanner(p *kernels.Program, c *Config, w *Weights) *Planner {
-	b := &Planner{Program: p, Config: c, W: w, bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{},
-		temper: c.temperatures()}
-	if c.Latent.Rank > 0 {
-		b.heads = kernels.Route(len(b.Routes))
-		b.Routes = append(b.Routes, kernels.RouteShape{Experts: c.Heads, Used: c.Heads, Fixed: true})
+	return &Planner{Program: p, Config: c, W: w, bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{},
+		fixed: map[int]kernels.Route{}, tapped: map[int]kernels.Buf{}, temper: c.temperatures()}
+}
+
+// allHeads returns the route in which every row uses all of so many heads.
+func (b *Planner) allHeads(n int) kernels.Route {
+	if _, ok := b.fixed[n]; !ok {
+		b.fixed[n] = kernels.Route(len(b.Routes))
+		b.Routes = append(b.Routes, kernels.RouteShape{Experts: n, Used: n, Fixed: true})
 	}
-	return b
+	return b.fixed[n]
 }
 
 // Concurrent is the option of a product beside which the next one may run.
@@ -54,28 +57,6 @@ func (b *Planner) Norm(in kernels.Buf, weight []float32, out kernels.Act) {
 		return
 	}
 	b.RMSNorm(in, weight, b.NormEps, out)
-}
-
-// AddBranch adds w·in + bias to the residual stream; norm, if not nil, is the weight of a norm that is applied first.
-func (b *Planner) AddBranch(w kernels.W, in kernels.Act, bias, norm []float32) {
-	if norm == nil && b.ResidualScale == 1 {
-		b.MatMul(w, in, b.X, kernels.MatMulOpt{Add: true})
-		b.Bias(b.X, bias)
-		return
-	}
-	branch := b.BufOf("branch", b.Dim)
-	b.MatMul(w, in, branch, kernels.MatMulOpt{})
-	b.Bias(branch, bias)
-	b.Join(branch, norm)
-}
-
-// Join adds a branch, scaled or normed, to the residual stream.
-func (b *Planner) Join(branch kernels.Buf, norm []float32) {
-	if norm == nil {
-		b.AddScaled(branch, b.ResidualScale, b.X)
-		return
-	}
-	b.NormAdd(branch, norm, b.NormEps, b.X)
 }
 
 // Bias adds a bias, if there is one.

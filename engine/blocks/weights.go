@@ -8,37 +8,11 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Layer holds one transformer block's weights; biases are nil where the file has none.
-type Layer struct {
-	AttnNorm, FFNNorm          []float32 // (dim)
-	AttnPost, FFNPost          []float32 // (dim), norms of the outputs of attention and feed-forward; nil: none
-	QNorm, KNorm, VNorm        []float32 // (headDim); nil: none
-	Q, K, V, O                 kernels.W
-	SameKV                     bool // values are the keys before their norm
-	QBias, KBias, VBias, OBias []float32
-	Gate, Up, Down             kernels.W
-	GateBias, UpBias, DownBias []float32
-	Sinks                      []float32 // (heads), scores without a value; nil: none
-	Mixture                    Mixture   // in place of gate, up and down, or beside them, if the model has experts
-	Input                      LayerInput
-	Scale                      float32    // of what the layer leaves
-	AttnGate                   kernels.W  // of attention's output; None: it has no gate
-	Delta                      DeltaNet   // in place of attention, if the layer is recurrent
-	Compressed                 Compressed // of a model with latent attention
-	AttnConv, FFNConv          *BlockConv // around attention and feed-forward of a block draft; nil: none
-}
-
 // LayerInputs are what each layer gets of the token beside the residual stream: from a table of its own, and from the embedding.
 // The zero value is a model without.
 type LayerInputs struct {
 	Table, Project kernels.W
 	Norm           []float32 // (size)
-}
-
-// LayerInput is what a layer does with its input.
-type LayerInput struct {
-	Gate, Out kernels.W
-	Post      []float32 // (dim)
 }
 
 // Weights are a model's parameters: matrices by their handle in the program, vectors as they are. Head is Embed if the file has no
@@ -52,12 +26,13 @@ type Weights struct {
 	Second      *Second // of the first layer; nil: none
 }
 
-// Second is what attention in the first layer reads beside the residual stream x (EAGLE-3): its q, k and v are W norm(x) + W' in.
+// Second is what attention in the first layer reads beside the residual stream x (EAGLE-3): its q, k and v are W norm(x) + W' in. It is the
+// entrance of that layer, in place of the layer's own norm, which is of what in is made of.
 type Second struct {
-	Norm    []float32   // of x, in place of the layer's own
-	Stays   bool        // x is that norm from then on, in the residual stream too
-	Q, K, V kernels.W   // W'
-	In      kernels.Act // (rows, d)
+	Entrance
+	Norm     []float32   // of what In is made of
+	In       kernels.Act // (rows, d)
+	products []Product   // W'
 }
 
 // Finder finds the tensors of a model of shape C in its file, and puts them into W.
@@ -66,6 +41,8 @@ type Finder struct {
 	C    *Config
 	W    *Weights
 	Bare bool // the first layer may have no norm before attention: a draft's
+
+	Borrows bool // layers read another model's keys and values
 }
 
 // Collect finds every tensor of a model. Others are refused.
@@ -101,9 +78,8 @@ func (f *Finder) CollectLayers() {
 	}
 	f.W.Layers = make([]Layer, f.C.Layers)
 	for i := range f.W.Layers {
-		l := &f.W.Layers[i]
-		l.Scale, l.AttnGate, l.Mixture.Shared.Share = 1, kernels.None, kernels.None
-		f.C.Family.Layer(&Tensors{Finder: f, Layer: l, Shape: f.C.Shapes[i], I: i})
+		t := &Tensors{Finder: f, Shape: f.C.Shapes[i], I: i}
+		f.W.Layers[i] = Layer{Parts: f.C.Family.Layer(t), Traits: t.Traits}
 		if f.Err != nil {
 			return
 		}
@@ -113,9 +89,9 @@ func (f *Finder) CollectLayers() {
 // Tensors finds the tensors of layer I.
 type Tensors struct {
 	*Finder
-	*Layer
-	Shape LayerShape
-	I     int
+	Shape  LayerShape
+	I      int
+	Traits Traits // of what has been found
 }
 
 // Name returns the whole name of a tensor of the layer.
@@ -139,14 +115,31 @@ func (t *Tensors) VecIf(name string, shape ...int) []float32 {
 	return t.Vector(t.Name(name), false, shape...)
 }
 
-// Norms finds the norms before attention and before the feed-forward block, which has this name.
-func (t *Tensors) Norms(feedForward string) {
-	t.AttnNorm = t.Vector(t.Name("attn_norm.weight"), t.I > 0 || !t.Bare, t.C.Dim)
-	t.FFNNorm = t.Vec(feedForward, t.C.Dim)
+// Norm finds the norm before a part, which has this name.
+func (t *Tensors) Norm(name string) Entrance { return Normed(t.Vec(name, t.C.Dim)) }
+
+// attentionNorm finds what attention, or what is in its place, is entered by.
+func (t *Tensors) attentionNorm() Entrance {
+	norm := t.Vector(t.Name("attn_norm.weight"), t.I > 0 || !t.Bare, t.C.Dim)
+	switch second := t.W.Second; {
+	case t.I == 0 && second != nil:
+		second.Norm = norm
+		return second.Entrance
+	case norm == nil:
+		return Bare
+	}
+	return Normed(norm)
 }
 
-// PostNorm finds the norm of attention's output.
-func (t *Tensors) PostNorm() { t.AttnPost = t.Vec("post_attention_norm.weight", t.C.Dim) }
+// exit returns how parts join the residual stream by the model's shape.
+func (t *Tensors) exit() Exit {
+	if t.C.ResidualScale != 1 {
+		return Weighed(t.C.ResidualScale)
+	}
+	return Added
+}
 
-// PostFFNorm finds the norm of the feed-forward block's output.
-func (t *Tensors) PostFFNorm() { t.FFNPost = t.Vec("post_ffw_norm.weight", t.C.Dim) }
+// PostNorm finds the norm of what attention adds.
+func (t *Tensors) PostNorm(a *Attention) {
+	a.Out = PostNormed(t.Vec("post_attention_norm.weight", t.C.Dim))
+}

@@ -16,7 +16,7 @@ import (
 type Mistake struct {
 	Name   string
 	Config func(c *blocks.Config) // changes what was read
-	Layer  func(l *blocks.Layer)  // changes what was found of each layer
+	Layer  func(l []blocks.Part)  // changes what was found of each layer
 	File   func(m *family.Model)
 }
 
@@ -82,12 +82,23 @@ func LeftOut(kinds ...string) func(*family.Model) {
 var (
 	OtherPairs  = Mistake{Name: "RoPE's other pairs", Config: func(c *blocks.Config) { c.Rope.Halves = !c.Rope.Halves }}
 	OtherCurve  = Mistake{Name: "another gate", Config: func(c *blocks.Config) { c.Curve = 1 - c.Curve }}
-	NoPostNorms = Mistake{Name: "no norms behind blocks", Layer: func(l *blocks.Layer) { l.AttnPost, l.FFNPost = nil, nil }}
+	NoPostNorms = Mistake{Name: "no norms behind blocks", Layer: withoutPostNorms}
 	OneExpert   = Mistake{Name: "one expert fewer", File: Key("expert_used_count", uint32(1))}
 	Shares      = Mistake{Name: "weights of experts not divided", Config: func(c *blocks.Config) { c.Experts.Route.Normed = false }}
 	HeadNorms   = Mistake{Name: "no norms of heads", File: Filled(1, "attn_q_norm.weight", "attn_k_norm.weight")}
 	PlainRoPE   = Mistake{Name: "plain RoPE", File: Key("rope.scaling.type", "none")}
 )
+
+func withoutPostNorms(l []blocks.Part) {
+	for _, p := range l {
+		switch p := p.(type) {
+		case *blocks.Attention:
+			p.Out = blocks.Added
+		case *blocks.FeedForward:
+			p.Out = blocks.Added
+		}
+	}
+}
 
 // UsualScale makes a pass that scales attention scores as most architectures do.
 func UsualScale(c *blocks.Config) { c.AttnScale = float32(1 / math.Sqrt(float64(c.HeadDim))) }
@@ -119,10 +130,12 @@ func wrongly(right blocks.Family, x Mistake) blocks.Family {
 			x.Config(c)
 		}
 	}
-	wrong.Layer = func(t *blocks.Tensors) {
-		if right.Layer(t); x.Layer != nil {
-			x.Layer(t.Layer)
+	wrong.Layer = func(t *blocks.Tensors) []blocks.Part {
+		parts := right.Layer(t)
+		if x.Layer != nil {
+			x.Layer(parts)
 		}
+		return parts
 	}
 	return wrong
 }

@@ -108,17 +108,12 @@ func readBy(target *blocks.Config, l *blocks.LayerShape, i int, refuse func(stri
 // collect finds the assistant's tensors.
 func (a *Assistant) collect(p *planning, arch string) error {
 	w, cfg, names := &a.weights, &a.config, &p.Spec.Helper
-	c := blocks.Finder{Catalog: tensors.New(p.file), C: cfg, W: w}
+	c := blocks.Finder{Catalog: tensors.New(p.file), C: cfg, W: w, Borrows: true}
 	c.Matrix(&a.enter, names.Enter, true, cfg.Dim, 2*p.Spec.Dim)
 	c.Matrix(&a.leave, names.Leave, true, p.Spec.Dim, cfg.Dim)
 	c.Matrix(&w.Head, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
 	w.OutputNorm = c.Vector("output_norm.weight", true, cfg.Dim)
-	own := slices.Clone(cfg.Shapes)
-	for i := range cfg.Shapes {
-		cfg.Shapes[i].Source = kernels.None // so that no tensors for keys and values are asked for
-	}
-	c.CollectLayers()
-	if cfg.Shapes = own; c.Err == nil && names.Clusters > 0 {
+	if c.CollectLayers(); c.Err == nil && names.Clusters > 0 {
 		a.clusters = collectClusters(c.Catalog, w, cfg, names)
 	}
 	if c.Err == nil {
@@ -132,10 +127,7 @@ func (a *Assistant) collect(p *planning, arch string) error {
 func (a *Assistant) plan() {
 	c, t := &a.config, a.target
 	b := blocks.NewPlanner(kernels.NewProgram(maxRows, maxRows), c, &a.weights)
-	b.Reads, b.Ahead = make([]int, c.Layers), 1
-	for i, l := range c.Shapes {
-		b.Reads[i] = l.Source
-	}
+	b.Ahead = 1
 	b.KV = t.Plan.KV
 	tensors.AddTo(b.Program, a.matrices, t.Device.Layout)
 	b.Stage("the entrance")
@@ -145,7 +137,7 @@ func (a *Assistant) plan() {
 	b.Feed(a.in, both)
 	b.MatMul(a.enter, both, b.X, kernels.MatMulOpt{})
 	for i := range b.W.Layers {
-		c.Family.Pass(b, i)
+		b.W.Layers[i].Lay(b)
 	}
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
 	b.Gather(b.X, last)

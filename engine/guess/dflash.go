@@ -45,8 +45,8 @@ func (k *dflash) collect(c *tensors.Catalog, d *Draft) {
 func (k *dflash) enter(b *blocks.Planner, _, h kernels.Buf) {
 	c := b.Act(b.Dim)
 	b.RMSNorm(h, k.norm, b.NormEps, c)
-	for i := range b.Layers {
-		b.KeysValues(i, c)
+	for i := range b.W.Layers {
+		b.W.Layers[i].Keep(b, c)
 	}
 	b.Stage("the embedding")
 }

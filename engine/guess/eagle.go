@@ -50,11 +50,15 @@ func (k *eagle3) collect(c *tensors.Catalog, d *Draft) {
 	}
 	d.stateBias = c.Vector("fc.bias", false, d.Config.Dim)
 	d.unnormed = !norms.Output
-	d.Weights.Second = &blocks.Second{Norm: c.Vector("blk.0.hidden_norm.weight", true, d.Config.Dim), Stays: norms.Residual}
+	norm := c.Vector("blk.0.hidden_norm.weight", true, d.Config.Dim)
+	d.Weights.Second = &blocks.Second{Entrance: blocks.Normed(norm)}
+	if norms.Residual {
+		d.Weights.Second.Entrance = blocks.Staying(norm)
+	}
 }
 
 func (k *eagle3) enter(b *blocks.Planner, e, _ kernels.Buf) {
 	second := b.W.Second
 	second.In = b.Act(b.Dim)
-	b.RMSNorm(e, b.W.Layers[0].AttnNorm, b.NormEps, second.In)
+	b.RMSNorm(e, second.Norm, b.NormEps, second.In)
 }

@@ -98,8 +98,9 @@ func (h *Header) writeShape(w io.Writer) {
 // writeConfig writes the hyper-parameters that determine the function, except RoPE's, and which norms, sinks and gates the weights have.
 // Names, and limits on what may be asked for, are left out.
 func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
-	has := PartsOf(of)
-	fmt.Fprintln(w, "shape 1", c.Curve == kernels.GELU, c.UsualEmbedScale != 1, has.HeadNorms || c.Recurrent(), has.PostNorms)
+	has := of.Traits()
+	fmt.Fprintln(w, "shape 1", c.Curve == kernels.GELU, c.UsualEmbedScale != 1, has.Have(blocks.HeadNorms) || c.Recurrent(),
+		has.Have(blocks.PostNorms))
 	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.AttnScale), bits(c.AttnCap), bits(c.FinalCap), c.Window)
 	for _, l := range c.Shapes {
 		fmt.Fprintln(w, l.Heads, l.KVHeads, l.FFN, l.Local)
@@ -111,7 +112,7 @@ func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
 		fmt.Fprintln(w, "temperature 1", bits(c.Temperature), c.Rope.Original)
 	}
 	if e := c.Experts; e.Count > 0 {
-		fmt.Fprintln(w, "experts 1", e.Count, e.Used, c.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), has.Sinks)
+		fmt.Fprintln(w, "experts 1", e.Count, e.Used, c.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), has.Have(blocks.Sinks))
 	}
 	if c.LocalHeadDim > 0 {
 		fmt.Fprintln(w, "kinds 1", true, true, true, c.LayerInput) // norms of values, scales of layers, a block beside experts
@@ -130,30 +131,12 @@ func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
 			fmt.Fprintln(w, "recurrent", i)
 		}
 		if c.Experts.Count > 0 && (l.Shared > 0 || l.Expert == 0) {
-			fmt.Fprintln(w, "shared 1", i, l.Expert > 0, l.Shared, of.Layers[i].Mixture.Shared.Share != kernels.None)
+			fmt.Fprintln(w, "shared 1", i, l.Expert > 0, l.Shared, of.Layers[i].Have(blocks.GatedShare))
 		}
 		if l.Unturned {
 			fmt.Fprintln(w, "unturned", i)
 		}
 	}
-}
-
-// Parts says what the layers of a model have, any of them.
-type Parts struct {
-	HeadNorms bool // norms of query and key heads
-	PostNorms bool // norms after feed-forward
-	Sinks     bool // attention sinks
-}
-
-// PartsOf returns what the layers with these weights have.
-func PartsOf(w *blocks.Weights) (has Parts) {
-	for i := range w.Layers {
-		l := &w.Layers[i]
-		has.HeadNorms = has.HeadNorms || l.QNorm != nil
-		has.PostNorms = has.PostNorms || l.FFNPost != nil
-		has.Sinks = has.Sinks || l.Sinks != nil
-	}
-	return has
 }
 
 // writeRope writes the rotation of heads in layers without and with a window.

@@ -169,7 +169,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	has, first := header.PartsOf(w), &w.Layers[0]
+	has := w.Traits()
 	unturned, local := 0, 0
 	for _, l := range c.Shapes {
 		if l.Unturned {
@@ -199,7 +199,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	}
 	add(small > 0, "heads of %d elements in those", small)
 	add(shared > 0, "%d of %d layers read the keys and values of earlier ones", shared, c.Layers)
-	add(first.VNorm != nil, "norms of values")
+	add(has.Have(blocks.ValueNorms), "norms of values")
 	add(c.LayerInput > 0, "an input of %d numbers for each layer", c.LayerInput)
 	add(c.Curve == kernels.GELU, "GELU gate")
 	add(c.Curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
@@ -208,7 +208,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.Experts.Count, c.Experts.Used)
 	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.Experts.Count, mixed, c.Layers, c.Experts.Used)
 	add(c.Shapes[c.Layers-1].Shared > 0, "a shared expert of %d elements", c.Shapes[c.Layers-1].Shared)
-	add(first.Mixture.DensePost != nil, "a feed-forward block beside them")
+	add(has.Have(blocks.BesideExperts), "a feed-forward block beside them")
 	if d := c.Delta; d != (kernels.DeltaShape{}) {
 		n := 0
 		for _, l := range c.Shapes {
@@ -222,15 +222,15 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	}
 	add(c.Nextn > 0, "%d layers that guess further tokens (MTP) are left out", c.Nextn)
 	add(c.Outputs != nil, "trimmed to %d of %d tokens: a draft, no target", len(c.Outputs), c.Vocab)
-	add(has.Sinks, "attention sinks")
+	add(has.Have(blocks.Sinks), "attention sinks")
 	add(c.UsualEmbedScale != 1, "embeddings scaled by the root of d")
 	add(c.Temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.Temperature, c.Rope.Original)
 	add(c.EmbedScale != c.UsualEmbedScale, "embeddings scaled by %g", c.EmbedScale)
 	add(c.ResidualScale != 1, "outputs of attention and feed-forward scaled by %g", c.ResidualScale)
 	add(c.StatedScale, "attention scores scaled by %g", c.AttnScale)
 	add(c.LogitScale != 1, "logits scaled by %g", c.LogitScale)
-	add(has.HeadNorms || c.Recurrent(), "norms of each query and key head")
-	add(has.PostNorms, "norms after attention and feed-forward")
+	add(has.Have(blocks.HeadNorms) || c.Recurrent(), "norms of each query and key head")
+	add(has.Have(blocks.PostNorms), "norms after attention and feed-forward")
 	add(c.AttnCap != 0, "attention scores capped at %g", c.AttnCap)
 	add(c.FinalCap != 0, "logits capped at %g", c.FinalCap)
 	return words

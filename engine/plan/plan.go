@@ -77,9 +77,7 @@ type Pass struct {
 func New(h *header.Header, s Sizes, layout func(kernels.Type) kernels.Layout) (*Pass, error) {
 	c := &h.Config
 	b := blocks.NewPlanner(kernels.NewProgram(s.Rows, s.Wanted), c, &h.Weights)
-	if b.KV = c.KVShape(s.KV); len(b.KV.States) > 0 {
-		b.KV.Slots, b.KV.Records = s.Slots(c), s.Records(c)
-	}
+	b.KV.Type = s.KV
 	tensors.AddTo(b.Program, h.Matrices, layout)
 	b.Stage("the embedding")
 	b.X, b.Normed = b.Buf(c.Dim), b.Act(c.Dim)
@@ -100,8 +98,11 @@ func New(h *header.Header, s Sizes, layout func(kernels.Type) kernels.Layout) (*
 		c.Family.Enter(b)
 	}
 	for i := range c.Layers {
-		c.Family.Pass(b, i)
+		b.W.Layers[i].Lay(b)
 		b.Tap(i+1, s.Taps)
+	}
+	if len(b.KV.States) > 0 {
+		b.KV.Slots, b.KV.Records = s.Slots(c), s.Records(c)
 	}
 	p.States = b.TapsAt(s.Taps)
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
