@@ -17,6 +17,33 @@ import (
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
+// TestKinds: what a draft's file holds decides what its sessions do.
+func TestKinds(t *testing.T) {
+	prompts := func(t *testing.T) *draftertest.Rig {
+		side := draftertest.FromRoot("drafter/prompts/testdata/ppd.gguf")
+		return draftertest.New(t, drafter.Config{Model: draftertest.OpenDraft(t, draftertest.ModelFile, side)})
+	}
+	for name, c := range map[string]struct {
+		open               func(t *testing.T) *draftertest.Rig
+		bound, reads, mute bool
+	}{
+		"tokens":  {open: func(t *testing.T) *draftertest.Rig { return draftertest.New(t, drafter.Config{}) }},
+		"prompts": {open: prompts, bound: true},
+		"states": {open: func(t *testing.T) *draftertest.Rig { return draftertest.NewStates(t, "eagle", drafter.Config{}).Rig },
+			bound: true, reads: true},
+		"blocks": {open: func(t *testing.T) *draftertest.Rig { return draftertest.NewStates(t, "dflash", drafter.Config{}).Rig },
+			bound: true, reads: true, mute: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := c.open(t).Draft().Traits
+			if (got.OwnTarget != "") != c.bound || (got.Skipped == 1) != c.reads || got.Whole != c.reads || (got.Gate != nil) != c.reads ||
+				got.Mute != c.mute {
+				t.Errorf("traits %+v", got)
+			}
+		})
+	}
+}
+
 // TestTreesDependOnTheTextAlone drafts the same texts after different pasts: kept nodes, rollbacks,
 // fresh sessions. The trees must be equal to the last bit of their log-probabilities.
 func TestTreesDependOnTheTextAlone(t *testing.T) {

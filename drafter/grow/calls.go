@@ -24,8 +24,8 @@ func (d *Draft) Open(ctx context.Context, kind Kind, o tandem.Opening) (tandem.O
 	if err != nil {
 		return opened, err
 	}
-	if text := s.Parts.Opener; text != nil {
-		if err = text.Open(ctx, o); err != nil {
+	if opener := s.Parts.Opener; opener != nil {
+		if err = opener.Open(ctx, o); err != nil {
 			return opened, err
 		}
 	}

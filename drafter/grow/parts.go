@@ -39,7 +39,7 @@ type Trees interface {
 
 // Passes says what a pass has beside the tokens of the text and of the tree, and takes the results.
 type Passes interface {
-	// Complete gives a part what the model reads beside its tokens. tree: the part is for the job's tree. The part may have rows rows in
+	// Complete gives a part what the model reads beside its tokens. tree: the part is for the job's tree. It may have that many rows in
 	// all.
 	Complete(part *engine.Part, rows int, tree bool)
 	// Take takes what a pass has computed for the session; r.Out is valid until it returns.

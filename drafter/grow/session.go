@@ -71,8 +71,8 @@ func (d *Draft) enter(kind Kind, o tandem.Opening) (*Session, error) {
 	if err := d.Sched.Replace(o); err != nil {
 		return nil, err
 	}
-	s := &Session{Draft: d, Text: NewPrefix(o, cfg.Vocab), capacity: min(int(o.Limit), cfg.Context), prompt: cmp.Or(o.Prompt,
-		len(o.Tokens)),
+	s := &Session{Draft: d, Text: NewPrefix(o, cfg.Vocab), capacity: min(int(o.Limit), cfg.Context),
+		prompt: cmp.Or(o.Prompt, len(o.Tokens)),
 		Limits: Limits{TreeRows: d.Config.TreeRows, PassRows: min(d.Config.Model.MaxRows(), d.Config.Model.MaxWanted()),
 			Pace: d.Sched.Pace, Children: spec.NewChildren(d.children)}}
 	s.Vocab = Vocabulary{Target: s.Text.Vocab, Sampling: o.Sampling, own: cfg.Vocab, standIn: d.Config.Model.Vocab().StandIn(),
