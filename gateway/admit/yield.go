@@ -8,29 +8,6 @@ import (
 // shortFor is how long no request is admitted after the verifier had no memory for one that runs, unless another leaves before.
 const shortFor = time.Second
 
-func newSlot(n Need, number uint64) *Slot {
-	p := &Slot{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{}), since: time.Now()}
-	if n.First > 0 {
-		p.need.Tokens = min(n.First, n.Tokens)
-	}
-	return p
-}
-
-// whole returns the most that p's request may need.
-func (p *Slot) whole() Need {
-	n := p.need
-	n.Tokens = p.most
-	return n
-}
-
-// fits reports whether p may come in beside those inside, as far as memory goes. g.mu must be held.
-func (g *Gate) fits(p *Slot) bool {
-	if p.alone && len(g.inside) > 0 {
-		return false
-	}
-	return g.total == 0 || g.held+g.pages(p) <= g.total
-}
-
 // Grow makes a request count with that many tokens, at most Need.Tokens, if that is more than before.
 func (g *Gate) Grow(p *Slot, tokens int) {
 	g.mu.Lock()

@@ -1,6 +1,19 @@
 package enlist
 
-import "github.com/tandem-llm/tandem"
+import (
+	"log/slog"
+	"maps"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// arithmetic warns of drafters that compute by another one than the verifier. One goroutine uses it at a time.
+type arithmetic struct {
+	counters *tandem.Counters
+	log      *slog.Logger
+	target   tandem.Identity // of the verifier; "" while it is not known
+	warned   map[key]warning
+}
 
 // warning is the last warning about a drafter's arithmetic.
 type warning struct {
@@ -8,22 +21,8 @@ type warning struct {
 	theirs, target tandem.Identity
 }
 
-// TargetIs sets the verifier's identity and its target's self-drafts.
-func (m *Members) TargetIs(target tandem.Identity, selfDrafts []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.target, m.selfDrafts = target, selfDrafts
-	for _, p := range m.processes {
-		for _, d := range p.Drafters {
-			if at := (key{p.Addr, d.Name}); m.enlisted[at] != nil {
-				m.warn(at, p, d)
-			}
-		}
-	}
-}
-
 // warn logs a drafter that draws by another arithmetic than the target.
-func (m *Members) warn(at key, p Process, d Drafter) {
+func (m *arithmetic) warn(at key, p Process, d Drafter) {
 	ours, known := m.target.Parts()
 	theirs, told := d.Identity.Parts()
 	now := warning{p.Instance, d.Identity, m.target}
@@ -31,7 +30,12 @@ func (m *Members) warn(at key, p Process, d Drafter) {
 		return
 	}
 	m.warned[at] = now
-	m.cfg.Counters.Add("drafters.other_arithmetic", 1)
-	m.cfg.Log.Warn("drafter computes by another arithmetic than the verifier: fewer of its drafts will be accepted; run the same release",
+	m.counters.Add("drafters.other_arithmetic", 1)
+	m.log.Warn("drafter computes by another arithmetic than the verifier: fewer of its drafts will be accepted; run the same release",
 		"drafter", d.Name, "address", p.Addr, "arithmetic", theirs.Arithmetic, "verifier's", ours.Arithmetic)
+}
+
+// keep forgets the warnings about drafters that are not in there.
+func (m *arithmetic) keep(there map[key]bool) {
+	maps.DeleteFunc(m.warned, func(at key, _ warning) bool { _, known := there[at]; return !known })
 }

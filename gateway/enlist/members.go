@@ -5,77 +5,19 @@ package enlist
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/text/token"
 )
-
-// Process is a process with drafters in it.
-type Process struct {
-	Addr     string
-	Instance uint64    // differs at each start; 0: it has never announced itself, only the configuration names it
-	Drafters []Drafter // empty until the process has announced itself
-	Link     Link
-	Up       bool // it is connected
-	Draining bool // it takes no new work
-}
-
-// Drafter is what a process announces about one of its drafters.
-type Drafter struct {
-	Name        string          // within the process
-	Model       string          // "" for none
-	Vocab       int             // size of the vocabulary; 0: it takes any
-	Fingerprint string          // of the vocabulary; "": it takes any
-	Identity    tandem.Identity // of what computes its drafts; "" for none
-	Features    bool            // it reads hidden states of the target
-	Costs       []tandem.Cost   // of its passes, as it measured them; nil: it did not
-	Window      int             // tokens of a text that it reads at most; 0: all
-}
-
-// Link is a connection to a process. Equal links (==) are the same connection.
-type Link interface {
-	// Drafter returns the drafter with a name in the process. enlisted is its name in the gateway.
-	Drafter(name, enlisted string) tandem.Drafter
-	// Vocabulary fetches the texts of a drafter's first tokens, at most most of them. Size may be missing; Tokenizer is empty if the
-	// process is of a version that does not send it. After errors of kind Unavailable, Deadline and Canceled it may be asked again.
-	Vocabulary(ctx context.Context, name string, most int) (token.Listing, error)
-	// Target sends a drafter the target's tokenizer, as Config.Tokenizer returned it, so that it translates. Unsupported: it cannot.
-	// After errors of kind Unavailable, Deadline and Canceled it may be sent again.
-	Target(ctx context.Context, name, fingerprint string, file []byte) error
-}
-
-// Gateway is the part of a gateway that takes drafters.
-type Gateway interface {
-	Enlist(gateway.Enlisted)           // sessions may ask it from now on
-	Dismiss(name string)               // it is gone for good: sessions drop it
-	DrafterState(name string, up bool) // whether it answers now
-}
-
-// Config is what NewMembers needs.
-type Config struct {
-	Gateway     Gateway
-	Vocab       *token.Vocab // the target's
-	Fingerprint string       // of Vocab
-	Counters    *tandem.Counters
-	Log         *slog.Logger
-	// Compared lists the addresses of processes whose vocabularies the program that started them has compared already. Harmless
-	// differences of those are not logged again.
-	Compared []string
-	Taken    []string // names of drafters inside the gateway's own process
-	// Tokenizer returns a GGUF file of the target's tokenizer, for drafters of other vocabularies; nil: they are refused.
-	Tokenizer func() ([]byte, error)
-}
 
 // Members enlists and dismisses a gateway's drafters, as the list of processes in Update says.
 //
 //  1. A drafter is enlisted when its process is connected and does not drain, and its vocabulary is the target's or it translates. It is
 //     dismissed when its process drains or is gone, or the drafter is no longer in it.
-//  2. Its name is the one in its process. If an enlisted drafter, one of Config.Taken or a self-draft already has that name, it gets "#2",
+//  2. Its name is the one in its process. If an enlisted drafter, one of MembersConfig.Taken or a self-draft already has that name, it gets "#2",
 //     or the next number that is free. It keeps its name while it is enlisted.
 //  3. A drafter whose token ids mean other texts than the target's is sent the target's vocabulary, once for each start of its process,
 //     and translates. If it cannot, it is not used. Both are logged once.
@@ -84,23 +26,16 @@ type Config struct {
 //
 // Safe for concurrent use, except Update, which has one caller.
 type Members struct {
-	cfg Config
-
-	ctx  context.Context // of work
-	end  context.CancelFunc
-	work sync.WaitGroup // goroutines that compare vocabularies
+	cfg MembersConfig
+	end context.CancelFunc // of the goroutines that compare vocabularies
 
 	mu         sync.Mutex // for all below
 	processes  []Process
 	enlisted   map[key]*enlisted
-	compared   map[key]*comparison // for vocabularies of another fingerprint
-	target     tandem.Identity     // of the verifier; "" while it is not known
-	selfDrafts []string            // of its target, which requests may name
-	warned     map[key]warning     // about drafters of another arithmetic
+	selfDrafts []string // of the verifier's target, which requests may name
+	arithmetic
+	vocabularies
 }
-
-// key is a drafter in a process.
-type key struct{ addr, name string }
 
 // enlisted is a drafter that the gateway may ask.
 type enlisted struct {
@@ -111,8 +46,9 @@ type enlisted struct {
 }
 
 // NewMembers returns Members without drafters. The caller must Close it, after the last Update.
-func NewMembers(c Config) *Members {
-	m := &Members{cfg: c, enlisted: map[key]*enlisted{}, compared: map[key]*comparison{}, warned: map[key]warning{}}
+func NewMembers(c MembersConfig) *Members {
+	m := &Members{cfg: c, enlisted: map[key]*enlisted{}, arithmetic: arithmetic{counters: c.Counters, log: c.Log, warned: map[key]warning{}}}
+	m.vocabularies = vocabularies{cfg: &m.cfg, mu: &m.mu, compared: map[key]*comparison{}, judged: m.refresh}
 	m.ctx, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -121,6 +57,20 @@ func NewMembers(c Config) *Members {
 func (m *Members) Close() {
 	m.end()
 	m.work.Wait()
+}
+
+// TargetIs sets the verifier's identity and its target's self-drafts.
+func (m *Members) TargetIs(target tandem.Identity, selfDrafts []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.target, m.selfDrafts = target, selfDrafts
+	for _, p := range m.processes {
+		for _, d := range p.Drafters {
+			if at := (key{p.Addr, d.Name}); m.enlisted[at] != nil {
+				m.warn(at, p, d)
+			}
+		}
+	}
 }
 
 // Update takes the list of all processes, whenever one of them has changed.
@@ -156,11 +106,7 @@ func (m *Members) refresh() {
 			delete(m.compared, at)
 		}
 	}
-	for at := range m.warned {
-		if _, there := wanted[at]; !there {
-			delete(m.warned, at)
-		}
-	}
+	m.keep(wanted)
 }
 
 // enter enlists a drafter, or tells the gateway that the drafter's process came or went. m.mu must be held.

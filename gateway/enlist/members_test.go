@@ -104,7 +104,7 @@ func (drafter) Close(context.Context, tandem.SessionID) error { panic("not asked
 // members returns members that tell b, and where they log and count.
 func members(t *testing.T, b *book) (m *Members, vocab *token.Vocab, log *bytes.Buffer, counters *tandem.Counters) {
 	vocab, log, counters = testVocab(t), new(bytes.Buffer), new(tandem.Counters)
-	m = NewMembers(Config{Gateway: b, Vocab: vocab, Fingerprint: fingerprint, Counters: counters,
+	m = NewMembers(MembersConfig{Gateway: b, Vocab: vocab, Fingerprint: fingerprint, Counters: counters,
 		Log: slog.New(slog.NewTextHandler(log, nil))})
 	return m, vocab, log, counters
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -14,6 +15,18 @@ const (
 	listTime  = 10 * time.Second // for fetching a vocabulary; a large one has 4 MB, over a network
 	listPause = time.Second      // before a drafter that did not answer is asked again
 )
+
+// vocabularies finds out, in the background, which drafters of another vocabulary can draft for the target. Safe for concurrent use, where
+// nothing else is said.
+type vocabularies struct {
+	cfg    *MembersConfig
+	ctx    context.Context // of work
+	work   sync.WaitGroup  // goroutines that compare
+	judged func()          // a drafter can be used that could not before; mu is held
+
+	mu       *sync.Mutex
+	compared map[key]*comparison // for vocabularies of another fingerprint
+}
 
 // comparison is the result of comparing a drafter's vocabulary, whose fingerprint is another, with the target's. It counts for that drafter
 // alone, because it depends on what the drafter says about itself.
@@ -40,14 +53,14 @@ func (t translating) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 }
 
 // translates reports whether d translates. m.mu must be held.
-func (m *Members) translates(at key, d Drafter) bool {
+func (m *vocabularies) translates(at key, d Drafter) bool {
 	v := m.compared[at]
 	return d.Fingerprint != m.cfg.Fingerprint && v != nil && v.good && v.translates
 }
 
 // usable reports whether d can draft for the target: its vocabulary is the target's, or it has none, or all ids that
-// both have mean the same, or it translates. The last two are found out once, in the background; then refresh is called. m.mu must be held.
-func (m *Members) usable(p Process, d Drafter) bool {
+// both have mean the same, or it translates. The last two are found out once, in the background; then judged is called. m.mu must be held.
+func (m *vocabularies) usable(p Process, d Drafter) bool {
 	if d.Fingerprint == m.cfg.Fingerprint || d.Fingerprint == "" && d.Vocab == 0 {
 		return true
 	}
@@ -62,7 +75,7 @@ func (m *Members) usable(p Process, d Drafter) bool {
 }
 
 // judge completes v. It asks again while the drafter does not answer, and gives up when the drafter is gone.
-func (m *Members) judge(at key, p Process, d Drafter, v *comparison) {
+func (m *vocabularies) judge(at key, p Process, d Drafter, v *comparison) {
 	for {
 		note, err := m.compare(p, d)
 		translates := false
@@ -107,7 +120,7 @@ func (m *Members) judge(at key, p Process, d Drafter, v *comparison) {
 					"difference", note)
 			}
 			v.good, v.translates = true, true
-			m.refresh()
+			m.judged()
 			return
 		}
 		m.cfg.Counters.Add("drafters.near_vocabulary", 1)
@@ -116,20 +129,20 @@ func (m *Members) judge(at key, p Process, d Drafter, v *comparison) {
 				"drafter", d.Name, "address", p.Addr, "difference", note)
 		}
 		v.good = true
-		m.refresh()
+		m.judged()
 		return
 	}
 }
 
 // current reports whether v is still wanted.
-func (m *Members) current(at key, v *comparison) bool {
+func (m *vocabularies) current(at key, v *comparison) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.compared[at] == v
 }
 
 // compare fetches d's vocabulary up to the target's size and compares it with the target's.
-func (m *Members) compare(p Process, d Drafter) (note string, err error) {
+func (m *vocabularies) compare(p Process, d Drafter) (note string, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, listTime)
 	defer cancel()
 	target := m.cfg.Vocab.Listing()
@@ -160,7 +173,7 @@ type differs struct{ error }
 func (d differs) Unwrap() error { return d.error }
 
 // tell sends d the target's tokenizer.
-func (m *Members) tell(p Process, d Drafter) error {
+func (m *vocabularies) tell(p Process, d Drafter) error {
 	file, err := m.cfg.Tokenizer()
 	if err != nil {
 		return err

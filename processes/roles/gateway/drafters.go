@@ -25,7 +25,7 @@ type drafters struct{ *enlist.Members }
 // newDrafters follows the processes of drafters, at addresses static and those that announce themselves, and enlists their drafters with g.
 func newDrafters(r *roles.Process, target model, static []string, p pool.Config, g *gateway.Gateway, v *verifiers, own ownDrafters,
 	undo *roles.Cleanup) (*drafters, error) {
-	config := enlist.Config{Gateway: g, Vocab: target.vocab, Fingerprint: target.fingerprint, Counters: r.Counters, Log: r.Log,
+	config := enlist.MembersConfig{Gateway: g, Vocab: target.vocab, Fingerprint: target.fingerprint, Counters: r.Counters, Log: r.Log,
 		Taken: own.names, Tokenizer: func() ([]byte, error) { return token.Extract(target.path) }}
 	if r.ReadyFD != 0 {
 		config.Compared = static // by whoever started both (package pair)
