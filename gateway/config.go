@@ -73,7 +73,7 @@ type Config struct {
 	Limits    tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
 	Sessions  int           // requests that run at once; 0 = 8
 	Queue     int           // requests that may wait beyond those; tenants share both (admit.Gate)
-	Unread    int           // bytes of output that may wait for a client before its request is parked; 0 = 64 KiB
+	Unread    int           // bytes of output that may wait to be read by a client before its request is parked; 0 = 64 KiB
 	Timeouts  Timeouts
 	Events    tandem.Events
 	Counters  *tandem.Counters // nil: not counted
@@ -94,8 +94,8 @@ type Config struct {
 type Embedding struct {
 	Source  tandem.VectorSource // the verifier; nil: there are no vectors
 	Pooling tandem.Pooling      // "": the model's is not known
-	Unknown string              // why it is not, and what to do about that
-	Width   int                 // of the model's states
+	Unknown string              // the error's text while Pooling is "": why it is not known, and what to do about that
+	Width   int                 // numbers in one of the model's states, and so in a vector
 }
 
 // Made returns the width of vectors, 0 if none are made.

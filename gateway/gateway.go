@@ -162,7 +162,8 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 // Measured says what passes cost at one of several verifiers (Opened.Verifier).
 func (g *Gateway) Measured(verifier string, costs []tandem.Cost) { g.shared.Measured(verifier, costs) }
 
-// Moved says that the verifier has given up sessions that are to be opened again: those that wait for a verdict ask again, and learn it.
+// Moved says that the verifier no longer holds some sessions. Those that wait for a verdict put their tickets again, and are opened again
+// if the answer is UnknownSession.
 func (g *Gateway) Moved() { g.verifier.Pulse() }
 
 // Away returns how far away the drafters are that rounds have asked: what a call takes beside their arithmetic.

@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// Pace shows how many times as fast as plain decoding a gateway decodes: what all its rounds have committed and how long they took, and the
-// same of those in which the strategy chose to decode plainly. A round that asked for drafts and got none is not among these: it waited for
-// them. A round's time is from its start to its commit; prompts are not in it.
+// Pace shows how many times as fast as plain decoding a gateway decodes. A round's time is from its start to its commit; prompts are not in
+// it. Plain rounds are those in which the strategy chose to ask nobody. A round that asked for drafts and got none waited for them, and is
+// not plain.
 type Pace struct {
-	Tokens, PlainRounds int64
-	Time, PlainTime     time.Duration
+	Tokens      int64         // committed by all rounds
+	PlainRounds int64         // each of which commits one token
+	Time        time.Duration // of all rounds
+	PlainTime   time.Duration // of plain rounds
 }
 
 // pace counts what Pace tells. Safe for concurrent use.

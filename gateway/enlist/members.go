@@ -17,8 +17,8 @@ import (
 //
 //  1. A drafter is enlisted when its process is connected and does not drain, and its vocabulary is the target's or it translates. It is
 //     dismissed when its process drains or is gone, or the drafter is no longer in it.
-//  2. Its name is the one in its process. If an enlisted drafter, one of MembersConfig.Taken or a self-draft already has that name, it gets "#2",
-//     or the next number that is free. It keeps its name while it is enlisted.
+//  2. Its name is the one in its process. If an enlisted drafter, one of MembersConfig.Taken or a self-draft already has that name, it gets
+//     "#2", or the next number that is free. It keeps its name while it is enlisted.
 //  3. A drafter whose token ids mean other texts than the target's is sent the target's vocabulary, once for each start of its process,
 //     and translates. If it cannot, it is not used. Both are logged once.
 //  4. A drafter with further tokens beside the target's is used, and logged once.
@@ -47,7 +47,8 @@ type enlisted struct {
 
 // NewMembers returns Members without drafters. The caller must Close it, after the last Update.
 func NewMembers(c MembersConfig) *Members {
-	m := &Members{cfg: c, enlisted: map[key]*enlisted{}, arithmetic: arithmetic{counters: c.Counters, log: c.Log, warned: map[key]warning{}}}
+	m := &Members{cfg: c, enlisted: map[key]*enlisted{}}
+	m.arithmetic = arithmetic{counters: c.Counters, log: c.Log, warned: map[key]warning{}}
 	m.vocabularies = vocabularies{cfg: &m.cfg, mu: &m.mu, compared: map[key]*comparison{}, judged: m.refresh}
 	m.ctx, m.end = context.WithCancel(context.Background())
 	return m

@@ -34,9 +34,9 @@ type Gateway interface {
 // Config is what a fleet needs.
 type Config struct {
 	Gateway   Gateway
-	CloseTime time.Duration // for a member to forget a session that has moved
-	// Grace is how long sessions wait for a verifier that cannot be reached, if others could take them: a restarted one finds the session's
-	// prefix in no memory either, but a connection that broke comes back with everything.
+	CloseTime time.Duration // how long a member may take to forget a session that has moved
+	// Grace is how long sessions wait for a verifier that cannot be reached, though others could take them. If only its connection broke,
+	// it comes back with all that it held; after a restart it would have to read the sessions again, as others would.
 	Grace    time.Duration
 	Counters *tandem.Counters // "sessions.moved", "fleet.<why>"; may be nil
 	Now      func() time.Time // nil: time.Now
@@ -116,7 +116,8 @@ func (f *Fleet) Is(name string, d tandem.Description) {
 	})
 }
 
-// Announced says whether a member takes new sessions, and whether it has not been heard for its lease although others are.
+// Announced says whether a member drains, so that it takes no new sessions, and whether its lease has lapsed: it has not announced itself
+// for that long, though others have.
 func (f *Fleet) Announced(name string, draining, lapsed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -254,7 +255,8 @@ func (f *Fleet) Submit(ctx context.Context, t tandem.Ticket) error {
 	return v.Submit(ctx, t)
 }
 
-// Belongs reports whether a verdict that a member has sent may be for its session as that is placed now. It learns what rounds are like.
+// Belongs reports whether a member's verdict may be for its session: whether the session is at that member, or is not known here. It learns
+// from the verdict how many rows and tokens a round has.
 func (f *Fleet) Belongs(name string, v tandem.Verdict) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -206,8 +206,8 @@ func (f *places) others(m *member, now time.Time) bool {
 	return slices.ContainsFunc(f.members, func(x *member) bool { return x != m && x.known && x.takes(m.identity, now) })
 }
 
-// unequal returns a session that is to leave the member with the longest rounds, nil: none. At another member it is done sooner by more than
-// twice the time that reading its text again takes, which the sessions there wait for as well. So a member that has come finds work.
+// unequal returns a session that is to leave the member with the longest rounds, nil: none. At another member it is done sooner by more
+// than twice the time that reading its text again takes, which the sessions there wait for as well. So a member that has come finds work.
 func (f *places) unequal(now time.Time) (id tandem.SessionID, _ *placed) {
 	if now.Sub(f.moved) < moveEvery {
 		return id, nil

@@ -31,7 +31,8 @@ type Progress struct {
 	ended  bool
 }
 
-// Watch returns a context that ends when the peer has stalled, and takes the peer's reports. The caller must Stop it.
+// Watch returns a context that ends when the peer has stalled, and the Progress that takes the peer's reports. peer is its name in errors,
+// stall the time without progress. The caller must Stop the Progress, which also ends the context.
 func Watch(ctx context.Context, peer string, stall time.Duration) (context.Context, *Progress) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &Progress{peer: peer, tick: stall / stallTicks, cancel: cancel}

@@ -22,13 +22,13 @@ type Enlisted struct {
 	Self *tandem.SelfDraft
 	// Features: it reads the target's hidden states (tandem.FeatureSource), so the verifier keeps those of its sessions.
 	Features bool
-	// Costs of its passes, as it measured them: of one row, and of as many as read a prompt. nil: it did not.
+	// Costs of its passes by their rows, as it measured them: from one row to as many as read a prompt. nil: not measured.
 	Costs []tandem.Cost
 	// Window is how many tokens of a text it reads at most, however long that is; 0: all.
 	Window int
 	// Recycling makes it the drafter that drafts from earlier verdicts (tandem.Recycling): there is no Drafter.
 	Recycling bool
-	Last      bool // if only one source is asked, and the request names none, every other one is asked before it
+	Last      bool // where one source is asked, and the request names none, it is asked only if there is no other
 }
 
 const (
@@ -153,7 +153,7 @@ func (r *Roster) List(names []string) ([]*Entry, uint64) {
 	return out, r.version.Load()
 }
 
-// Check returns an error of kind Invalid if a name was never enlisted.
+// Check returns an error of kind Invalid, of the field drafters, if a name was never enlisted.
 func (r *Roster) Check(names []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

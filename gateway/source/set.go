@@ -212,8 +212,8 @@ func (s *Set) Ready() (out []Source) {
 	return out
 }
 
-// Follow sends what was committed to drafters that the round does not ask, for their hindsight. The round does not wait for them; the
-// answers are read at the start of a later round.
+// Follow sends what was committed to those drafters, which the round does not ask, for their hindsight. It does not wait for their answers,
+// which Update reads before a later round.
 func (s *Set) Follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == name && x.base().opens != nil }); i >= 0 {

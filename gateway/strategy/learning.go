@@ -65,7 +65,8 @@ func (p *planner) Learn(o *Outcome) {
 	}
 }
 
-// observe learns what a round says of the models asked, together and each, and of the free drafters, whether they were used or not.
+// observe learns what a round has shown of the models that it asked, together and each alone, and of the free drafters, also if their
+// drafts were not used.
 func (p *planner) observe(o *Outcome, passes float64) {
 	free, models, asked, seen := worth.Yield{Rows: 1}, worth.Yield{Rows: 1, Passes: passes}, 0, false
 	for _, d := range append(o.Idle[:len(o.Idle):len(o.Idle)], o.Drafts...) {
@@ -97,7 +98,8 @@ func (p *planner) observe(o *Outcome, passes float64) {
 	}
 }
 
-// passes returns a time of drafting as a multiple of the longest pass: as many as there were, if none was measured yet.
+// passes returns how many passes of the slowest drafter a time of drafting is. seen is how many passes the drafters say there were, and the
+// answer if no pass was measured yet.
 func (p *planner) passes(drafters []string, busy time.Duration, seen int) float64 {
 	unit := time.Duration(0)
 	for _, d := range drafters {
@@ -118,9 +120,9 @@ func (p *planner) each(f func(*worth.Parts)) {
 	f(l.parts)
 }
 
-// times learns from the times of a round, and returns how many passes its models took, in turn. The first draft of a drafter in a session
-// is left out: its model reads what is not in any cache, which it will not do again. A time is that of passes over a single row: what the
-// drafter read of committed tokens is taken off.
+// times learns from the times of a round. It returns how many passes the round's models took, or would have taken had nothing been drafted
+// ahead. Times are those of passes over one row: the time for reading committed tokens is taken off. The first draft of a model in a
+// session does not count, because it reads a text that is in no cache, which happens once.
 func (p *planner) times(o *Outcome) float64 {
 	longest, away, passes, cold, late := time.Duration(0), time.Duration(0), 0, false, false
 	wasAhead := p.before.Ahead && p.before.Set == p.way.Set // what it drafts now was drafted ahead in part
@@ -173,7 +175,7 @@ func (p *planner) times(o *Outcome) float64 {
 	return p.learnAhead(o, p.passes(p.way.Drafters, longest, passes), wasAhead)
 }
 
-// learnAhead learns what drafting ahead does to rounds, and returns the passes that they would have taken in turn.
+// learnAhead learns what drafting ahead does to rounds. It returns the passes that the round would have taken without it.
 func (p *planner) learnAhead(o *Outcome, passes float64, wasAhead bool) float64 {
 	set, v := p.way.Set, o.Verdict
 	usual, inTurn := p.shared.pass(max(v.Rows, v.Nodes)), p.yields.Of(set).Passes

@@ -6,12 +6,12 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// What must be paid for before it drafts: a drafter reads the text, and the target guesses by itself a round before.
+// What must be paid for before it drafts: a drafter must read the text, and a self-draft guesses in the round before.
 
-// Opens implements Strategy. A drafter must first read what is committed. A session does without it until what that takes is less than what
-// it may save compared with the ways without it, in the tokens that are expected to come: as many as earlier answers had, or, of an answer
-// that is longer, as many again. What it may save is a mean over what its rounds may bring (worth.Way.Saves). A
-// drafter that nobody has asked yet may save half of the time: one session finds that out.
+// Opens implements Strategy. A drafter must first read what is committed. A session is opened there once that takes less time than the
+// drafter may save. What it may save is the mean over what its rounds may bring (worth.Way.Saves), against the best way without it, for
+// each token that is expected to come. So many come as earlier answers had; of an answer that is longer already, as many again. A drafter
+// that nobody has asked yet may save half of the time: one session finds that out.
 //
 // What the drafter reads of the text counts as unread. A drafter that keeps the text of an earlier session would have to read only what
 // is new, but no gateway knows what a drafter still holds before it is opened. To take it for granted would cost a long reading where it
@@ -59,10 +59,11 @@ func (p *planner) reading(drafter string) float64 {
 // readRows are the rows of a pass that reads a prompt.
 const readRows = 1 << 6
 
-// gain is the name under which is known what the guesses of one of the target's own ways bring a round.
-func gain(way string) string { return "gain of " + way }
+// gain is the name of the yield of a self-draft's guesses: the tokens that they add to a round.
+func gain(selfDraft string) string { return "gain of " + selfDraft }
 
-// Guesses implements Strategy: those whose guess is expected to bring more than the same time brings otherwise, and looks at others.
+// Guesses implements Strategy: those whose guess is expected to bring more tokens than the same time brings otherwise. The credit pays for
+// looks at others.
 func (p *planner) Guesses(offered []string) (ask []string) {
 	for _, name := range offered {
 		e := p.yields.Of(gain(name))
@@ -78,7 +79,7 @@ func (p *planner) Guesses(offered []string) (ask []string) {
 	return ask
 }
 
-// learnGuesses learns what the guesses of the target's own ways have brought a round beyond the other free drafts.
+// learnGuesses learns how many tokens more each self-draft has brought a round than the best of the other drafts.
 func (p *planner) learnGuesses(o *Outcome) {
 	all := append(o.Idle[:len(o.Idle):len(o.Idle)], o.Drafts...)
 	for _, d := range all {
@@ -99,10 +100,10 @@ func (p *planner) learnGuesses(o *Outcome) {
 	}
 }
 
-// Prompts implements Strategy: as many rows as bring the most tokens beyond those that the same time brings otherwise. A way that is only
-// looked at gets the fewest.
-func (p *planner) Prompts(way string, nodes int, rows []int, gains []float64) int {
-	if e := p.yields.Of(gain(way)); !e.Known || e.Accepted < p.rate()*p.parts.Drafter(way).Pass.Seconds() {
+// Prompts implements Strategy: as many rows as bring the most tokens beyond those that the same time brings otherwise. A self-draft that is
+// only looked at gets the fewest.
+func (p *planner) Prompts(selfDraft string, nodes int, rows []int, gains []float64) int {
+	if e := p.yields.Of(gain(selfDraft)); !e.Known || e.Accepted < p.rate()*p.parts.Drafter(selfDraft).Pass.Seconds() {
 		return 0
 	}
 	best, most := -1, 0.0

@@ -30,7 +30,7 @@ type planner struct {
 	parts          *worth.Parts
 	credit         worth.Credit    // for looks
 	asks, models   worth.Choice    // whether the free drafters are asked; the models where those know little
-	second         *worth.Second   // whether these are asked beside the free drafts; nil: that was not decided
+	second         *worth.Second   // whether the models are asked beside the free drafts; nil: that was not decided
 	free           []string        // drafters of this round
 	way, before    worth.Way       // the models of this round, and of the one before
 	lags           map[string]int  // by drafter asked in this round: committed tokens that it has to read first
@@ -111,7 +111,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	return out
 }
 
-// named returns the name of a round that asks those.
+// named returns the choice, as Stats.Choices counts it, of a round that asks those drafters.
 func (p *planner) named(asks []Ask) string {
 	names := make([]string, len(asks))
 	for i, k := range asks {
@@ -136,7 +136,7 @@ func (p *planner) Explain(Decision) string {
 	return fmt.Sprintf("%s | others %.2f, credit %.2f", out, p.models.Others, float64(p.credit))
 }
 
-// Wanted implements Strategy: whether the models are worth their time beside the free drafts, of which the nodes count that pay.
+// Wanted implements Strategy. It compares a round with the free drafts alone, cut to the nodes that pay, with one that asks the models too.
 func (p *planner) Wanted(drafts []Draft) bool {
 	t, plan, nodes := tandem.Tree{}, tandem.Plan{Round: p.parts.Drafted}, 1
 	trees := (&Outcome{Drafts: drafts}).trees()
@@ -250,8 +250,8 @@ func (p *planner) add(ways []worth.Way, drafters []string) []worth.Way {
 // neverAhead are the rounds without anything drafted ahead of them that show that nothing ever will be.
 const neverAhead = worth.Prior
 
-// isFree reports whether a draft costs next to nothing: that of the target's own ways, which was paid for before, and that of a drafter
-// without a model, or with a small one. One that was free stays so until it costs twice as much: a busy machine does not change the ways.
+// isFree reports whether a draft costs next to nothing: a self-draft's, which was paid for in the round before, and that of a drafter
+// without a model. A drafter that was free stays so until it costs twice as much, so that a busy machine does not change the ways.
 func (p *planner) isFree(name string) bool {
 	if isSelfDraft(name) {
 		return true
@@ -290,8 +290,8 @@ func (p *planner) price(w *worth.Way) {
 	}
 }
 
-// depth returns how many passes a set of drafters that was never asked takes: as many as a chain has that brings the most tokens in the
-// time, if as many of its tokens are right as are expected in a round.
+// depth returns how many passes a set of drafters is expected to take that was never asked. It is the length of the chain with the most
+// tokens a second, where a token is as often right as the tokens expected of a round say.
 func (p *planner) depth(w *worth.Way) float64 {
 	right := w.Accepted / (1 + w.Accepted)
 	unit := time.Duration(1)
@@ -310,7 +310,7 @@ func (p *planner) depth(w *worth.Way) float64 {
 	return float64(best)
 }
 
-// rate returns the tokens a second that the latest rounds have brought, those of others in the same passes included.
+// rate returns the tokens a second of the latest rounds. Tokens of other sessions in the same passes count.
 func (p *planner) rate() float64 {
 	if p.during == 0 {
 		return (1 + p.tickets) / max((p.parts.Plain+p.shared.pass(1+p.beside())).Seconds(), 1e-9)
@@ -318,8 +318,8 @@ func (p *planner) rate() float64 {
 	return p.tokens / p.during
 }
 
-// behind returns, by model that was not told lately, what it costs in tokens to tell it what was committed, for its hindsight: where that
-// takes at most half of what the credit has earned meanwhile.
+// behind returns the models that have not been told lately what was committed, and for each what telling it costs, in tokens. It leaves out
+// those for which that is more than half of what the credit has earned meanwhile.
 func (p *planner) behind(ways []worth.Way) map[string]float64 {
 	out := map[string]float64{}
 	for _, w := range ways {
@@ -335,7 +335,8 @@ func (p *planner) behind(ways []worth.Way) map[string]float64 {
 	return out
 }
 
-// follow returns the models, of those that are behind and not asked, that are told what was committed: those for which there is credit.
+// follow returns which of the models that are behind and not asked in this round are told what was committed: as many as the credit pays
+// for.
 func (p *planner) follow(behind map[string]float64) (list []string) {
 	for _, name := range slices.Sorted(maps.Keys(behind)) {
 		if cost := behind[name]; !slices.Contains(p.way.Drafters, name) && cost <= float64(p.credit) {
@@ -354,7 +355,7 @@ func (p *planner) accept(name string) []float32 {
 	return nil
 }
 
-// isSelfDraft reports whether the name is that of one of the target's own ways.
+// isSelfDraft reports whether a drafter's name is that of a self-draft.
 func isSelfDraft(name string) bool { return slices.Contains(tandem.SelfDrafts(), name) }
 
 // setOf returns the name of a set of drafters, whose order does not count.

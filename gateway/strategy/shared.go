@@ -101,15 +101,15 @@ func (l *Shared) others() float64 {
 	return float64(l.running - 1)
 }
 
-// crowd returns how many sessions run beside one, or as many as those of late have found when they began: the first of many that come
-// together finds none.
+// crowd returns how many sessions are expected to run beside one: those that do now, or as many as the latest sessions found when they
+// began, if that is more. The first of many that come together finds none.
 func (l *Shared) crowd() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(float64(l.running-1), l.usually)
 }
 
-// Costs tells what a draft of a drafter costs, as it was measured, unless its own rounds have shown it. 0: unknown.
+// Costs tells the measured time of a drafter's draft; 0: unknown. It counts until rounds have shown one.
 func (l *Shared) Costs(drafter string, draft time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *Shared) Away() map[string]time.Duration {
 	return out
 }
 
-// first reports whether a session is the first that is to see what a drafter brings. That is true once.
+// first reports whether nobody has asked a drafter yet, nor been told so by first: it is true once for each drafter.
 func (l *Shared) first(drafter string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,15 +143,15 @@ func (l *Shared) first(drafter string) bool {
 	return true
 }
 
-// Window tells how many tokens of a text a drafter reads at most; 0: all.
+// Window tells how many tokens of a text, the last ones, a drafter reads at most; 0: all.
 func (l *Shared) Window(drafter string, tokens int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.parts.Drafter(drafter).Window = tokens
 }
 
-// PassCosts tells what passes of a drafter's model cost, as it measured them, unless its own rounds have shown it. The narrowest is one of
-// a draft, the widest reads a prompt. Impossible costs are ignored; none: unknown.
+// PassCosts tells what passes of a drafter's model cost, as the drafter measured them: by their rows, the fewest being those of a draft and
+// the most those that read a prompt. A cost of a single row counts until rounds have shown one. Impossible costs are ignored.
 func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	costs = slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return !c.Valid() })
 	if len(costs) == 0 {
@@ -169,7 +169,7 @@ func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	}
 }
 
-// Verified learns from a verdict: the time of its pass, unless drafters may have drafted beside it, and how many tokens it brought.
+// Verified learns from a verdict how many tokens rounds bring and what passes cost; not the latter if drafters may have drafted beside it.
 func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,8 +180,8 @@ func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 	l.tokens = average(l.tokens, float64(len(v.Tokens)))
 }
 
-// curve returns what passes cost in which a session has 1 to nodes rows and others the rest, and how
-// many tokens a round of others brings. There is no curve before the first pass is known.
+// curve returns what passes cost: verify[i] is the time of one in which the session has i+1 rows, up to nodes, and other sessions have
+// others. tokens is how many tokens a round brings. verify is nil until a pass is known.
 func (l *Shared) curve(nodes, others int) (verify []time.Duration, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *Shared) usual() float64 {
 	return l.tokens
 }
 
-// extra returns what so many rows of a pass have cost, the last of them.
+// extra returns how much longer a pass of so many rows takes than one without its last rows.
 func (l *Shared) extra(rows, last int) time.Duration {
 	if last == 0 {
 		return 0

@@ -25,20 +25,20 @@ type Strategy interface {
 	Decide(ready []string, b tandem.Bounds) Decision
 	// Wanted reports, when the first of Decision.Asks have drafted these drafts, whether the Later ones are still to be asked.
 	Wanted(drafts []Draft) bool
-	// Opens reports whether a session is to be opened at a drafter from now on, or to ask one of the target's own ways. If not, the
-	// session does without it: for good if that is settled, else the next round, and then it is asked again. among are all that may draft.
+	// Opens reports whether a session is to be opened at a drafter from now on, or to ask a self-draft. If not, the session does without
+	// it: for good if that is settled, else for the next round, before which Opens is called again. among names all that may draft.
 	Opens(drafter string, among []string) (open, settled bool)
-	// Guesses returns which of the target's own ways, of those offered, the ticket of the decided round is to ask, so that the next
-	// round can use what they guess.
+	// Guesses returns which of the offered self-drafts the ticket of the decided round is to ask, so that the next round can use what they
+	// guess.
 	Guesses(offered []string) []string
-	// Prompts returns which of some numbers of prompt rows, ascending, a tree of so many nodes is to have for a way that Guesses has named;
-	// −1: none. gains are the tokens that each brings the round after.
-	Prompts(way string, nodes int, rows []int, gains []float64) int
-	// Explain says, with the figures that decided, why the latest Decide made d, which asks a drafter or was weighed
-	// against asking one. Call it before Learn.
+	// Prompts returns how many prompt rows a tree of so many nodes is to have for a self-draft that Guesses has named: an index in rows,
+	// which ascend; −1: none. gains[i] is how many tokens rows[i] prompt rows are expected to add to the round after.
+	Prompts(selfDraft string, nodes int, rows []int, gains []float64) int
+	// Explain says why the latest Decide made d, with the figures that decided it. d asks a drafter, or was weighed against asking one.
+	// Explain must be called before Learn.
 	Explain(d Decision) string
-	// Hindsight takes a drafter's hindsight on the session's first base tokens, and the time of the pass that it ran for that alone; 0:
-	// none. It comes when the drafter was opened, with every draft, and after Decision.Follow.
+	// Hindsight takes a drafter's hindsight on the session's first base tokens. spent is the time of the pass that the drafter ran for the
+	// hindsight alone; 0: it ran none. Hindsight comes when the drafter was opened, with every draft, and after Decision.Follow.
 	Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
 	// Learn takes the outcome of a committed round that Decide has decided.
 	Learn(o *Outcome)
@@ -97,7 +97,7 @@ type Draft struct {
 type Outcome struct {
 	Decision Decision
 	Drafts   []Draft // of those that answered in time, in the order of Decision.Asks
-	Idle     []Draft // what the target's own ways that had guessed, but were not asked, would have drafted
+	Idle     []Draft // what self-drafts that had guessed, but were not asked, would have drafted
 	Tree     tandem.Tree
 	Prompts  int  // prompt nodes that were verified with Tree, for the guesses of the next round
 	Merged   bool // Tree is made of several drafts

@@ -5,7 +5,7 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// text is what the drafters of a session know of its text, and how it goes.
+// text is what is known of a session's text: what its drafters would have guessed of it, and how often the free ones know little.
 type text struct {
 	of          map[string]report
 	begin, base tandem.Position // committed when the first report came: the prompt; committed now
@@ -28,8 +28,8 @@ func (x *text) run(poor bool) {
 	}
 }
 
-// stay returns for how many rounds a model that has read the text is expected to be up to date: until the free drafters know more again,
-// and the text grows without it. A row of rounds that is longer than usual is expected to go on for as long again.
+// stay returns for how many rounds a model that reads the text now is expected to be asked. Then the free drafters know more again, and the
+// text grows without the model. A row of such rounds that is longer than usual is expected to go on for as long again.
 func (x *text) stay() float64 {
 	if x.runs == 0 {
 		return worth.Tuned.Rounds

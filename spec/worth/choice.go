@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// The choice. A round of a way is expected to bring tokens, those of other sessions in the same pass included, in seconds:
+// The choice. A way to spend a round has a rate: the tokens that the round is expected to bring, those of other sessions in the same pass
+// included, over its seconds.
 //
 //	rate = (others + 1 + accepted) / seconds
 //
-// and the way with the highest rate is taken. To look at another way teaches something if it may be the better one,
+// The way with the highest rate is taken. To look at another way teaches something if that may be the better one,
 //
 //	hope = (others + 1 + accepted + doubt) / least seconds > rate of the best
 //
-// and loses rate·seconds − (others + 1 + accepted) tokens. Looks are paid from a credit in tokens, which grows by
-// Tuned.Explore of the tokens that rounds bring. So n tokens cost at most Tuned.Credit + Tuned.Explore·n in looks, whatever the text.
+// and loses rate·seconds − (others + 1 + accepted) tokens. Looks are paid from a credit in tokens, which begins with Tuned.Credit and earns
+// Tuned.Explore of the tokens that rounds bring. So looks cost a text of n tokens at most Tuned.Credit + Tuned.Explore·n.
 
 // Way is one way to spend a round. Its name is its identity.
 type Way struct {
 	Name     string
-	Drafters []string // beside those that cost nothing; none: plain decoding
-	Set      string   // names whose drafts they are: ways that differ only in their time share what is known of their tokens
+	Drafters []string // that it asks beside the free ones; none: it asks those alone, or is plain decoding
+	Set      string   // the name of its set of drafters: ways of one set share what is known of their tokens, and differ in their time
 	Ahead    bool     // they go on drafting while the target computes
 	Expected
 	Time
@@ -33,14 +34,14 @@ func (w Way) Rate(others float64) float64 { return (others + 1 + w.Accepted) / w
 // Hope returns the tokens a second that are not unlikely.
 func (w Way) Hope(others float64) float64 { return (others + 1 + w.Accepted + w.Doubt) / w.Least() }
 
-// Gain returns the tokens that a round of the way is expected to bring beyond those that the same time brings at that rate.
+// Gain returns how many tokens more a round of the way is expected to bring than the same time at that rate; less than 0: how many fewer.
 func (w Way) Gain(rate, others float64) float64 { return others + 1 + w.Accepted - rate*w.Seconds() }
 
-// Loss returns the tokens that a round of the way is expected to bring less than the same time at that rate.
+// Loss returns how many tokens fewer a round of the way is expected to bring than the same time at that rate, never less than 0.
 func (w Way) Loss(rate, others float64) float64 { return max(-w.Gain(rate, others), 0) }
 
-// Beside returns the way with free drafts of so many rows, root included, of which free tokens are expected to be accepted. The pass then
-// has the rows of both drafts, but for those that they have in common; verify returns the seconds of a pass by its rows.
+// Beside returns the way with free drafts merged into its own. They have so many rows, root included, and free of their tokens are expected
+// to be accepted. Tokens that both have count once. verify returns the seconds of a pass by its rows.
 func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) Way {
 	common := Common(free, w.Accepted)
 	w.Accepted += free - common
@@ -49,8 +50,8 @@ func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) W
 	return w
 }
 
-// Saves returns the seconds a token that the way is expected to save beside one of that rate, if it is used only where it does: the mean
-// over what its rounds may bring, at and one standard error around what is expected.
+// Saves returns the seconds that the way saves for each token against another way of that rate. It is the mean of three cases: what is
+// expected of the way's rounds, which counts twice, and one standard error less and more; a case in which the way is slower saves nothing.
 func (w Way) Saves(rate, others float64) (mean float64) {
 	for _, off := range []float64{-1, 0, 0, 1} {
 		x := w
@@ -60,8 +61,8 @@ func (w Way) Saves(rate, others float64) (mean float64) {
 	return mean
 }
 
-// Common returns how many tokens two drafts are expected to have in common, if one is expected to have a tokens accepted and the other b:
-// the shorter of two runs, independent of each other, whose lengths are distributed geometrically with these means.
+// Common returns how many accepted tokens two drafts are expected to have in common, if a tokens of one and b of the other are expected to
+// be accepted. It is the mean of the shorter of two independent runs, whose lengths are distributed geometrically with these means.
 func Common(a, b float64) float64 {
 	both := a / (1 + a) * b / (1 + b)
 	return both / (1 - both)
@@ -75,8 +76,9 @@ type Second struct {
 	Rate        float64 // tokens a second that the time of a round brings otherwise
 }
 
-// Decide decides it by the gain over the rate of the latest rounds, or that of the better one of both if that is less: a rate that neither
-// reaches would prefer the shorter of two poor rounds.
+// Decide reports whether the models are asked: whether a round with them gains more than one without. Gains are over latest, the rate of
+// the latest rounds in tokens a second, but at most over the better of both rounds' rates, because at a rate that neither reaches the
+// shorter of two poor rounds would win. It sets s.Rate.
 func (s *Second) Decide(latest float64) (ask bool) {
 	s.Rate = min(latest, max(s.Alone.Rate(s.Others), s.Both.Rate(s.Others)))
 	return s.Both.Gain(s.Rate, s.Others) > s.Alone.Gain(s.Rate, s.Others)

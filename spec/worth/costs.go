@@ -154,7 +154,7 @@ func (c *Costs) TimeAt(rows, context int) time.Duration {
 	return time.Duration(max(c.time(max(rows, 1), float64(context))*float64(time.Second), 1))
 }
 
-// Read returns how long it takes to read so many tokens.
+// Read returns how long it takes to read so many tokens in passes of at most Widest rows.
 func (c *Costs) Read(tokens int) (t time.Duration) {
 	if pieces := tokens / c.Widest(); pieces > 0 {
 		t = time.Duration(pieces) * c.Time(c.Widest())
@@ -165,7 +165,8 @@ func (c *Costs) Read(tokens int) (t time.Duration) {
 	return t
 }
 
-// Draft returns what passes of so many rows each take one after the other, of a model that reads lag tokens before them.
+// Draft returns how long a draft of so many passes takes, each of so many rows, by a model that must first read lag tokens. It reads them
+// in the first pass.
 func (c *Costs) Draft(passes, rows, lag int) time.Duration {
 	if passes < 1 {
 		return 0

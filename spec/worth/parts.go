@@ -17,17 +17,17 @@ import (
 type Time struct {
 	Rest   float64 // the way to the drafters included
 	Draft  float64 // passes of the draft model
-	Read   float64 // of the committed tokens that it has not read, as a share for this round
+	Read   float64 // passes over committed tokens that the draft model has not read yet; this round's share of them
 	Verify float64 // pass of the target
 	Left   float64 // share of Draft and Read that is in the round: 1, or less of a way that drafts ahead
 	Slow   float64 // factor on Verify: 1, or more of such a way
-	Free   bool    // nobody knows Left and Slow: the whole drafting may be gone at no cost
+	Free   bool    // Left and Slow are not known: all drafting may happen ahead, and may slow nothing
 }
 
 // Seconds returns the time of the round.
 func (t Time) Seconds() float64 { return max(t.Rest+t.Left*(t.Draft+t.Read)+t.Slow*t.Verify, 1e-9) }
 
-// Least returns how long the round takes at least.
+// Least returns the shortest time that the round may take: Seconds, but without Draft and Read where Free.
 func (t Time) Least() float64 {
 	if t.Free {
 		return max(t.Rest+t.Verify, 1e-9)
@@ -35,11 +35,11 @@ func (t Time) Least() float64 {
 	return t.Seconds()
 }
 
-// Drafter is what one drafter costs.
+// Drafter is what is known of one drafter's costs.
 type Drafter struct {
 	Pass   time.Duration // of its model over one row, or of a draft without a model; 0: unknown
 	Away   time.Duration // the way to it and back, as its calls show: near nothing on the same machine; 0: unknown
-	Model  bool          // it was seen to run one, or said what passes of it cost
+	Model  bool          // it has a draft model: it ran one in a round, or said what passes of it cost
 	Free   bool          // it costs next to nothing
 	Asked  bool          // rounds have shown Pass
 	Tried  bool          // a session was opened at it to see what it brings
@@ -49,7 +49,7 @@ type Drafter struct {
 	Rows *Costs
 }
 
-// Time returns how long a pass of so many rows takes; target says it of the target.
+// Time returns how long a pass of the drafter's model over so many rows takes. target returns the same of the target's passes.
 func (d *Drafter) Time(rows int, target func(rows int) time.Duration) time.Duration {
 	if d.Rows != nil {
 		target = d.Rows.Time
@@ -61,7 +61,7 @@ func (d *Drafter) Time(rows int, target func(rows int) time.Duration) time.Durat
 	return time.Duration(float64(d.Pass) * float64(target(rows)) / float64(one))
 }
 
-// Reads returns how many tokens of a text of so many it reads.
+// Reads returns how many tokens the drafter reads of a text that has so many.
 func (d *Drafter) Reads(tokens int) int {
 	if d.Window > 0 {
 		return min(tokens, d.Window)
@@ -120,8 +120,8 @@ func named[T any](all map[string]*T, name string) *T {
 	return all[name]
 }
 
-// Measure puts a time into a running mean of a part. One that is far above the mean counts as twice the mean: it was disturbed. One far
-// below it shows that the mean was.
+// Measure puts a time into the running mean of a part. A time of more than twice the mean counts as twice the mean, because something
+// disturbed it. One of less than half of the mean replaces it, because then the mean was disturbed.
 func Measure(mean *time.Duration, latest time.Duration) {
 	old := *mean
 	switch {

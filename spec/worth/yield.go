@@ -6,15 +6,14 @@ import "math"
 //
 //	doubt = √(μ(1+μ)/n)
 //
-// is the standard error. Rounds of the session count for Tuned.Rounds rounds at most; what other sessions have seen counts for
-// Tuned.Inherited rounds,
-// and hindsight, the rounds that a drafter would have had on the text so far, for as many as it tells of.
+// is the standard error. The session's own rounds count for at most Tuned.Rounds rounds, those of other sessions for Tuned.Inherited.
+// Hindsight, what a drafter would have guessed of the text so far, counts for as many rounds as it covers.
 
-// Yield is what rounds with the drafts of a set of drafters are like, in the mean. A text that is easy to guess has deeper trees and takes
-// longer drafts than another one: so tokens and what they cost have the same memory.
+// Yield is the mean of rounds with drafts of a set of drafters. A text that is easy to guess gets deeper trees, which take longer to draft.
+// So the tokens and what they cost are remembered together.
 type Yield struct {
 	Accepted float64 // tokens
-	Passes   float64 // of drafting, in passes over one row of the drafter whose take longest
+	Passes   float64 // time of drafting, in passes over one row of the set's slowest drafter
 	Rows     float64 // of the trees, root included
 }
 
@@ -68,7 +67,7 @@ func (b *belief) expected() Expected {
 // Yields is what one session knows of the rounds of sets of drafters, by the set's name.
 type Yields map[string]*belief
 
-// Inherit returns what a new session begins with.
+// Inherit returns what a new session begins with, if y is what earlier ones have handed on.
 func (y Yields) Inherit() Yields {
 	out := Yields{}
 	for set, b := range y {
@@ -88,7 +87,7 @@ func (y Yields) of(set string) *belief {
 	return b
 }
 
-// Of returns what is expected of a set: of one that is not known, that one token is accepted.
+// Of returns what is expected of a set; if nothing is known of it, that one token is accepted.
 func (y Yields) Of(set string) Expected {
 	if b := y[set]; b != nil {
 		return b.expected()
@@ -96,7 +95,7 @@ func (y Yields) Of(set string) Expected {
 	return (&belief{}).expected()
 }
 
-// Observe takes a round of a set, or what a round of it would have been like.
+// Observe takes a round of a set, or what such a round would have brought.
 func (y Yields) Observe(set string, x Yield) {
 	b := y.of(set)
 	b.rounds = min(b.rounds+1, Tuned.Rounds)
@@ -106,21 +105,21 @@ func (y Yields) Observe(set string, x Yield) {
 	b.fresh.add(x, 1/b.since)
 }
 
-// Fade lets a round pass: what was seen before it counts less, but for the sets that it shows anew.
+// Fade makes what was seen so far count less. It is called once a round, before Observe.
 func (y Yields) Fade() {
 	for _, b := range y {
 		b.rounds *= 1 - 1/(2*Tuned.Rounds)
 	}
 }
 
-// Recall takes how many tokens the rounds of a set would have had accepted on the latest text, by its drafters' hindsight, and how many
-// rounds that is; 0: nothing is known of the latest text.
+// Recall takes what a set would have brought on the latest text by its drafters' hindsight: how many rounds that would have been, and their
+// mean of accepted tokens. rounds 0: hindsight says nothing.
 func (y Yields) Recall(set string, accepted, rounds float64) {
 	b := y.of(set)
 	b.recall, b.recalls = accepted, rounds
 }
 
-// HandOn adds what a session has seen since the last call to what new ones begin with.
+// HandOn adds to to, what new sessions begin with, what the session has seen since the last call.
 func (y Yields) HandOn(to Yields) {
 	for set, b := range y {
 		x := to.of(set)
