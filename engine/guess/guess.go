@@ -2,8 +2,8 @@
 // passes to the guess.
 //
 // A Guesser is opened beside the target and answers what follows a row of the target's pass; there is one for each sort of self-draft
-// (medusa has heads, ppd prompt rows, assistant is a chain), and the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3,
-// dflash, mtp).
+// (medusa has heads, ppd prompt rows, assistant is a chain), and the model keeps them in a List. A Draft is a model of its own, whose rows
+// read states besides tokens (dovetail, eagle, eagle3, dflash, mtp).
 package guess
 
 import (

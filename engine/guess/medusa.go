@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// heads is what self-drafts of sort Heads have, such as Medusa: heads on the target's last hidden state h, after its final norm (Cai et al., "Medusa", 2024). Head k guesses the token k+2
-// places after h's:
+// heads is what self-drafts of sort Heads have, such as Medusa: heads on the target's last hidden state h, after its final norm (Cai et
+// al., "Medusa", 2024). Head k guesses the token k+2 places after h's:
 //
 //	z = h; for each residual block: z += SiLU(W z [+ b])
 //	logits = O z, with an output matrix of its own or with the target's

@@ -6,8 +6,9 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
-// prompts is what self-drafts of sort Prompts have, such as PPD: prompt tokens (Chen et al., "Hardware-Aware Parallel Prompt Decoding", 2024): rows with trained embeddings that go through the
-// target's own passes behind a node of a tree. With n members h_j of an ensemble, level i guesses
+// prompts is what self-drafts of sort Prompts have, such as PPD: prompt tokens (Chen et al., "Hardware-Aware Parallel Prompt Decoding",
+// 2024): rows with trained embeddings that go through the target's own passes behind a node of a tree. With n members h_j of an ensemble,
+// level i guesses
 //
 //	logits = O (1/n Σ_j norm(h_ji))
 //
