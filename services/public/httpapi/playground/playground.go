@@ -48,9 +48,9 @@ func options(names []tandem.Strategy) (out string) {
 	return out
 }
 
-// Handler serves the page at "/" and its files below "/playground/"; everything else is 404. The page offers the strategies of these
-// names, and chooses the first unless the server says another. Browsers revalidate every file, mostly with answer 304, so that a page never
-// runs the scripts of another version. Safe for concurrent use.
+// Handler serves the page at "/" and its files below "/playground/"; everything else is 404. The page offers the strategies of these names,
+// the first unless the server says another. Browsers revalidate every file, mostly with answer 304, so that a page never runs the scripts
+// of another version. Safe for concurrent use.
 func Handler(names []tandem.Strategy) http.Handler {
 	assets := map[string]asset{}
 	err := fs.WalkDir(static, "static", func(name string, d fs.DirEntry, err error) error {
