@@ -170,7 +170,7 @@ func Parse(data []byte) (*File, error) {
 	return f, nil
 }
 
-// Keep returns what goes on reading some tensors after f is closed, without the header, which is large. The caller closes it. After Keep,
+// Keep returns a file that can read these tensors after f is closed, without the header, which is large. The caller closes it. After Keep,
 // f can only be closed.
 func (f *File) Keep(all ...*Tensor) *File {
 	kept := &File{}

@@ -118,8 +118,8 @@ func Choose(flag string, threads int, d *profile.Decision, tell func(format stri
 }
 
 // Drafts returns what --draft-device auto stands for beside a target with that --device, by d; threads is the value of --drafter-threads.
-// It is auto if d decides nothing about that, and where it says the first GPU: a drafter chooses that by itself, and goes on without if it
-// cannot be used.
+// It is auto if d decides nothing about drafts, or has them on the first GPU: a drafter chooses that GPU by itself, and goes on without it
+// if it cannot be used.
 func Drafts(d *profile.Decision, target string, threads int, tell func(format string, args ...any)) string {
 	const auto = "auto"
 	at := d.Placements[0].Device

@@ -35,8 +35,8 @@ type Weigher struct {
 	disk   float64        // bytes per second; 0: likewise
 }
 
-// NewWeigher returns what weighs drafts for a target, by the plan in a file ("": none; one that cannot be used is left out). version is
-// this tandem's.
+// NewWeigher returns a Weigher of drafts for a target. file is a plan, "" for none; one that cannot be used is ignored. version is this
+// tandem's, kv the type of keys and values.
 func NewWeigher(file, version, target, kv string) *Weigher {
 	w := &Weigher{target: target, kv: kv, version: version}
 	if file != "" {
@@ -53,8 +53,8 @@ func (w *Weigher) Measured(draft string) float64 {
 	return 0
 }
 
-// Brings returns what says in a line, by the plan in a file, what a draft brings a target on this machine; "" if the plan says nothing of
-// them.
+// Brings returns a function that says in one line what a draft brings a target on this machine by the plan in a file; "" if the plan says
+// nothing of the two.
 func Brings(file, version string) func(target, draft string) string {
 	plan, err := profile.Read(file)
 	return func(target, draft string) string {

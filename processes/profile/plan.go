@@ -373,8 +373,8 @@ func (p *Plan) Portable(target string) *Plan {
 	return out
 }
 
-// For returns the tables of a drafter or way for a target, those whose temperature is nearest first. lineage is the draft model's or side
-// file's now. stale says of each table that was made with another one.
+// For returns the tables of a drafter or way for a target, the nearest temperature first. lineage is the present one of the draft model or
+// side file; stale has a sentence for each table that was made with another.
 func (p *Plan) For(target, name, lineage string, temperature float64) (tables []Table, stale []string) {
 	for _, t := range p.Tables {
 		switch {

@@ -40,8 +40,8 @@ type draftAt struct {
 	burdens map[string]float64 // what drafting ahead takes from processors that have nothing in common with it, by device
 }
 
-// Devices returns where to measure, of the values of --device: of a pair first each part alone, then the pair; and last the processor with
-// so many bytes of the first GPU for layers, if there are any. Errors: Invalid.
+// Devices returns the devices to measure for values of --device: for a pair each part alone, then the pair; last, unless layers is 0, the
+// processor with so many bytes of the first GPU for layers. Errors: Invalid.
 func Devices(flags []string, layers int64) (all []device.Spec, err error) {
 	var names []string
 	for _, s := range flags {

@@ -141,7 +141,7 @@ func (r *Room) within(a memory.Available, tokens int, share, own float64) bool {
 	return a.Each || float64(pools) <= share*float64(a.Bytes-fixed-r.Beside)
 }
 
-// KV returns the bytes of pools of so many tokens, of the models from first to end.
+// kv returns the bytes that pools of so many tokens take, for these models.
 func (r *Room) kv(tokens int, models []Tenant) (sum int64) {
 	for i := range models {
 		sum += int64(models[i].pool(tokens, r.Sizes)) * (models[i].PageBytes + models[i].Own.Page)

@@ -80,7 +80,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	return nil
 }
 
-// Of returns a room for some of r's models, by their places, and nothing beside them if beside is false. Planning it leaves r as it is.
+// Of returns a room for some of r's models, by their indices, and nothing beside them if beside is false. Planning it leaves r as it is.
 func (r *Room) Of(beside bool, places ...int) *Room {
 	out := *r
 	out.Models = nil

@@ -59,7 +59,7 @@ func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, err
 	}
 }
 
-// Pool returns what this process's publishers and sources of a pool share.
+// Pool returns what this process's publishers and consumers of a pool share. access is PoolAccess's.
 func (r *Process) Pool(access pool.Access) pool.Config {
 	return pool.Config{Access: access, Counters: r.Counters, Log: r.Log, Now: r.Now}
 }

@@ -180,7 +180,8 @@ func (r *Process) watch() (lost <-chan error, stop func()) {
 	}
 }
 
-// Describe returns a function that describes a process with a model.
+// Describe returns a function that describes a process with a model m, read from path. name is the drafter's or the role's; socket is where
+// the process hands out its shared memory, "" for nowhere.
 func (r *Process) Describe(name, path, socket string, m *engine.Model) func() tandem.Description {
 	process := r.DescribeProcess(name, socket)
 	return func() tandem.Description {
@@ -194,7 +195,7 @@ func (r *Process) Describe(name, path, socket string, m *engine.Model) func() ta
 	}
 }
 
-// DescribeProcess returns a function that describes a process without its model.
+// DescribeProcess is Describe for a process without a model. The function reads all gauges.
 func (r *Process) DescribeProcess(name, socket string) func() tandem.Description {
 	return func() tandem.Description {
 		counters := map[string]int64{}

@@ -127,7 +127,7 @@ type Answers struct {
 	RepeatLimit     int `help:"End an answer whose last N tokens repeat one piece of at most 64 tokens, if its request sets no limit; 0 = never." default:"1000" placeholder:"N" more:"" group:"Serving"`
 }
 
-// Check refuses a limit that a piece would reach before it is there twice.
+// Check refuses a repeat limit that a piece could reach before it is repeated.
 func (a Answers) Check() error {
 	if a.RepeatLimit != 0 && a.RepeatLimit < tandem.MinRepeats {
 		return tandem.Errorf("", tandem.Invalid, "--repeat-limit is %d: want 0, or %d or more", a.RepeatLimit, tandem.MinRepeats)
@@ -135,7 +135,7 @@ func (a Answers) Check() error {
 	return nil
 }
 
-// LookupDrafts are about the drafters without a model, which are in the gateway's process.
+// LookupDrafts switch the drafters without a model, which work in the gateway's process.
 type LookupDrafts struct {
 	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" more:"" group:"Speculation"`
 	Recycling    bool   `help:"Draft from the tokens that the target found likely in earlier rounds of the same tenant, beside lookup; not with --no-lookup or --prefix-cache off." default:"true" negatable:"" more:"" group:"Speculation"`

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Quiet is how processes log that one command starts for itself.
+// Quiet is the logging of processes that a command starts for itself alone.
 var Quiet = Logging{LogLevel: "warn", LogFormat: "text"}
 
 // JSONLines is the --log-format of one object a line.
 const JSONLines = "json"
 
-// ChildLine returns how lines of children are written among those of others: nil for text, where each has the child's name before it.
+// ChildLine returns what writes a line of a child among those of other processes; nil for text, whose lines get the child's name in front.
 func (f Logging) ChildLine() func(name, line string) string {
 	if f.LogFormat != JSONLines {
 		return nil

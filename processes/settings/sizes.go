@@ -33,7 +33,7 @@ func (s Sizes) OrDefault() Sizes {
 	return s
 }
 
-// ContextOf returns the longest session in tokens, of a model with a context of that many.
+// ContextOf returns the longest session, in tokens, of a model whose context is that many.
 func (s Sizes) ContextOf(model int) int {
 	if s.Ctx == 0 || s.Ctx > model {
 		return model

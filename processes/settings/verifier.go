@@ -50,7 +50,7 @@ func (t Taps) Check() error {
 	return nil
 }
 
-// TargetHeads name what the target drafts with by itself.
+// TargetHeads name the side files with which the target drafts for itself.
 type TargetHeads struct {
 	Heads []string `help:"Side file by which the target drafts by itself. May be repeated, one of each kind (docs/sidefiles.md). medusa and ppd are those shipped for the shipped target. Requests know it as a drafter: ${selfdrafts}." placeholder:"FILE" sep:"none" group:"Model"`
 }
@@ -71,7 +71,7 @@ type CacheDir struct {
 	Cache string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" more:"" group:"Memory"`
 }
 
-// CacheFolder says that, and how much it keeps.
+// CacheFolder says where tandem keeps what it makes, and how much.
 type CacheFolder struct {
 	CacheDir
 	CacheLimit Size `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" more:"" group:"Memory"`

@@ -50,7 +50,7 @@ type Reader struct {
 	calls   int     // that have been told
 }
 
-// Options are those of one output.
+// Options say how one output is read.
 type Options struct {
 	Tools    Tools // that may be called; none: calls are not looked for
 	Thinking bool  // the output begins within a thought: see Format.Thinks

@@ -117,7 +117,7 @@ type Tenant struct {
 }
 
 // Folders returns the names of the tenants' folders in the store in dir, "" for a tenant that can have none because the store has no secret
-// yet. Nothing can be learned from them of the tenants, or of their keys. Errors: Invalid for a secret that cannot be used.
+// yet. The names tell nothing of the tenants or their keys. Errors: Invalid for a secret that cannot be used.
 func Folders(dir string, tenants []string) ([]string, error) {
 	secret, err := readSecret(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -201,8 +201,8 @@ func (t *Tenant) Has(n Name, k Kind) bool {
 	return err == nil && !t.store.old(st)
 }
 
-// Used notes that page number i of a text is in use at a time, with what belongs to it. Earlier pages count as used later, so that a
-// text is given up from its end.
+// Used notes when page i of a text, and what belongs to it, was last used. Earlier pages count as used later, so that a text is removed
+// from its end.
 func (t *Tenant) Used(n Name, i int, at time.Time) {
 	at = at.Add(-time.Duration(i) * time.Millisecond)
 	for _, k := range []Kind{Page, State} {
@@ -210,7 +210,7 @@ func (t *Tenant) Used(n Name, i int, at time.Time) {
 	}
 }
 
-// Holds returns how many pages of so many bytes a single text may have: more would push each other out.
+// Holds returns the most pages, of so many bytes each, that one text may keep: with more they would push each other out.
 func (s *Store) Holds(page int) int { return int(s.cfg.Limit * 3 / 4 / sizeOf(page)) }
 
 // Write keeps data as the file of a name. data may be overwritten. at is when it was last used, i its page's number in the text: see Used.

@@ -31,7 +31,7 @@ const PrefillOf = "prefill.of."
 // mostPrefills bounds the sessions that are listed one by one.
 const mostPrefills = 64
 
-// AwayOf is the prefix of the gauges of the ways to drafters and back, in microseconds.
+// AwayOf is the prefix of the gauges, one a drafter, of how long a message takes to it and back, in microseconds.
 const AwayOf = "drafters.away_us."
 
 // tellPrefills tells how far the verifier has read which sessions.
