@@ -52,7 +52,7 @@ const (
 	infoName  = "entry.json"
 	partName  = "part" // the file while it is made
 	maxInfo   = 64 << 10
-	version   = 1         // of the layout: an entry of another version is made again
+	version   = 1         // the layout's: an entry of another version is made again
 	spareDisk = 128 << 20 // bytes that must be left on the disk
 )
 
@@ -97,16 +97,16 @@ type Request struct {
 	// the file is waited for in silence, so that whoever watches this one can tell.
 	Waited func()
 
-	space func(path string) (free int64, memory bool, err error) // nil: Space
+	space func(path string) (free int64, memory bool, err error) // free bytes at a path; nil: Space
 }
 
 // Entry is a file in use. Its file stays as it is until Close.
 type Entry struct {
 	Path string
-	Made bool // by this call
+	Made bool // this call has made the file
 
 	lock *lock
-	dir  string // of a temporary entry, to be removed at the end
+	dir  string // folder of a temporary entry, removed at the end
 }
 
 // Close ends the use. Closing twice is no error.

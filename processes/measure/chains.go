@@ -30,8 +30,8 @@ func (g Guessing) rows() int { return 1 + slices.Max(g.Chains) }
 // Chain is what decoding with chains of one length took, all texts together.
 type Chain struct {
 	Guesses, Tokens, Passes int
-	Took, Waited            time.Duration // in passes and between them; of it for weights
-	Experts                 int           // that passes used, counted layer by layer
+	Took, Waited            time.Duration // time in passes and between them; the part that waited for weights
+	Experts                 int           // experts that passes used, counted layer by layer
 	Read                    int64         // bytes of streamed weights
 	Missed                  int64         // experts that were not in memory
 	Limit                   time.Duration // Read, at the rate of direct reads of the same file before each text; 0: nothing is streamed

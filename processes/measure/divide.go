@@ -29,10 +29,10 @@ type Divided struct {
 // Balance is what Adjust has found for one kind of pass.
 type Balance struct {
 	Point
-	LeftAlone, RightAlone time.Duration // of a pass
+	LeftAlone, RightAlone time.Duration // time of a pass
 	// Ideal is the time of a pass that both devices divide without loss, each at its speed on independent passes at the same time.
 	Ideal    time.Duration
-	Measured []DividedTime // by Even, Alone and Adjusted, in this order
+	Measured []DividedTime // times with Even, Alone and Adjusted, in this order
 }
 
 // DividedTime is the median time of passes that are divided in one way.

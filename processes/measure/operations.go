@@ -13,8 +13,8 @@ import (
 type Breakdown struct {
 	Point
 	Passes int
-	Total  time.Duration    // of all passes
-	Ops    []kernels.OpTime // of all passes, in order of the program
+	Total  time.Duration    // time of all passes
+	Ops    []kernels.OpTime // operations of all passes, in order of the program
 }
 
 // Matrices returns the share of the threads' time that they spent on products with weights.

@@ -13,7 +13,7 @@ import (
 
 // Point is one kind of pass.
 type Point struct {
-	Rows    int  // of a token tree, all with logits; of the prompt when Prefill
+	Rows    int  // rows of a token tree, all with logits; when Prefill, of the prompt
 	Context int  // committed positions before them
 	Prefill bool // the rows extend the prefix, and the last has logits
 	Alike   bool // all rows are the same, so that they use the experts of one
@@ -31,7 +31,7 @@ func (p Point) Wanted() int {
 type Timing struct {
 	Point
 	Times   []time.Duration
-	Experts int // that a pass used on average, counted layer by layer: what it read of them; 0: a model without, or not known
+	Experts int // experts that a pass used on average, counted layer by layer; 0: a model without, or not known
 }
 
 // take adds a pass.
@@ -135,7 +135,7 @@ type rig struct {
 	model  *engine.Model
 	points []Point
 	bases  map[int]*engine.Sequence
-	turn   int            // of rows with new tokens: see tree
+	turn   int            // number of the next rows with new tokens: see tree
 	into   *Breakdown     // adds up the operations of the passes that are timed; nil: they are not timed
 	used   int            // experts of the latest pass that was timed
 	likely []tandem.Token // see hear

@@ -12,7 +12,7 @@ import (
 // StreamedPass compares the time of passes of one kind with the disk's limit.
 type StreamedPass struct {
 	Timing
-	Limit       time.Duration // of the median pass: the bytes that a pass streams, with its experts, at the median of the rates
+	Limit       time.Duration // time for the bytes that a pass streams, with its experts, at the median of the rates
 	Experts     float64       // bytes of experts that a pass read, on average
 	Used        float64       // experts that it used, layer by layer, on average
 	Share       float64       // Limit ÷ the median time
@@ -24,7 +24,7 @@ type StreamedPass struct {
 // Streaming is the result of Streamed.
 type Streaming struct {
 	Passes []StreamedPass
-	Rates  []float64 // of direct reads of the packed file, in bytes per second, before each pass
+	Rates  []float64 // rates of direct reads of the packed file before each pass, in bytes per second
 	kernels.StreamStats
 }
 

@@ -29,9 +29,9 @@ const (
 type Weigher struct {
 	target, kv string        // the target's file; the type of keys and values
 	plan       *profile.Plan // what was measured; nil: nothing
-	version    string        // of tandem
+	version    string        // tandem's
 
-	limits kernels.Limits // of the processor; zero: not measured yet
+	limits kernels.Limits // the processor's; zero: not measured yet
 	disk   float64        // bytes per second; 0: likewise
 }
 

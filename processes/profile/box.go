@@ -16,8 +16,8 @@ import (
 
 // Box names a machine by what decides how long passes take on it. Two machines of the same kind are the same box.
 type Box struct {
-	CPU    string `json:"cpu"`    // as it names itself
-	Cores  int    `json:"cores"`  // that the process may use
+	CPU    string `json:"cpu"`    // the processor's own name
+	Cores  int    `json:"cores"`  // cores that the process may use
 	Memory int    `json:"memory"` // GiB, rounded
 	System string `json:"system"` // such as linux/amd64
 }

@@ -15,9 +15,9 @@ import (
 type Paired struct {
 	Target     File               `json:"target"`
 	Draft      File               `json:"draft"`
-	Identities [2]tandem.Identity `json:"identities"` // of the target and of the draft
+	Identities [2]tandem.Identity `json:"identities"` // the target's and the draft's
 	Verify     []Point            `json:"verify"`     // passes of the target, behind the shortest context
-	Passes     []Point            `json:"passes"`     // those of the draft
+	Passes     []Point            `json:"passes"`     // passes of the draft
 	// Contention is how many times as long a pass of the target takes while passes of the draft run on the same cores: at least 1. 0: they
 	// have no cores in common.
 	Contention float64      `json:"contention,omitempty"`
@@ -31,8 +31,8 @@ type PairedText struct {
 	Text   string    `json:"text"`
 	Depths []float64 `json:"depths"` // how often token i+1 of a chain is right if those before are
 	Chain  int       `json:"chain"`  // drafted tokens of the best chain; 0: plain decoding is as fast
-	Tokens float64   `json:"tokens"` // that a round with it brings
-	NS     int64     `json:"ns"`     // that such a round takes, with drafting and verifying in turn
+	Tokens float64   `json:"tokens"` // tokens that a round with it brings
+	NS     int64     `json:"ns"`     // time that such a round takes, with drafting and verifying in turn
 	Gain   float64   `json:"gain"`   // tokens per second with it ÷ those of plain decoding
 }
 

@@ -14,7 +14,7 @@ import (
 // File names a target without reading all of it: a placement that was measured for another one of the same name and size costs time only.
 type File struct {
 	Name  string `json:"name"`  // without folder and ending
-	Bytes int64  `json:"bytes"` // of all its parts
+	Bytes int64  `json:"bytes"` // size of all its parts
 	KV    string `json:"kv"`    // type of keys and values
 }
 
@@ -22,7 +22,7 @@ type File struct {
 type Decision struct {
 	File
 	Identity   tandem.Identity `json:"identity"`
-	Placements []Placement     `json:"placements"` // by tokens per second, the best first
+	Placements []Placement     `json:"placements"` // most tokens per second first
 }
 
 // Placement is a target on one device and drafts on another or on the same.
@@ -30,7 +30,7 @@ type Placement struct {
 	// Device is the target's, as --device has it. Where another setting decides as well, it follows a comma:
 	// "cpu, --gpu-memory 2147483648".
 	Device          string  `json:"device"`
-	DraftDevice     string  `json:"draft_device,omitempty"` // likewise; "": without a draft model
+	DraftDevice     string  `json:"draft_device,omitempty"` // where the drafts compute; "": without a draft model
 	TokensPerSecond float64 `json:"tokens_per_second"`      // harmonic mean over the texts
 	Rounds          []Round `json:"rounds"`                 // the best way of drafting, for each text
 }
@@ -39,13 +39,13 @@ type Placement struct {
 type Round struct {
 	Text     string  `json:"text"`
 	Drafter  string  `json:"drafter,omitempty"` // a draft model, or a way of the target's own; "": plain decoding
-	Nodes    int     `json:"nodes"`             // of the tree, root included
+	Nodes    int     `json:"nodes"`             // nodes of the tree, root included
 	Tokens   float64 `json:"tokens"`            // measured on the text
 	VerifyNS int64   `json:"verify_ns"`         // a pass of so many rows
 	DraftNS  int64   `json:"draft_ns"`
 	Hits     float64 `json:"hits"`      // how often what is drafted ahead is of use, at least
 	Burden   float64 `json:"burden"`    // what drafting ahead takes from the target's processor: a share of its speed
-	HiddenNS int64   `json:"hidden_ns"` // of DraftNS, behind the pass
+	HiddenNS int64   `json:"hidden_ns"` // the part of DraftNS that passes behind the target's pass
 }
 
 // time returns the time of a round.
@@ -58,8 +58,8 @@ type Option struct {
 	Drafter             string
 	Lengths             []Length      // tokens per round by nodes; none: plain decoding
 	Verify              []tandem.Cost // passes of the target, behind one context
-	Draft               time.Duration // of one pass of the draft, which drafts one more token of a chain; of one guess of a way
-	Depths              []float64     // of chains: how often token i+1 is right if those before are; nil for a way
+	Draft               time.Duration // time of one pass of the draft, which adds a token to a chain; for a way, of one guess
+	Depths              []float64     // how often token i+1 of a chain is right if those before are; nil for a way
 	Apart               bool          // target and draft are on different processors
 	Burden              float64       // then: see Round
 }

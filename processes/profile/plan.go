@@ -42,14 +42,14 @@ const (
 // Plan is a plan file. Plain values; Validate has been called on a plan that was read.
 type Plan struct {
 	Format  int      `json:"format"`
-	Machine *Machine `json:"machine,omitempty"` // nil in a file that ships beside a model
+	Machine *Machine `json:"machine,omitempty"` // what depends on the machine; nil in a file that ships beside a model
 	Tables  []Table  `json:"tables,omitempty"`
 }
 
 // Machine is the part that depends on the machine.
 type Machine struct {
 	Box      Box       `json:"box"`
-	Version  string    `json:"version"` // of tandem: another may be faster
+	Version  string    `json:"version"` // tandem's: another may be faster
 	Measured time.Time `json:"measured"`
 	Subjects []Subject `json:"subjects"`
 
@@ -67,9 +67,9 @@ type Subject struct {
 // What says what was measured, and how it ran.
 type What struct {
 	Kind     string          `json:"kind"`     // "target", "draft", or a way of the target's own such as "medusa"
-	Identity tandem.Identity `json:"identity"` // of the model; of heads, their file's lineage
+	Identity tandem.Identity `json:"identity"` // the model's; for heads, the lineage of their file
 	Threads  int             `json:"threads"`  // 0: not the CPU's
-	Device   string          `json:"device"`   // as it names itself, such as an instruction set
+	Device   string          `json:"device"`   // the device's own name, such as an instruction set
 }
 
 // Point is the time of one kind of pass.
@@ -85,27 +85,27 @@ type Point struct {
 // Table says how often a drafter or a way of the target's own is right on a calibration text.
 type Table struct {
 	Target      string          `json:"target"`            // lineage of the target
-	Name        string          `json:"name"`              // of the drafter or way, as in statistics
-	Lineage     string          `json:"lineage,omitempty"` // of the draft model or the side file; "" for a drafter without a model
-	Temperature float64         `json:"temperature"`       // of the target's sampling
+	Name        string          `json:"name"`              // the drafter's or way's, as in statistics
+	Lineage     string          `json:"lineage,omitempty"` // the draft model's or the side file's; "" for a drafter without a model
+	Temperature float64         `json:"temperature"`       // temperature of the target's sampling
 	Text        Text            `json:"text"`
-	Accuracy    *shape.Accuracy `json:"accuracy,omitempty"` // of a way that guesses levels
-	Depths      []float64       `json:"depths,omitempty"`   // of a drafter's chains: how often token i+1 is right if those before are
-	Accept      []float64       `json:"accept,omitempty"`   // of a drafter's trees: chance by tandem.AcceptBin, never rising
+	Accuracy    *shape.Accuracy `json:"accuracy,omitempty"` // how right a way is that guesses levels
+	Depths      []float64       `json:"depths,omitempty"`   // how often token i+1 of a drafter's chains is right if those before are
+	Accept      []float64       `json:"accept,omitempty"`   // chance of a node of a drafter's trees, by tandem.AcceptBin, never rising
 	Lengths     []Length        `json:"lengths,omitempty"`
 }
 
 // Text names a calibration text.
 type Text struct {
 	Name   string `json:"name"`   // such as a domain
-	Digest string `json:"digest"` // of its tokens
+	Digest string `json:"digest"` // digest of its tokens
 	Tokens int    `json:"tokens"`
 }
 
 // Length is an acceptance length by the number of nodes.
 type Length struct {
 	Nodes    int     `json:"nodes"`
-	Expected float64 `json:"expected"` // by the table
+	Expected float64 `json:"expected"` // acceptance length that the table predicts
 	Measured float64 `json:"measured"` // decoding the text
 }
 

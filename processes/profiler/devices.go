@@ -19,7 +19,7 @@ import (
 
 const (
 	profilePiece = 256       // rows of a piece of a prompt
-	burdenBytes  = 128 << 20 // that a probe of the target's processor reads in turn
+	burdenBytes  = 128 << 20 // bytes that a probe of the target's processor reads in turn
 )
 
 // profileShares are the widths of passes for which shares are measured, besides the narrowest and the widest.
@@ -29,14 +29,14 @@ var profileShares = []int{1, 8, 16, 64}
 type targetAt struct {
 	at      device.Spec
 	costs   []tandem.Cost            // behind the shortest context
-	guesses map[string]time.Duration // of its self-drafts
+	guesses map[string]time.Duration // time of a guess, by self-draft
 }
 
 // draftAt is a draft as it was measured on a device.
 type draftAt struct {
 	name    string
 	at      device.Spec
-	pass    time.Duration      // of one row
+	pass    time.Duration      // time of a pass of one row
 	burdens map[string]float64 // what drafting ahead takes from processors that have nothing in common with it, by device
 }
 

@@ -26,20 +26,20 @@ type Config struct {
 	Target  string        // path
 	Drafts  []string      // paths; the name of lookup among them is left out: it has no passes
 	Heads   []string      // paths of the target's side files
-	Devices []device.Spec // as Devices returns them
-	Threads int           // of all cores; 0: one per core
-	ISA     string        // as device.Opener has it
+	Devices []device.Spec // devices to measure, as Devices returns them
+	Threads int           // threads for all cores; 0: one per core
+	ISA     string        // instruction set, as device.Opener takes it
 	KVType  string
 	Lock    bool // the models in memory
 
 	Texts           []Text  // to calibrate with; see ReadTexts
-	Tokens          int     // that the target says of each text
-	Temperature     float64 // of the target on the texts
-	Widths, Context []int   // of the passes to measure: rows, and tokens in the KV cache before them
+	Tokens          int     // tokens that the target adds to each text
+	Temperature     float64 // the target's temperature on the texts
+	Widths, Context []int   // passes to measure: rows, and tokens in the KV cache before them
 	Rounds          int     // passes of each kind; the lower quartile counts
 
 	Old     *profile.Plan // is amended; nil: begin with nothing
-	Version string        // of tandem
+	Version string        // tandem's
 	// Open opens a model, which may be a draft that reads the states of target.
 	Open func(path, target string, o engine.Options) (*engine.Model, error)
 	Tell func(line string) // hears what is being done
@@ -47,12 +47,12 @@ type Config struct {
 
 const (
 	profileDepth  = 16 // drafted tokens of the chains that are judged
-	profilePieces = 4  // of a text: each begins with text of its own, and the target goes on
+	profilePieces = 4  // pieces of a text: each begins with text of its own, and the target goes on
 	profilePrompt = 48 // tokens that a piece begins with
 	profileRanks  = 10 // candidates in a level of a guess, as many as a verifier sends
-	profileNodes  = 16 // of the trees whose rounds say how right a way is
+	profileNodes  = 16 // nodes of the trees whose rounds say how right a way is
 
-	mostSpread = 0.5 // of the times of equal passes, on a quiet machine
+	mostSpread = 0.5 // largest spread of the times of equal passes on a quiet machine
 )
 
 // Validate returns Invalid for values that cannot be measured, in the words of the command line, and puts Widths and Context in order.
@@ -105,9 +105,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 // Result is what a run has measured.
 type Result struct {
 	Plan    *profile.Plan    // with what was in the old one and still holds
-	Lineage string           // of the target
-	latest  []profile.Table  // that this run measured
-	pairs   []profile.Paired // likewise
+	Lineage string           // the target's
+	latest  []profile.Table  // tables that this run measured
+	pairs   []profile.Paired // pairs that this run measured
 }
 
 // profiler is a profile while it is measured.
@@ -115,7 +115,7 @@ type profiler struct {
 	*Config
 	*Result
 	ctx      context.Context
-	identity tandem.Identity // of the target
+	identity tandem.Identity // the target's
 	measured []targetAt
 	drafts   []draftAt
 	texts    []calibration
@@ -128,9 +128,9 @@ func (p *profiler) tell(format string, args ...any) { p.Tell(fmt.Sprintf(format,
 type calibration struct {
 	profile.Text
 	pieces [][]tandem.Token // each begins with profilePrompt tokens of the text, at most
-	first  []int            // of each piece: the place of its first token that the target added
+	first  []int            // index of the first token of each piece that the target added
 
-	samples map[string][][]shape.Sample // by self-draft, of each piece
+	samples map[string][][]shape.Sample // samples of each piece, by self-draft
 }
 
 // open opens a model on a device and measures its passes.

@@ -178,12 +178,12 @@ func atLeast(bytes int64) string { return cmp.Or(memory.Bytes((bytes+1<<20-1)>>2
 
 // Fit says how many tokens a planned room has memory for.
 type Fit struct {
-	Tokens   int   `json:"tokens"`      // of all sessions together, in the first model's pool
+	Tokens   int   `json:"tokens"`      // tokens of all sessions together, in the first model's pool
 	Sessions int   `json:"sessions"`    // at once
 	Each     int   `json:"each_tokens"` // tokens of each of these sessions; fewer sessions can have more
 	One      int   `json:"one_tokens"`  // tokens of one session alone: the context, unless the pool is smaller
 	Context  int   `json:"context"`     // tokens of one session with a larger pool
-	Bytes    int64 `json:"bytes"`       // of keys and values in all pools
+	Bytes    int64 `json:"bytes"`       // size of keys and values in all pools
 }
 
 // Fit returns what the room has memory for.

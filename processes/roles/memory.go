@@ -31,7 +31,7 @@ type Tenant struct {
 	sides   []string // its side files
 	nodes   int      // tree rows of a session
 	wanted  int      // rows with logits in a pass; 0: all
-	Context int      // of the model
+	Context int      // the model's, in tokens
 	LeftOut []gguf.TowerPart
 	Config  engine.Config // the zero value: a draft with states
 	memory.Footprint

@@ -34,7 +34,7 @@ func DraftRows(s settings.Sizes) int {
 
 // Models says how a process computes with its models.
 type Models struct {
-	Threads int // of all models together; 0 = all cores
+	Threads int // threads of all models together; 0 = all cores
 	// Device makes the device of one model, with that many threads. The process closes it.
 	Device func(threads int) (Device, error)
 	// Options are those that all models of the process share, such as the type of keys and values. Load fills in the device and

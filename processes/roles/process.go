@@ -31,8 +31,8 @@ import (
 type Program struct {
 	ReadyFD int              // descriptor for telling the supervisor that the process is ready; 0: no supervisor
 	PulseFD int              // descriptor of the memory in which the process shows its progress; 0: none
-	Version string           // of the program
-	Log     *slog.Logger     // as settings.Logging says; nil discards
+	Version string           // the program's
+	Log     *slog.Logger     // where the process logs, as settings.Logging says; nil discards
 	Ready   func()           // called once the process serves; may be nil
 	Now     func() time.Time // the wall clock, by which tickets expire; nil: time.Now. For tests
 }
@@ -43,16 +43,16 @@ type Process struct {
 	Program
 	Role        rpc.Role
 	Server      *rpc.Server
-	Certificate *rpc.Certificate // nil for none
+	Certificate *rpc.Certificate // the process's; nil for none
 	Credentials *rpc.Credentials
 	Events      tandem.Events
 	Counters    *tandem.Counters
-	Traces      *telemetry.Telemetry // nil: off
+	Traces      *telemetry.Telemetry // records spans; nil: off
 
 	gauges  map[string]func() int64 // complete before the server serves
 	tellers []func(counters map[string]int64)
 	losable []kernels.Losable // devices whose loss ends the process
-	pulse   *supervise.Pulse  // nil: no supervisor
+	pulse   *supervise.Pulse  // shows the supervisor progress; nil: no supervisor
 }
 
 // Start opens the traces and the server's address, so that an address in use is noticed before a model is loaded. drain is called

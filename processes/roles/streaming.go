@@ -191,7 +191,7 @@ func (s *Streaming) Alone(r *Room, available memory.Available) (kernels.Device, 
 // Divided is how the memory of a group of processes is shared.
 type Divided struct {
 	Budget  int64               // bytes for the process with the room's first model; 0: all fits, and no budget is named
-	Streams kernels.StreamStats // of that model; zero: all of it is in memory
+	Streams kernels.StreamStats // what is streamed of that model; zero: all of it is in memory
 }
 
 // Streamed reports whether the first model's weights are read from the disk.

@@ -26,13 +26,13 @@ var Groups = []string{"Text", "Model", "Serving", "Memory", "Speculation", "Devi
 
 // Setting describes one setting.
 type Setting struct {
-	Key     string `json:"key"` // in the file and of --set: the name, behind the section if it has one
+	Key     string `json:"key"` // in the file and for --set: the name, with the section in front if it has one
 	Default string `json:"default"`
 	Help    string `json:"help"`
 	Group   string `json:"group"`
 	Env     string `json:"env"`
 
-	Name string `json:"-"` // of the flag; unique
+	Name string `json:"-"` // the flag's; unique
 	tag  reflect.StructTag
 }
 

@@ -20,7 +20,7 @@ const (
 // moment is when a store looked at its folder.
 type moment struct {
 	wall time.Time
-	ran  time.Duration // of a clock that nobody sets
+	ran  time.Duration // time on a clock that nobody sets
 }
 
 var started = time.Now()

@@ -52,8 +52,8 @@ type Config struct {
 	Page  int           // tokens of a page
 	Log   *slog.Logger
 
-	space func(path string) (free int64, memory bool, err error) // nil: cache.Space
-	clock func() (wall time.Time, ran time.Duration)             // nil: wallAndRan
+	space func(path string) (free int64, memory bool, err error) // free bytes at a path; nil: cache.Space
+	clock func() (wall time.Time, ran time.Duration)             // the wall clock, and one that nobody sets; nil: wallAndRan
 }
 
 // Store is a folder of prefixes. Safe for concurrent use.
@@ -62,7 +62,7 @@ type Store struct {
 	secret []byte
 
 	mu      sync.Mutex
-	total   int64     // of all files, as of the last look at the folder and with what was written since
+	total   int64     // bytes of all files: at the last look at the folder, with what was written since
 	resumes time.Time // nothing is written before; after a fault of the disk
 
 	looked atomic.Pointer[moment] // when the folder was last swept

@@ -21,9 +21,9 @@ import (
 type room struct {
 	template *chat.Template
 	vocab    *token.Vocab
-	defaults conversation.Variables // of the template, where a request has none
-	format   *calls.Format          // of its answers
-	turns    turns                  // that it shows
+	defaults conversation.Variables // variables for the template, where a request has none
+	format   *calls.Format          // how answers hold calls and thoughts
+	turns    turns                  // what turns the template shows
 	slow     error                  // see Slow
 }
 

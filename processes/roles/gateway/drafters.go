@@ -66,7 +66,7 @@ func (d *drafters) describe(ctx context.Context) (out []public.Process) {
 type link struct {
 	conn      *grpc.ClientConn
 	verifiers route.Routers
-	memory    *discovery.Memory // of the processes
+	memory    *discovery.Memory // shared memory of the processes
 }
 
 // Drafter implements enlist.Link.

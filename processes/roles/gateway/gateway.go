@@ -25,8 +25,8 @@ type Setup struct {
 	roles.Program
 	Rules       gateway.Rules // what Strategies say
 	Defaults    ask.Defaults  // what Speculation and Answers say, for what a request leaves out
-	Keys        *access.Keys  // those of clients that Web names; nil: everybody who can connect is served
-	MetricsKeys *access.Keys  // the only key for the metrics that Web names; nil: the clients' keys work
+	Keys        *access.Keys  // clients' keys, which Web names; nil: everybody who can connect is served
+	MetricsKeys *access.Keys  // the only keys that open the metrics, which Web names; nil: the clients' keys do
 }
 
 // Run runs a gateway process until ctx ends.

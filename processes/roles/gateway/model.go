@@ -20,9 +20,9 @@ type model struct {
 	path        string
 	info        *engine.Info
 	vocab       *token.Vocab
-	fingerprint string            // of vocab
-	chat        conversation.Chat // nil: it has no chat template
-	limits      tandem.Limits     // of requests
+	fingerprint string            // vocab's
+	chat        conversation.Chat // renders conversations; nil: the model has no chat template
+	limits      tandem.Limits     // limits of requests
 	embedding   gateway.Embedding // without its source
 	sampling    tandem.Sampling   // over HTTP, for what a request leaves out
 	digest      *fileDigest

@@ -18,9 +18,9 @@ func (t tickets) Put(ctx context.Context, k tandem.Ticket) error { return t.Subm
 
 // ownDrafters are the drafters without a model, which work in the gateway's process.
 type ownDrafters struct {
-	names    []string         // of all
-	lookup   *lookup.Drafter  // nil: switched off
-	counters *tandem.Counters // of lookup: its own, so that they are not taken for the gateway's
+	names    []string         // names of all of them
+	lookup   *lookup.Drafter  // drafts from texts; nil: switched off
+	counters *tandem.Counters // lookup's own, so that they are not taken for the gateway's
 }
 
 // newOwnDrafters returns those that the settings do not switch off. lookup submits its tickets to v. Errors: Invalid.

@@ -18,8 +18,8 @@ import (
 // pooled is the gateway's end of the pool.
 type pooled struct {
 	config    pool.Config
-	key       tandem.PrefixKey // of what verifiers announce of their prefixes
-	publisher *pool.Publisher  // of tickets
+	key       tandem.PrefixKey // hashes what verifiers announce of their prefixes
+	publisher *pool.Publisher  // puts tickets into the pool
 	socket    string           // on which verifiers of this host get the gateway's shared memory; "": none
 }
 

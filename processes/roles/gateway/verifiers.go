@@ -34,15 +34,15 @@ type verifiers struct {
 	told   *observers
 
 	mu     sync.Mutex
-	joined map[string]*joined              // by address
-	table  atomic.Pointer[discovery.Table] // nil before it is there
+	joined map[string]*joined              // those that have joined, by address
+	table  atomic.Pointer[discovery.Table] // all processes of verifiers; nil before begin
 }
 
 // joined is a verifier that has joined the fleet.
 type joined struct {
 	v      *verifiers
 	addr   string
-	conn   any // of the process: with another one, the verifier joins anew
+	conn   any // connection to the process: with another one, the verifier joins anew
 	client *verifying.Client
 	router *route.Router
 	leave  func()

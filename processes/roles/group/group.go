@@ -23,7 +23,7 @@ type Config struct {
 	Addr   string        // the gateway's address as clients dial it; "": a socket in the run directory
 	Grace  time.Duration // for calls in progress when the processes are told to stop
 	Stderr io.Writer
-	Line   func(name, line string) string // as supervise.GroupConfig.Line
+	Line   func(name, line string) string // writes a child's line, as supervise.GroupConfig.Line
 	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
 	// directory, as Configured does, are removed with it. It is called again if somebody has removed the directory, and must return
 	// the same.
@@ -31,13 +31,13 @@ type Config struct {
 	// Dial says how clients reach the gateway at addr.
 	Dial    func(addr string) ([]client.Option, error)
 	Drafts  bool   // there is a drafter: wait for it
-	HTTPURL string // of the gateway's HTTP server, to wait for it; other than http://…: do not wait
+	HTTPURL string // where to wait for the gateway's HTTP server; other than http://…: do not wait
 }
 
 // Processes are gateway, drafter and verifier as children of this process, with a run directory of their own.
 type Processes struct {
 	Dir   *supervise.RunDir
-	Addr  string // of the gateway, as clients dial it
+	Addr  string // the gateway's, as clients dial it
 	group *supervise.Group
 }
 

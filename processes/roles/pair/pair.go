@@ -30,17 +30,17 @@ type Pair struct {
 	// side files of drafts: see Sides
 	DraftHeads []string
 	Sizes      settings.Sizes
-	Options    engine.Options // that all models have in common
+	Options    engine.Options // options that all models have in common
 
 	KVMemory int64 // for the keys and values of all; 0: a share of what is free
 	Features int64 // memory for hidden states that drafts read, if any does
 	Own      int64 // GPUs' own memory, which the models may take in addition; each process checks its own need of it
 
-	Streaming *roles.Streaming // of the target; nil: all must fit
-	Budget    int64            // of the target's process, as Check finds it; 0: none
-	Streamed  bool             // likewise: the target's weights do not fit into that
+	Streaming *roles.Streaming // how the target is streamed; nil: all must fit
+	Budget    int64            // memory for the target's process, as Check finds it; 0: none
+	Streamed  bool             // the target's weights do not fit into that, as Check finds
 
-	Weigher Weigher // of drafts; nil: every draft is loaded, and it is an error if there is no memory for one
+	Weigher Weigher // predicts what drafts bring; nil: every draft is loaded, and it is an error if there is no memory for one
 
 	// What Check finds out about keys and values; zero if models are on GPUs, where each process checks for itself.
 	Fit               roles.Fit

@@ -37,9 +37,9 @@ type Resolver struct {
 	environ func(string) (string, bool)
 	loaded  bool
 	path    string
-	file    map[string]any // by flag name: a string, or a []any of strings
-	set     map[string]any // of --set, likewise
-	err     error          // of the file, or of --set
+	file    map[string]any // the file's values by flag name: a string, or a []any of strings
+	set     map[string]any // values of --set, likewise
+	err     error          // what is wrong with the file or with --set
 	origin  map[string]string
 }
 

@@ -18,7 +18,7 @@ import (
 // keys are those that a file and --set may hold: those of package settings, and flags of commands that are none of its settings.
 type keys struct {
 	here   []string        // names of the flags of the command at hand
-	others func() []string // of all commands; nil: none
+	others func() []string // names of all commands; nil: none
 }
 
 // name returns the name of the setting with a key. A setting of a section may be named with and without it. Error: what is known instead.
