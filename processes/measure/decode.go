@@ -11,7 +11,7 @@ import (
 // Pass compares the time of passes of one kind with the hardware's limit.
 type Pass struct {
 	Timing
-	Limit       time.Duration // least time by the best limits: the longer of reading weights (of experts those used) and of the multiply-adds
+	Limit       time.Duration // least time by the best limits: the longer of reading weights (of experts those used) and multiply-adds
 	KVBytes     int64         // size of keys and values that the pass has to read
 	KVLimit     time.Duration // reading them at the best bandwidth; not part of Limit
 	Share       float64       // Limit ÷ the best time
