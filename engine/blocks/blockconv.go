@@ -4,12 +4,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// BlockConvShape gives the sizes of a block draft's convolutions: Taps rows, and weights that Group neighbouring columns share.
-type BlockConvShape struct{ Taps, Group int }
-
-// weights returns how many weights one convolution has for each row of so many columns, beside its base.
-func (s BlockConvShape) weights(columns int) int { return s.Taps * (columns / s.Group) }
-
 // blockConv is the two convolutions over the rows of a block that DFlash2 has around attention, and around feed-forward: of what goes
 // in, n = norm(x), and of what comes out. Their weights are base + P n, of both from the same n.
 type blockConv struct {

@@ -64,6 +64,43 @@ type LayerShape struct {
 	Later               bool // its rows see later rows of their block too (block drafts)
 }
 
+// Experts is the mixture of a model's feed-forward blocks: each row goes through `used` of `count` of them, weighted as route says.
+// The zero value is a model without.
+type Experts struct {
+	Count, Used int
+	Route       kernels.RouteOpt
+}
+
+// MixedLayers returns how many layers have experts.
+func (c *Config) MixedLayers() (n int) {
+	for _, l := range c.Shapes {
+		if l.Expert > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Latent is the attention of a model that keeps one latent vector of a position for all heads (MLA, DeepSeek-V2). A head's key is made of a
+// part that a matrix of the head makes from the latent vector, and of one that all heads share and that RoPE turns; another matrix of the
+// head makes its value. Because those matrices are linear, queries are multiplied by the first instead of keys, and the second is applied
+// to the weighted sum of latent vectors: only these and the turned keys are kept. The zero value is a model without.
+type Latent struct {
+	Rank       int  // elements of the latent vector
+	Key, Value int  // elements of a head's key, whose last RopeDim are the turned ones, and of its value
+	Query      int  // elements of the vector from which queries are made; 0: they are made from the layer's input
+	Together   bool // the file has keys and values of a head in one tensor
+}
+
+// plain returns the elements of a head's key that do not turn.
+func (c *Config) plain() int { return c.Latent.Key - c.RopeDim }
+
+// BlockConvShape gives the sizes of a block draft's convolutions: Taps rows, and weights that Group neighbouring columns share.
+type BlockConvShape struct{ Taps, Group int }
+
+// weights returns how many weights one convolution has for each row of so many columns, beside its base.
+func (s BlockConvShape) weights(columns int) int { return s.Taps * (columns / s.Group) }
+
 // Family is how models of an architecture are read and composed. Its functions call the blocks of this package.
 type Family struct {
 	Read  func(r *Reader, c *Config) // reads the keys that are not every architecture's

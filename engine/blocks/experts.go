@@ -8,23 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Experts is the mixture of a model's feed-forward blocks: each row goes through `used` of `count` of them, weighted as route says.
-// The zero value is a model without.
-type Experts struct {
-	Count, Used int
-	Route       kernels.RouteOpt
-}
-
-// MixedLayers returns how many layers have experts.
-func (c *Config) MixedLayers() (n int) {
-	for _, l := range c.Shapes {
-		if l.Expert > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // MaxExperts bounds the experts of a layer.
 const MaxExperts = 1 << 12
 
@@ -33,15 +16,6 @@ const (
 	GateSoftmax  = 1 // weights are shares of all experts
 	GateSigmoid  = 2
 	GateOfChosen = 3 // weights are shares of those that are chosen
-)
-
-// Keys of experts.
-const (
-	keyExperts     = "expert_count"
-	keyWidth       = "expert_feed_forward_length"
-	keyShared      = "expert_shared_count" // experts that every row uses, as one of so many times the width
-	keySharedWidth = "expert_shared_feed_forward_length"
-	keyDense       = "leading_dense_block_count"
 )
 
 // LayersOfExperts is Layers for an architecture whose layers, but for the first so many, have experts in place of a feed-forward block. One

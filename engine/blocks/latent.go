@@ -8,23 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Latent is the attention of a model that keeps one latent vector of a position for all heads (MLA, DeepSeek-V2). A head's key is made of a
-// part that a matrix of the head makes from the latent vector, and of one that all heads share and that RoPE turns; another matrix of the
-// head makes its value. Because those matrices are linear, queries are multiplied by the first instead of keys, and the second is applied
-// to the weighted sum of latent vectors: only these and the turned keys are kept. The zero value is a model without.
-type Latent struct {
-	Rank       int  // elements of the latent vector
-	Key, Value int  // elements of a head's key, whose last RopeDim are the turned ones, and of its value
-	Query      int  // elements of the vector from which queries are made; 0: they are made from the layer's input
-	Together   bool // the file has keys and values of a head in one tensor
-}
-
-// plain returns the elements of a head's key that do not turn.
-func (c *Config) plain() int { return c.Latent.Key - c.RopeDim }
-
 // Keys of latent attention.
 const (
-	keyRank     = "attention.kv_lora_rank"
 	keyKey      = "attention.key_length_mla"
 	keyValue    = "attention.value_length_mla"
 	maxCompress = 1 << 12 // elements of a kept key: kernels/cpu

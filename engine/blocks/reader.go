@@ -340,6 +340,17 @@ func (h *Reader) Temperature(c *Config) {
 	}
 }
 
+// Keys of experts.
+const (
+	keyExperts     = "expert_count"
+	keyWidth       = "expert_feed_forward_length"
+	keyShared      = "expert_shared_count" // experts that every row uses, as one of so many times the width
+	keySharedWidth = "expert_shared_feed_forward_length"
+	keyDense       = "leading_dense_block_count"
+)
+
+const keyRank = "attention.kv_lora_rank" // of latent attention
+
 // special are keys that change the function. One that no step of the architecture has asked for is refused, unless it is 0 or false.
 var special = []string{
 	keyExperts, keyShared, keySharedWidth, "expert_group_count", keyDense, keyRank,
