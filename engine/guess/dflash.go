@@ -54,7 +54,7 @@ func (k *dflash) enter(b *blocks.Planner, _, h kernels.Buf) {
 // Block returns how a block draft guesses; the zero value: it is none.
 func (d *Draft) Block() side.Block { return d.Spec.Draft.Block }
 
-// CheckContext refuses states of rows that are not as many as wanted, and such that WriteContext cannot take. Errors: Invalid.
+// CheckContext returns Invalid unless there is a state for each of so many rows, each one that WriteContext takes.
 func (d *Draft) CheckContext(all []State, rows int) error {
 	if len(all) != rows {
 		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(all), rows, d.Config.Name)

@@ -189,7 +189,8 @@ func (d *Draft) normed(states []float32) []float32 {
 	return out
 }
 
-// OwnState returns what the draft hands to the next position, of the residual stream after its last layer.
+// OwnState returns the draft's own state, which the row of the next position reads. x is the residual stream after the last layer: (d). The
+// result may be x itself.
 func (d *Draft) OwnState(x []float32) []float32 {
 	if d.unnormed || d.Weights.OutputNorm == nil {
 		return x

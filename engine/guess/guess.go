@@ -95,7 +95,7 @@ func (l *List) file(selfDraft string) *File {
 	return nil
 }
 
-// Of returns what guesses by that name; nil: no file of it is open.
+// Of returns what makes the guesses of the self-draft of that name; nil: its file is not open.
 func (l *List) Of(selfDraft string) Guesser {
 	if s := l.file(selfDraft); s != nil {
 		return s.Guesser

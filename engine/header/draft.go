@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// ReadDraft reads the headers of the draft with states in f, a side file or a part of its target's file, and of its target, of. context is
-// as Read's. Errors: Read's, and Invalid for a draft of another target.
+// ReadDraft reads the header of a draft with states and that of its target, whose file is of. The draft is in f: a side file, or of itself.
+// context is as Read's. Errors: Read's, and Invalid for a draft of another target.
 func ReadDraft(f, of *gguf.File, context int) (*Header, error) {
 	spec, err := side.Of(f)
 	if err == nil && spec.Kind == "" {

@@ -25,7 +25,7 @@ type Names struct {
 }
 
 // Names returns the names of h, whose file is f, with keys and values of type kv. digest is that of its tensors: Digests.Sum. Errors:
-// Corrupt for a lineage in the file that is none.
+// Corrupt if the file states a lineage that is not 32 hexadecimal digits.
 func (h *Header) Names(f *gguf.File, digest string, kv kernels.KVType) (n Names, err error) {
 	if n.Lineage, err = f.Lineage(digest); err != nil {
 		return n, err
@@ -36,7 +36,8 @@ func (h *Header) Names(f *gguf.File, digest string, kv kernels.KVType) (n Names,
 	return n, nil
 }
 
-// Digests are those of the file of a model and, for a draft with states, of what it borrows from its target's file, while they are read.
+// Digests are the digests of a model's tensors while they are read: those of its file and, of a draft with states, those that it borrows
+// from its target's file.
 type Digests struct {
 	own, borrowed *gguf.Digest // borrowed nil: a model
 	theirs        []*gguf.Tensor

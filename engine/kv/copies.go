@@ -88,9 +88,9 @@ func (i *Import) Usable() int {
 	return n
 }
 
-// Room takes the pages that i lacks to hold n, and a place for the state behind the last if state is set. It returns their bytes, to be
-// filled in; those of pages begin with page Held. Exhausted, and nothing is taken, if there are too few, or if fewer than spare would be
-// left.
+// Room takes the pages that i lacks to hold n, and, if state is set, a place for the state behind the last of them. It returns their bytes
+// for the caller to fill in; the first page is page Held. Errors: Exhausted if there are too few or if fewer than spare pages would be
+// left; then nothing is taken.
 func (i *Import) Room(n, spare int, state bool) (pages [][]byte, behind []byte, err error) {
 	p, c := i.pages, i.pages.cache
 	held := len(p.chain)

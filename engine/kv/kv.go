@@ -36,7 +36,8 @@ type Cache struct {
 // PagesFor returns how many pages hold n rows.
 func PagesFor(n int) int { return (n + kernels.PageRows - 1) / kernels.PageRows }
 
-// New returns a cache of the pages of mem, and of as many slots for the states of recurrent layers. The caller frees mem.
+// New returns a cache of the pages of mem, which has this many slots for the states of recurrent layers. The caller frees mem, after the
+// last use of the cache.
 func New(mem kernels.Cache, slots int) *Cache {
 	pages := mem.Pages()
 	c := &Cache{mem: mem, total: pages, free: make([]int32, pages)}
@@ -61,7 +62,7 @@ func (c *Cache) counted() {
 	c.kept.Store(int64(c.idle))
 }
 
-// Pages are a sequence's cells.
+// Pages are the cells of one sequence: those of its positions and those of its tree rows. Release or Keep them.
 type Pages struct {
 	cache *Cache
 	Table []int32  // pages of committed positions, in order

@@ -107,7 +107,8 @@ func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, no
 	return p, found + rows, nil
 }
 
-// Resume looks for more of tokens, of which p holds the first held, and returns how many p then holds.
+// Resume takes over pages that others have published since. p holds the first held of tokens; Resume returns how many of them it then
+// holds.
 func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 	if p.root == nil {
 		return held
@@ -185,8 +186,8 @@ func (p *Pages) Truncate(n int) error {
 	return nil
 }
 
-// Leave gives up n pages of p's table behind the first ones. Those after them, and all later ones, are p's own: no text that others find
-// goes on with them. Exhausted if too few pages are free for copies of those that are shared; then nothing changes.
+// Leave gives up the n pages of p's table that follow the first ones. p then shares no page behind these: it gets copies of those that it
+// shared, and publishes no more. Errors: Exhausted if too few pages are free for the copies; then nothing changes.
 func (p *Pages) Leave(first, n int) error {
 	c, shared := p.cache, p.chain[min(first+n, len(p.chain)):]
 	if free := c.available(); len(shared) > free {
@@ -222,7 +223,7 @@ func (p *Pages) join(tenant string) {
 // Shares reports whether p shares pages with others.
 func (p *Pages) Shares() bool { return p.root != nil }
 
-// SharesWith reports whether p can use the pages that o publishes.
+// SharesWith reports whether p can use pages that o will publish: both share with one tenant, and o's pages are trusted.
 func (p *Pages) SharesWith(o *Pages) bool {
 	return p.root != nil && p.root == o.root && !o.end().condemned
 }

@@ -155,11 +155,11 @@ func (p *Pages) releaseSlot() {
 // Home returns the slot of p's own states; below 0 for a cache without.
 func (p *Pages) Home() int32 { return p.home }
 
-// Parted returns the position up to which pages of the text are kept, a multiple of the page size, if the prefix that was found ends before
-// it for lack of states; else 0.
+// Parted returns the position, a multiple of the page size, up to which pages of the text are kept although the prefix that was found ends
+// before it, because no states are kept there. 0: there is no such position.
 func (p *Pages) Parted() int { return p.parted }
 
-// PartsAt makes n the result of Parted if it is the larger.
+// PartsAt raises the result of Parted to n.
 func (p *Pages) PartsAt(n int) { p.parted = max(p.parted, n) }
 
 // Mark returns a slot for the states behind position at-1; at is a multiple of the page size. Later sequences find them once the page

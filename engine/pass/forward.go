@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Machine is what a device has made for the passes of a model.
+// Machine is what a device has compiled and allocated for the passes of a model. Whoever made it frees it.
 type Machine struct {
 	Device kernels.Device
 	Runner kernels.Runner // of the passes
@@ -49,11 +49,13 @@ func NewRunner(h *header.Header, p *plan.Pass, s plan.Sizes, m Machine, beside *
 	return r
 }
 
-// Forward runs one pass over all rows of the batch and fills the topK best tokens of each wanted row
-// (0 ≤ topK ≤ 64). When it returns nil, Extend rows are committed and tree rows held; on error no sequence
-// has changed,
-// except that with recurrent layers the sequences of a pass that had begun can only be closed. A row's result depends on its own tokens
-// alone, not on what else is in the pass.
+// Forward runs one pass over all rows of the batch and finds the topK best tokens of each wanted row (0 ≤ topK ≤ 64). Then Extend rows are
+// committed and tree rows held. A row's result depends on its own tokens alone, not on what else is in the pass. The output is valid until
+// the next Forward.
+//
+// On error no sequence has changed; but if the pass had begun and the model has recurrent layers, its sequences can only be closed. Errors:
+// Invalid (a part that does not fit its sequence, too many rows), Exhausted (memory), Unavailable (the device, or states, are lost), those
+// of the files that passes read, Internal.
 func (r *Runner) Forward(batch []sequence.Part, topK int) (*Output, error) {
 	p := &r.rows
 	p.reset(topK)
@@ -144,7 +146,7 @@ func (r *Runner) passError(rows int, err error) error {
 
 // Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail
 // for lack of memory. Forward does the same; a caller that has several parts learns here whose memory is missing. Exhausted if too few
-// pages are free; then nothing has changed. What else is wrong with part, Forward says.
+// pages are free; then nothing has changed. It reports nothing else: a part that does not fit its sequence is refused by Forward.
 func (r *Runner) Reserve(part *sequence.Part) error {
 	if r.check(part) != nil {
 		return nil

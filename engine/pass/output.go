@@ -15,8 +15,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
-// Top holds the best tokens of one row of logits: (k) ids and logits, best first, ties to the lower
-// id; Max is the largest logit and Sum the sum over the vocabulary of exp(logit-Max).
+// Top holds the best tokens of one row of logits: (k) ids and (k) logits, best first, ties to the lower id. Max is the largest logit, and
+// Sum the sum of exp(logit-Max) over the vocabulary. It is valid as long as its Output.
 type Top struct {
 	IDs      []int32
 	Logits   []float32
@@ -43,7 +43,7 @@ type results struct {
 	outputs outputs
 }
 
-// Waited returns for how long the pass waited for weights that are streamed; the rest of its time it computed.
+// Waited returns how much of its time the pass waited for weights that are streamed; 0 on a device that streams none.
 func (o *Output) Waited() time.Duration { return o.waited }
 
 // Experts returns how many experts the pass has used. nil: a model without any, or a device that does not tell.
@@ -55,7 +55,8 @@ func (o *Output) Len() int { return o.n }
 // First returns the index of the first wanted row of part i of the batch.
 func (o *Output) First(i int) int { return o.first[i] }
 
-// Logits returns the logits of wanted row i: (vocab); -Inf for a token that the output matrix of a draft has no row for.
+// Logits returns the logits of wanted row i: (vocab); -Inf for a token for which the output matrix of a draft has no row. They are valid as
+// long as the Output; do not change them.
 func (o *Output) Logits(i int) []float32 {
 	return o.of.outputs.widen(i, o.of.runner.Row(o.of.plan.Logits, i))
 }
@@ -98,8 +99,9 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 	return top
 }
 
-// Sound returns nil if the best logit of wanted row i is a number. Else all that could be drawn from the row means nothing: the error,
-// which is Corrupt, says so and names the tensor that gave the logits.
+// Sound returns nil if the best logit of wanted row i is a finite number. Else no token may be drawn from the row, and the error, which is
+// Corrupt, names the tensor that gave the logits. Forward must have been asked for at least one best token; without any, Sound says
+// nothing.
 func (o *Output) Sound(i int) error {
 	top := o.of.runner.Top(i)
 	if len(top.Logits) == 0 || !math.IsInf(float64(top.Logits[0]), 0) && top.Logits[0] == top.Logits[0] {
@@ -114,8 +116,8 @@ func (o *Output) Sound(i int) error {
 }
 
 // Features copies the hidden states that Options.Taps names, one after the other, of a row of a part (its Extend rows, then its Nodes) to
-// dst: (FeatureWidth). The state after the final norm is computed here: a norm of one row takes some microseconds, and
-// most rows of a pass are asked for by nobody.
+// dst: (FeatureWidth). The state after the final norm is computed here, since it takes some microseconds, and most rows are never asked
+// for.
 func (o *Output) Features(part, row int, dst []float32) {
 	r, at := o.of, o.row(part, row)
 	for i, b := range r.plan.States {

@@ -19,7 +19,7 @@ type Passes struct {
 	runner  kernels.Runner
 }
 
-// NewPasses describes the passes of the model h that are laid out as of and made by m. kvBytes are those of the cache for one position.
+// NewPasses describes the passes of the model h, which are laid out as of and run on m. kvBytes is the size of the cache for one position.
 func NewPasses(h *header.Header, of *plan.Pass, m Machine, kvBytes int64) *Passes {
 	return &Passes{plan: of, work: plan.WorkOf(h), kvBytes: kvBytes, device: m.Device, runner: m.Runner}
 }
@@ -33,8 +33,8 @@ func (p *Passes) Plan() *kernels.Program { return p.plan.Program }
 // KVBytes returns the bytes of the KV cache for one position, all layers.
 func (p *Passes) KVBytes() int64 { return p.kvBytes }
 
-// TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
-// Unsupported for a device that cannot tell.
+// TimeOperations starts (true) or stops (false) the timing of operations: while it is on, passes add up how long each kind of operation
+// takes. Starting sets all sums to zero. Errors: Unsupported for a device that cannot tell.
 func (p *Passes) TimeOperations(on bool) error {
 	r, ok := p.runner.(kernels.Timer)
 	if !ok {
@@ -87,8 +87,8 @@ func (p *Passes) Sides() (left, right kernels.Device) {
 	return nil, nil
 }
 
-// Divide makes later passes be divided between the two devices as kernels.Divider has it. Errors: Unsupported for a model on one device,
-// Invalid for an impossible division; then nothing has changed.
+// Divide sets how later passes are divided between the two devices, by the number of their rows: see kernels.Divider. nil: each
+// gets half. Errors: Unsupported for a model on one device, Invalid for an impossible division; then nothing has changed.
 func (p *Passes) Divide(all []kernels.Division) error {
 	d, ok := p.device.(kernels.Divider)
 	if !ok {

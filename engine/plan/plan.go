@@ -27,7 +27,7 @@ func (s *Sizes) Slots(c *blocks.Config) int {
 	return memory.SlotsEach * s.Sequences
 }
 
-// Records returns how many places for records the cache has, as Slots.
+// Records returns how many places for records that cache has: one for each row of a pass, and some for each sequence.
 func (s *Sizes) Records(c *blocks.Config) int {
 	if !c.Recurrent() {
 		return 0
@@ -41,7 +41,7 @@ const (
 	mostSequences = 1 << 13
 )
 
-// Check returns Invalid for sizes that a model h cannot have.
+// Check returns Invalid for sizes, as a user has given them, that the passes of the model h cannot have. 0 stands for a default.
 func (s *Sizes) Check(h *header.Header) error {
 	if s.Sequences < 0 || s.Sequences > mostSequences {
 		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default",

@@ -53,14 +53,14 @@ func WorkOf(h *header.Header) (sum Work) {
 	return sum
 }
 
-// Reading returns the work of a pass that uses so many experts, counted layer by layer: Model.Experts.
+// Reading returns the work of a pass that uses so many experts, counted layer by layer: pass.Output.Experts.
 func (w Work) Reading(experts int) Work {
 	w.Bytes += int64(experts-w.Experts) * w.Expert
 	w.Experts = experts
 	return w
 }
 
-// MACs returns the multiply-adds of a pass with weights of the two kinds.
+// MACs returns the multiply-adds of a pass of so many rows, so many of them with logits: those with quantised and those with float weights.
 func (w Work) MACs(rows, wanted int) (ints, floats float64) {
 	return float64(w.IntMACs)*float64(rows) + float64(w.HeadInt)*float64(wanted),
 		float64(w.FloatMACs)*float64(rows) + float64(w.HeadFloat)*float64(wanted)

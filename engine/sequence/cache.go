@@ -29,8 +29,8 @@ type Cache struct {
 	shared   int                // sequences with NewShared so far
 }
 
-// NewCache returns the cache in memory, which was made for a plan of these sizes of a model of that shape. stateful: the model is a draft
-// with states. The caller frees memory.
+// NewCache returns an empty cache. memory is what the device has allocated for a model of shape c and passes of sizes s. stateful says that
+// the model is a draft with states. The caller frees memory, after the last use of the cache.
 func NewCache(c *blocks.Config, s plan.Sizes, memory kernels.Cache, stateful bool) *Cache {
 	cache := &Cache{config: c, sizes: s, stateful: stateful, memory: memory, pages: kv.New(memory, s.Slots(c)),
 		open: map[*Sequence]bool{}}
@@ -40,7 +40,8 @@ func NewCache(c *blocks.Config, s plan.Sizes, memory kernels.Cache, stateful boo
 	return cache
 }
 
-// FreePages returns how many pages are unreserved, Pages how many there are.
+// FreePages returns how many pages no sequence has reserved, also those that keep prefixes; Pages returns how many there are. FreePages is
+// safe for concurrent use.
 func (c *Cache) FreePages() int { return c.pages.FreePages() }
 func (c *Cache) Pages() int     { return c.memory.Pages() }
 
@@ -66,14 +67,14 @@ func (c *Cache) Prefixes() Prefixes { return c.pages }
 // values is a GPU's or divided between devices. Call it after Prefixes().Bound.
 func (c *Cache) Copies() *kv.Copies { return c.pages.Copies() }
 
-// HeldRows returns how many tree rows each sequence may hold at once so that passes never lack places for records of recurrent layers,
-// however many sequences hold as many; ok is false for a model without.
+// HeldRows returns how many tree rows each sequence may hold between passes. If none of Options.Sequences sequences holds more, passes
+// never lack places for records of recurrent layers. ok is false for a model without such layers, which has no such bound.
 func (c *Cache) HeldRows() (rows int, ok bool) {
 	return c.sizes.Records(c.config)/c.sizes.Sequences - 2, c.config.Recurrent()
 }
 
-// NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Errors:
-// Exhausted when the cache has too few free pages, Invalid when the model cannot hold so many.
+// NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Close the sequence. Errors: Exhausted if the cache
+// has too few free pages, Invalid for a capacity beyond the model's context.
 func (c *Cache) NewSequence(capacity, nodes int) (*Sequence, error) {
 	if err := c.check(capacity, nodes); err != nil {
 		return nil, err
@@ -110,8 +111,8 @@ func (c *Cache) NewShared(tenant string, prompt []tandem.Token, capacity, nodes 
 
 // NewWindowed returns a sequence as NewShared does, with the same errors, whose rows see their text through w. It never reads what no row
 // behind the prompt sees. Local layers see no less than without: w.Last is at least their window. Others share its pages only if they leave
-// out the same part of the same text, and only until it gives up pages, which it does as it grows. Further errors: Invalid for a model
-// with recurrent layers, for one that reads states, for a window that is not as Window says, and for more tree rows than w.Last.
+// out the same part of the same text, and only until it gives up pages, which it does as it grows. Further errors, all Invalid: a model
+// with recurrent layers, a draft with states, a window that is not as Window says, more tree rows than w.Last.
 func (c *Cache) NewWindowed(tenant string, prompt []tandem.Token, capacity, nodes int, w Window) (*Sequence, error) {
 	w.Last = max(w.Last, c.config.Window)
 	switch {

@@ -15,8 +15,9 @@ const (
 	WantAll              // every row with a token
 )
 
-// Part is one sequence's share of a pass: the rows that the pass adds to it. Whoever runs the pass checks it (Check), takes memory for it
-// (Enter), lays its rows (Pages, Cell, Sees) and walks (Walks), and then says what has become of it: Commit or Fail, and Leave.
+// Part is one sequence's share of a pass: the rows that the pass adds to it. Callers fill in the fields. Package pass then calls Check and
+// Enter, lays the rows out (Table, At, Cell, Ancestors) and the walks over states (Walks), and runs the pass; after that Commit or Fail,
+// and always Leave.
 type Part struct {
 	Seq     *Sequence
 	Extend  []tandem.Token // appended to the committed prefix, causally; not while tree rows are held
@@ -158,10 +159,10 @@ func (part *Part) Table() []int32 { return part.Seq.pages.Table }
 // At returns the cell of position pos.
 func (part *Part) At(pos int) kernels.Cell { return part.Seq.pages.At(pos) }
 
-// InText returns where in the text position pos is. Of a windowed sequence that is further on.
+// InText returns the position in the text of position pos of the sequence. It is larger where a windowed sequence leaves out a part.
 func (part *Part) InText(pos int) int { return part.Seq.inText(pos) }
 
-// Hidden returns how many positions the row at position pos does not see: those from position first on.
+// Hidden returns which positions the row at position pos does not see: n of them, from position first on.
 func (part *Part) Hidden(pos int) (first, n int) { return part.Seq.window.First, part.Seq.hidden(pos) }
 
 // Cell returns where node i lies.
@@ -192,7 +193,8 @@ func (part *Part) Commit() {
 	s.grown()
 }
 
-// Fail says that a pass with the part had begun and has failed. What its sequence has written to states is unknown then.
+// Fail says that a pass with the part has begun and failed. Others no longer find the pages of its sequence; if the model has recurrent
+// layers, the sequence can only be closed.
 func (part *Part) Fail() {
 	part.Seq.Distrust()
 	part.Seq.broken = part.Seq.recurrent()

@@ -43,7 +43,7 @@ func (s *Sequence) Close() {
 // Len returns the number of committed positions in the cache. See End for those of a windowed sequence.
 func (s *Sequence) Len() int { return s.length }
 
-// Capacity returns the number of committed positions that the sequence may hold.
+// Capacity returns up to which position of its text the sequence may commit tokens.
 func (s *Sequence) Capacity() int { return s.capacity + s.gap }
 
 // Pages returns how many pages of the KV cache the sequence has, those that it shares included.
@@ -67,7 +67,8 @@ func (s *Sequence) End() int { return s.inText(s.length) }
 // Lacks returns how many positions the sequence must compute to hold its text up to position n.
 func (s *Sequence) Lacks(n int) int { return s.within(n) - s.length }
 
-// Follow returns how many of the next n tokens that the sequence reads follow each other in the text.
+// Follow returns how many of the next n tokens that the sequence reads lie next to each other in the text: a windowed sequence that has not
+// read the first tokens yet goes on behind a gap.
 func (s *Sequence) Follow(n int) int { return s.follow(s.length, n) }
 
 func (s *Sequence) dropTree() {

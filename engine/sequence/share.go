@@ -48,15 +48,15 @@ func (s *Sequence) Follows(o *Sequence) bool {
 		o.filling()
 }
 
-// Parts says that earlier texts with the first n tokens of the prompt are known elsewhere, but not their states there: s keeps its own
-// there for others, as it does where it leaves what it has found.
+// Parts says that other texts begin with the first n tokens of the prompt, and that no states are kept there. So s keeps its own states
+// behind them for others, as it does at the end of what it has found itself.
 func (s *Sequence) Parts(n int) { s.pages.PartsAt(n) }
 
-// Private makes sure that no sequence finds what s computes from now on: it is not what its tokens alone say.
+// Private makes sure that no sequence finds what s computes from now on. It is for rows that do not depend on their tokens alone.
 func (s *Sequence) Private() { s.pages.Private() }
 
-// Publish lets other sequences find the first n positions and no later ones, until it is called again: rows after them are not what their
-// tokens alone say, and will be replaced. Without Publish they find all.
+// Publish lets other sequences find the first n positions and no later ones, until it is called again. It is for a sequence whose later
+// rows do not depend on their tokens alone yet, and will be computed again. Without Publish others find all positions.
 func (s *Sequence) Publish(n int) {
 	s.withheld, s.public = true, n
 	s.pages.Publish(s.shown(len(s.tokens)))
