@@ -28,43 +28,12 @@ type Attention struct {
 	kept         []kernels.KVLayer // what the cache has of the layer; empty: the cache is another model's
 }
 
-// Lines lay out some operations.
-type Lines func(b *Planner)
-
 // Heads are queries, or keys and values: products with the layer's input, and what is done with them, in this order.
 type Heads struct {
 	Products []Product
 	Raw      []Lines // biases
 	Norms    []Lines // of heads
 	Turns    []Lines // RoPE, and what comes behind it
-}
-
-// Product is a matrix whose product goes into a buffer of that name, (rows, Dim).
-type Product struct {
-	W   kernels.W
-	Out string
-	Dim int
-}
-
-// products lays out products with in. But for the last, each may run beside the next.
-func (b *Planner) products(all []Product, in kernels.Act, add bool) {
-	for i, p := range all {
-		b.MatMul(p.W, in, b.BufOf(p.Out, p.Dim), kernels.MatMulOpt{Add: add, Concurrent: i < len(all)-1})
-	}
-}
-
-func (b *Planner) lay(all []Lines) {
-	for _, lines := range all {
-		lines(b)
-	}
-}
-
-// on makes lines of steps on a buffer of that name.
-func on(name string, dim int, steps ...Step) (all []Lines) {
-	for _, s := range steps {
-		all = append(all, func(b *Planner) { s(b, b.BufOf(name, dim)) })
-	}
-	return all
 }
 
 // AttentionPart finds tensors of a layer, and puts what is computed with them into its attention.
@@ -275,6 +244,11 @@ func (t *Tensors) ValueNorms(a *Attention) {
 	ones := slices.Repeat([]float32{1}, t.Shape.HeadDim)
 	a.Own.Turns = append(a.Own.Turns, on("v", kv, headsNormed(t.Shape.KVHeads, ones))...)
 	t.Traits |= ValueNorms
+}
+
+// PostNorm finds the norm of what attention adds.
+func (t *Tensors) PostNorm(a *Attention) {
+	a.Out = PostNormed(t.Vec("post_attention_norm.weight", t.C.Dim))
 }
 
 // Sinks finds the scores without a value, one a head.

@@ -162,3 +162,34 @@ func (y *Branch) Leave(b *Planner, in kernels.Act, by Exit) {
 
 // stage begins the stage of a layer, or of a part of it.
 func (b *Planner) stage(layer int, part string) { b.Stage(fmt.Sprintf("layer %d%s", layer, part)) }
+
+// Lines lay out some operations.
+type Lines func(b *Planner)
+
+// Product is a matrix whose product goes into a buffer of that name, (rows, Dim).
+type Product struct {
+	W   kernels.W
+	Out string
+	Dim int
+}
+
+// products lays out products with in. But for the last, each may run beside the next.
+func (b *Planner) products(all []Product, in kernels.Act, add bool) {
+	for i, p := range all {
+		b.MatMul(p.W, in, b.BufOf(p.Out, p.Dim), kernels.MatMulOpt{Add: add, Concurrent: i < len(all)-1})
+	}
+}
+
+func (b *Planner) lay(all []Lines) {
+	for _, lines := range all {
+		lines(b)
+	}
+}
+
+// on makes lines of steps on a buffer of that name.
+func on(name string, dim int, steps ...Step) (all []Lines) {
+	for _, s := range steps {
+		all = append(all, func(b *Planner) { s(b, b.BufOf(name, dim)) })
+	}
+	return all
+}

@@ -138,8 +138,3 @@ func (t *Tensors) exit() Exit {
 	}
 	return Added
 }
-
-// PostNorm finds the norm of what attention adds.
-func (t *Tensors) PostNorm(a *Attention) {
-	a.Out = PostNormed(t.Vec("post_attention_norm.weight", t.C.Dim))
-}
