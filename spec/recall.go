@@ -50,14 +50,6 @@ func Before(h tandem.Hindsight, n int) tandem.Hindsight {
 	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, tandem.MaxHindsight)}
 }
 
-// Latest returns what h says of the latest n tokens.
-func Latest(h tandem.Hindsight, n int) tandem.Hindsight {
-	if n < h.Tokens {
-		h = tandem.Hindsight{Tokens: n, Hits: h.Hits & (1<<n - 1)}
-	}
-	return h
-}
-
 // Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It
 // returns the mean number of accepted tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without tokens.
 // Newer rounds count for more, since texts change: one of worth.Memory tokens ago counts half of the newest. The latest output tokens are

@@ -99,12 +99,13 @@ func each(v reflect.Value, section string, f func(s Setting, v reflect.Value)) {
 
 // Words are the ${words} in helps that stand for what a table lists.
 var Words = sync.OnceValue(func() map[string]string {
-	var names, trees []string
+	var names, helps, trees []string
 	for _, name := range strategy.Names() {
-		names, trees = append(names, string(name)), append(trees, fmt.Sprintf("%s %s", name, tandem.DefaultBounds(name)))
+		names, helps = append(names, string(name)), append(helps, fmt.Sprintf("%s drafts %s", name, strategy.Help(name)))
+		trees = append(trees, fmt.Sprintf("%s %s", name, tandem.DefaultBounds(name)))
 	}
-	return map[string]string{"strategies": strings.Join(names, ", "), "trees": strings.Join(trees, ", "),
-		"selfdrafts": strings.Join(tandem.SelfDrafts(), ", ")}
+	return map[string]string{"strategies": strings.Join(names, ", "), "drafts": strings.Join(helps, "; "),
+		"trees": strings.Join(trees, ", "), "selfdrafts": strings.Join(tandem.SelfDrafts(), ", ")}
 })
 
 // words replaces the Words in a help.

@@ -131,11 +131,6 @@ func FromGGUF(f *gguf.File, vocab *token.Vocab) (*Template, error) {
 	return Parse(source, special)
 }
 
-// Missing returns the error for a chat with a model that has no template.
-func Missing(model string) error {
-	return tandem.Errorf(op, tandem.Unsupported, "model %s has no tokenizer.chat_template: give one with --chat-template", model)
-}
-
 // Render renders messages. Errors: Invalid when the template refuses the conversation (raise_exception), fails on it or
 // passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx.
 func (t *Template) Render(ctx context.Context, messages []Message, o Options) (Rendered, error) {

@@ -3,12 +3,10 @@ package chat
 import (
 	"bytes"
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -100,9 +98,6 @@ func TestFromGGUF(t *testing.T) {
 		if tmpl, err := FromGGUF(f, vocab); tmpl != nil || err != nil {
 			t.Errorf("a template of %q: %v, %v, want nil, nil", empty, tmpl, err)
 		}
-	}
-	if err := Missing("m.gguf"); !errors.Is(err, tandem.Unsupported) || !strings.Contains(err.Error(), "--chat-template") {
-		t.Errorf("Missing: %v", err)
 	}
 }
 
