@@ -50,6 +50,9 @@ var rooms = map[string][]string{
 
 	// files in, files out; no pass
 	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},
+	// models by name: asks servers, and checks what they send with the parser
+	"modelfile/hub":         {".", "modelfile", "golang.org/x/sys"},
+	"modelfile/hub/hubtest": {},
 	// which tokens a draft can say is found with a tokenizer
 	"modelfile/trim": {".", "modelfile", "text"},
 	// what text is without a model
@@ -258,6 +261,7 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"app/start":      {"github.com/alecthomas/kong"}, // reads flags
 	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
 	"client":                   {"google.golang.org/protobuf"},
+	"modelfile/hub":            {"modelfile/hub/hubtest"},
 	"processes/roles/verifier": {"kernels/split"},
 	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
 	"processes/placement":      {"kernels/cuda"},

@@ -1,0 +1,126 @@
+package hub
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+)
+
+// Plan is what a name means on a server, and where it will lie. Close ends it.
+type Plan struct {
+	Name  Name
+	Size  int64    // bytes of all of the model's files
+	Quant string   // "" if the file's name says none
+	Left  []string // files beside it that are left
+	Store string   // folder of the store
+
+	s       *session
+	wants   []want
+	receipt receipt // but for the blobs
+	root    string  // below Store: the folder that the paths of receipt begin at; "": Store
+	small   []file  // layers that are no model, checked
+	last    []file  // what makes it found: a reference or a manifest
+}
+
+// want is a file to be fetched. Paths are below the store.
+type want struct {
+	shown string // name for messages, and of a copy of its header
+	blob  *blob
+	at    string // where its bytes lie
+	lock  string
+	link  string // from here a link leads to at; "": at is its name
+	head  *head
+}
+
+// file is a small file of a store.
+type file struct {
+	at string
+	b  []byte
+}
+
+// Plan asks the name's server which files it means, and how large they are. No byte of weights is fetched. Errors: Unavailable if nothing
+// may be asked, Invalid if there is no such model or no such file, Unauthenticated, Exhausted (too many requests), Corrupt, Unsupported.
+func (c Config) Plan(ctx context.Context, n Name) (*Plan, error) {
+	if c.Offline {
+		return nil, tandem.Errorf(op, tandem.Unavailable, "%s is not on this machine, and HF_HUB_OFFLINE forbids to fetch it", n)
+	}
+	var p *Plan
+	var err error
+	switch n.Source {
+	case Hugging:
+		p, err = c.planHugging(ctx, n)
+	case Ollama:
+		p, err = c.planOllama(ctx, n)
+	case Web:
+		p, err = c.planWeb(ctx, n)
+	default:
+		return nil, wrong(n.Path, "it is a path, and is not fetched")
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range p.wants {
+		w := &p.wants[i]
+		w.head = &head{ctx: ctx, s: p.s, b: w.blob}
+		p.Size += w.blob.size
+	}
+	return p, nil
+}
+
+// Close ends the plan's connections.
+func (p *Plan) Close() { p.s.close() }
+
+// Headers reads the headers of the model's files, and writes them as the beginnings of files of the full size, with holes in place of the
+// weights: whoever reads no weights can open path. remove removes them. Errors: those of gguf.Header and of the server.
+func (p *Plan) Headers(ctx context.Context) (path string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "tandem-header-")
+	if err != nil {
+		return "", nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+	}
+	remove = func() { _ = os.RemoveAll(dir) } // what is left is a few blocks of a temporary folder
+	for _, w := range p.wants {
+		w.head.ctx = ctx
+		if _, err := gguf.Header(w.head, w.blob.size, w.shown); err != nil {
+			remove()
+			if w.head.err != nil { // the parser's words for it are of a file's
+				err = w.head.err
+			}
+			return "", nil, err
+		}
+		at := filepath.Join(dir, w.shown)
+		if err = os.WriteFile(at, w.head.data, 0o600); err == nil {
+			err = os.Truncate(at, w.blob.size)
+		}
+		if err != nil {
+			remove()
+			return "", nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+		}
+		if path == "" {
+			path = at
+		}
+	}
+	return path, remove, nil
+}
+
+// planWeb plans the file at an address.
+func (c Config) planWeb(ctx context.Context, n Name) (*Plan, error) {
+	s, err := c.newSession(n.URL, "", n.String())
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.look(ctx, n.URL)
+	if err != nil {
+		return nil, err
+	}
+	at := filepath.Join(n.webFolder(), n.base())
+	return &Plan{Name: n, Quant: quantOf(n.base()), Store: c.Own, s: s,
+		wants:   []want{{shown: n.base(), blob: b, at: at, lock: at + ".lock"}},
+		receipt: receipt{Name: n.String(), Link: at}}, nil
+}
+
+// ended returns a file's name with the ending .gguf.
+func ended(name string) string { return strings.TrimSuffix(name, ".gguf") + ".gguf" }
