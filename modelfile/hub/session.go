@@ -225,6 +225,7 @@ func (r *retries) progress() { r.tries = 0 }
 func (r *retries) wait(ctx context.Context, err error) error {
 	var wrong *status
 	var no *refused
+	var name *net.DNSError
 	if gone := context.Cause(ctx); gone != nil {
 		return gone
 	}
@@ -241,7 +242,7 @@ func (r *retries) wait(ctx context.Context, err error) error {
 		pause = max(pause, wrong.after)
 	case tandem.KindOf(err) == tandem.Corrupt:
 		return err
-	case r.tries >= maxTries:
+	case r.tries >= maxTries || errors.As(err, &name) && name.IsNotFound:
 		return tandem.Errorf(op, tandem.Unavailable, "%s: %s cannot be reached: %w", r.s.what, r.s.origin.Host, plainCause(err))
 	}
 	select {

@@ -260,22 +260,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, of file, f Faults)
 		s.faults.Stalls--
 	}
 	s.mu.Unlock()
-	w.Header().Set("X-Repo-Commit", Commit)
-	w.Header().Set("X-Linked-Size", strconv.Itoa(len(b)))
-	linked := of.sum
-	if strings.Contains(r.URL.Path, "plain") {
-		linked = of.git
-	}
-	if f.Digest != "" {
-		linked = f.Digest
-	}
-	if f.Linked != "" {
-		linked = f.Linked
-	}
-	w.Header().Set("X-Linked-Etag", `"`+linked+`"`)
-	for k, v := range f.Headers {
-		w.Header().Set(k, v)
-	}
+	describe(w, r, of, f)
 	if f.Redirect != "" {
 		to, err := url.Parse(f.Redirect)
 		if err != nil {
@@ -304,6 +289,26 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, of file, f Faults)
 		w.Header().Set("Content-Length", strconv.Itoa(len(b)+f.Length))
 	}
 	s.send(w, r, b, from, to, f, stalls)
+}
+
+// describe sets the headers that a hub sends with a file.
+func describe(w http.ResponseWriter, r *http.Request, of file, f Faults) {
+	w.Header().Set("X-Repo-Commit", Commit)
+	w.Header().Set("X-Linked-Size", strconv.Itoa(len(of.b)))
+	linked := of.sum
+	if strings.Contains(r.URL.Path, "plain") {
+		linked = of.git
+	}
+	if f.Digest != "" {
+		linked = f.Digest
+	}
+	if f.Linked != "" {
+		linked = f.Linked
+	}
+	w.Header().Set("X-Linked-Etag", `"`+linked+`"`)
+	for k, v := range f.Headers {
+		w.Header().Set(k, v)
+	}
 }
 
 // send sends bytes at the server's rate, and with its faults.
