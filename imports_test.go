@@ -169,7 +169,9 @@ var rooms = map[string][]string{
 		"spec", "text"},
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"app/states": {".", "processes/cache", "engine", "text"},
-	"app/talk":   {".", "client", "services/peers", "services/public"},
+	// a model's name becomes a file
+	"app/pull": {".", "app/modelinfo", "app/terminal", "engine", "engine/memory", "modelfile/hub", "processes/settings"},
+	"app/talk": {".", "client", "services/peers", "services/public"},
 	// client: one set of words for why there is no connection
 	"app/talk/status": {".", "client", "proto", "processes/roles/gateway", "processes/roles/verifier", "services/peers",
 		"services/peers/rpc",
@@ -262,6 +264,7 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"services/peers": {"services/peers/pool", "services/public"}, "services/peers/discovery": {"services/peers/trees"},
 	"client":                   {"google.golang.org/protobuf"},
 	"modelfile/hub":            {"modelfile/hub/hubtest"},
+	"app/pull":                 {"modelfile", "modelfile/hub/hubtest"},
 	"processes/roles/verifier": {"kernels/split"},
 	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
 	"processes/placement":      {"kernels/cuda"},

@@ -39,6 +39,9 @@ func (c *generateCmd) Run(a *app) error {
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
+	if _, err := a.target("", &c.Group); err != nil {
+		return err
+	}
 	s, err := c.setup(r)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func newParser(from *config.Resolver, words ...string) (*kong.Kong, error) {
 		kong.KindMapper(reflect.Int, number(reflect.TypeFor[int]())), kong.KindMapper(reflect.Float64, number(reflect.TypeFor[float64]())),
 		kong.Help(config.Help), kong.Vars(settings.Words()),
 		kong.PostBuild(config.Shorten),
-		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
+		kong.Description("Speculative decoding of language models, split into three processes."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 }
 
@@ -43,7 +43,7 @@ func outline(t reflect.Type, words []string) reflect.Type {
 		if name == "" {
 			name = strings.ToLower(f.Name)
 		}
-		if isCommand(f) && !slices.Contains(words, name) {
+		if isCommand(f) && !slices.Contains(words, name) && !slices.Contains(words, f.Tag.Get("aliases")) {
 			if f.Type.NumField() > 0 && isCommand(f.Type.Field(0)) {
 				f.Type = outline(f.Type, nil)
 			} else {

@@ -38,6 +38,10 @@ type cli struct {
 
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt with processes of its own."`
 	Chat       runCmd        `cmd:"" name:"run" help:"Chat in the terminal, or have your text continued."`
+	Pull       pullCmd       `cmd:"" help:"Fetch a model by name."`
+	List       listCmd       `cmd:"" aliases:"ls" help:"List the models that are here, by name."`
+	Rm         rmCmd         `cmd:"" help:"Remove models that tandem has pulled."`
+	Show       showCmd       `cmd:"" help:"Show what a model is, and whether it runs here."`
 	Demo       demoCmd       `cmd:"" help:"Show one prompt with and without speculation."`
 	Launch     launchCmd     `cmd:"" help:"Run an agent, such as claude, with a model of yours."`
 	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
@@ -46,16 +50,16 @@ type cli struct {
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
 	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0, else 1."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
-	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation."`
+	Logits     logitsCmd     `cmd:"" hidden:"" help:"Print top logits and a greedy continuation."`
 	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
 	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
 	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost and drafts save here."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
-	Drain      drainCmd      `cmd:"" help:"Have a verifier or drafter finish its sessions and take no new ones."`
+	Drain      drainCmd      `cmd:"" help:"Have a process finish its sessions and take no new ones."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
-	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server that is not a gateway's."`
+	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server of yours."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/start"
@@ -11,10 +14,12 @@ import (
 )
 
 type runCmd struct {
+	Words []string `arg:"" optional:"" sep:"none" help:"A model's name, file or folder, and a question."`
+
 	Addr         string `help:"Use the gateway at this address and its model." placeholder:"ADDR"`
 	ChatTemplate string `help:"File with the Jinja template of chats." placeholder:"FILE"`
 
-	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." placeholder:"JSON"`
+	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." more:"" placeholder:"JSON" group:"Model"`
 	settings.ClientKeys
 	settings.Talking
 	groupFlags
@@ -23,6 +28,9 @@ type runCmd struct {
 // Run talks with the model until the input ends. Each line of stdin is a turn of a conversation if the model chats; else it is appended to
 // the text, which the model continues.
 func (c *runCmd) Run(a *app) error {
+	if c.Addr != "" && len(c.Words) > 0 {
+		return tandem.Errorf("", tandem.Invalid, "the model %s with --addr: the gateway there has its own", c.Words[0])
+	}
 	if c.Addr != "" && c.ChatTemplate != "" {
 		return tandem.Errorf("", tandem.Invalid, "--chat-template with --addr: want it at the gateway, whose chat service answers")
 	}
@@ -35,6 +43,9 @@ func (c *runCmd) Run(a *app) error {
 	}
 	if c.Addr != "" {
 		return c.talk(a.ctx, a, c.Addr, c.ClientKeys, start.Setup{})
+	}
+	if err := c.named(a); err != nil {
+		return err
 	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, r)
 	if err != nil {
@@ -71,5 +82,48 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 		s.Widen(&r, c.Tree)
 		return r, err
 	}
-	return t.Run(ctx, a.stdin, a.interrupts)
+	in, err := c.input(a.stdin)
+	if err != nil {
+		return err
+	}
+	return t.Run(ctx, in, a.interrupts)
+}
+
+// named finds or fetches the model that is named, and takes over what its store says of chats and of drawing tokens.
+func (c *runCmd) named(a *app) error {
+	name := ""
+	if len(c.Words) > 0 {
+		name = c.Words[0]
+	}
+	extras, err := a.target(name, &c.Group)
+	if err != nil {
+		return err
+	}
+	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
+	t, p := &c.Talking, extras.Preset
+	t.Temperature, t.TopK, t.TopP, t.MinP = unless(t.Temperature, p.Temperature), unless(t.TopK, p.TopK), unless(t.TopP, p.TopP),
+		unless(t.MinP, p.MinP)
+	t.RepeatPenalty, t.RepeatLast = unless(t.RepeatPenalty, p.RepeatPenalty), unless(t.RepeatLast, p.RepeatLast)
+	t.FrequencyPenalty, t.PresencePenalty = unless(t.FrequencyPenalty, p.FrequencyPenalty), unless(t.PresencePenalty, p.PresencePenalty)
+	return nil
+}
+
+// input returns where messages come from: stdin, or the question that was given.
+func (c *runCmd) input(stdin *os.File) (*os.File, error) {
+	if len(c.Words) < 2 {
+		return stdin, nil
+	}
+	question := strings.Join(c.Words[1:], " ")
+	if strings.Contains(question, "\n") {
+		question = `"""` + question + `"""`
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends when the conversation does, which reads all of it or closes the pipe with the process
+		_, _ = io.WriteString(out, question+"\n") // nobody listens any more
+		_ = out.Close()
+	}()
+	return in, nil
 }

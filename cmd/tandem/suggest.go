@@ -14,6 +14,7 @@ import (
 
 // elsewhere are the names of other programs for what tandem calls otherwise.
 var elsewhere = map[string][]string{
+	"download": {"pull"}, "get": {"pull"}, "models": {"list"}, "delete": {"rm"},
 	"serve": {"up"}, "server": {"up"}, "start": {"up"}, "chat": {"run"}, "complete": {"generate"},
 	"--ctx-size": {"--ctx"}, "-c": {"--ctx"}, "--max-model-len": {"--ctx"}, "--context-length": {"--ctx"},
 	"--threads": {"--verifier-threads", "--threads"}, "-t": {"--verifier-threads", "--threads"},
@@ -38,19 +39,15 @@ var elsewhere = map[string][]string{
 }
 
 const (
-	noStore     = "tandem keeps no store of models, a model is a GGUF file of yours"
-	noDownloads = "tandem downloads nothing: get a GGUF file, such as by `curl -LO`, and name it, as in `tandem up --target FILE`"
-	inFile      = "tandem takes that from the model's file"
-	always      = "tandem does that without a flag"
+	noStore = "tandem keeps no store of its own: models are files in the hub's cache and in Ollama's store (`tandem list`)"
+	byName  = "a model's name says that: -m hf:ORG/REPO:QUANT, as of `tandem pull`"
+	inFile  = "tandem takes that from the model's file"
+	always  = "tandem does that without a flag"
 )
 
 // peers are words of Ollama, llama.cpp's server and vLLM for what tandem has no word for, with a sentence each.
 var peers = map[string]string{
-	"ls":     noStore + "; `tandem cache list` lists what tandem has made",
-	"list":   noStore + "; `tandem cache list` lists what tandem has made",
-	"models": noStore + "; `tandem model info FILE` describes one", "show": "`tandem model info FILE` describes a model",
-	"rm": noStore + ": remove the file; `tandem cache clear` removes what tandem has made", "delete": noStore + ": remove the file",
-	"cp": noStore + ": copy the file", "pull": noDownloads, "download": noDownloads, "get": noDownloads,
+	"cp":     noStore,
 	"push":   noStore + ", and tandem uploads nothing",
 	"create": noStore + ": there is no Modelfile, and `tandem config` prints settings to begin with",
 	"stop":   "Ctrl-C or SIGTERM ends `tandem up` and all its processes; `tandem drain` lets one finish its sessions first",
@@ -66,7 +63,7 @@ var peers = map[string]string{
 	"llama-server": "`tandem up` serves a model",
 	"llama-cli":    "`tandem run` chats in the terminal",
 	"llama-bench":  "`tandem bench` measures speed",
-	"--hf-repo":    noDownloads, "-hf": noDownloads, "--hf-file": noDownloads, "--model-url": noDownloads,
+	"--hf-repo":    byName, "-hf": byName, "--hf-file": byName, "--model-url": byName,
 	"--flash-attn":    always,
 	"-fa":             always,
 	"--cont-batching": always,

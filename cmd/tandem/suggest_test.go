@@ -41,11 +41,11 @@ func TestSuggestions(t *testing.T) {
 		"serve":                      `unknown command "serve": did you mean up?`,
 		"chat":                       `unknown command "chat": did you mean run?`,
 		"frobnicate":                 "unknown command \"frobnicate\"; `tandem --help` lists the commands",
-		"ls":                         `unknown command "ls": ` + peers["ls"],
-		"rm x":                       `unknown command "rm": ` + peers["rm"],
+		"models":                     `unknown command "models": did you mean list?`,
+		"delete x":                   `unknown command "delete": did you mean rm?`,
+		"cp x":                       `unknown command "cp": ` + peers["cp"],
 		"stop":                       `unknown command "stop": ` + peers["stop"],
-		"pull llama3":                `unknown command "pull": ` + peers["pull"],
-		"model ls":                   `unknown command "ls": ` + peers["ls"],
+		"download llama3":            `unknown command "download": did you mean pull?`,
 		"ask":                        "unknown command \"ask\"; `tandem --help` lists the commands",
 		"up --flash-attn":            "unknown flag --flash-attn: " + always,
 		"up --temp 1":                "unknown flag --temp: did you mean --temperature?",
@@ -60,7 +60,6 @@ func TestSuggestions(t *testing.T) {
 		"generate --threads 3":       "unknown flag --threads: did you mean --verifier-threads?",
 		"gateway --chat-templat x":   "unknown flag --chat-templat: did you mean --chat-template?",
 		"up --frobnicate":            "unknown flag --frobnicate; `tandem up --help` lists the flags",
-		"up hello":                   "unexpected argument \"hello\": `tandem up` takes flags alone",
 		"config --config /no/such/f": "--config /no/such/f: no such file or directory",
 	} {
 		if got := wrong(t, strings.Fields(line)...); got != want {

@@ -14,6 +14,7 @@ import (
 )
 
 type upCmd struct {
+	Name   string `arg:"" optional:"" help:"A model by name, file or folder."`
 	Listen string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR" group:"Serving"`
 	serverFlags
 	settings.Logging
@@ -56,6 +57,9 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 	if err != nil {
 		return s, err
 	}
+	if err := c.named(a); err != nil {
+		return s, err
+	}
 	target, drafts, err := modelPaths(c.Models, c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
 	if err != nil {
 		return s, err
@@ -88,8 +92,27 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 	return s, nil
 }
 
+// named finds or fetches the target, and takes over what its store says of chats and of drawing tokens.
+func (c *serverFlags) named(a *app) error {
+	extras, err := a.target("", &c.Group)
+	if err != nil {
+		return err
+	}
+	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
+	d, p := &c.Drawing, extras.Preset
+	d.Temperature, d.TopK, d.TopP, d.MinP = unless(d.Temperature, p.Temperature), unless(d.TopK, p.TopK), unless(d.TopP, p.TopP),
+		unless(d.MinP, p.MinP)
+	d.RepeatPenalty, d.RepeatLast = unless(d.RepeatPenalty, p.RepeatPenalty), unless(d.RepeatLast, p.RepeatLast)
+	d.FrequencyPenalty, d.PresencePenalty = unless(d.FrequencyPenalty, p.FrequencyPenalty), unless(d.PresencePenalty, p.PresencePenalty)
+	return nil
+}
+
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
+	if c.Name != "" && c.Target != "" {
+		return tandem.Errorf("", tandem.Invalid, "the model %s with --target %s: want one of them", c.Name, c.Target)
+	}
+	c.Target = or(c.Target, c.Name)
 	s, err := c.processes(a, c.Listen, c.Logging, settings.DefaultSessions)
 	if err != nil {
 		return err
