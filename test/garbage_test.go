@@ -47,8 +47,12 @@ func TestGarbageInThePool(t *testing.T) {
 	if !published || !slices.Equal(tokens, want.tokens) {
 		t.Errorf("tokens\n%v, without garbage\n%v", tokens, want.tokens)
 	}
-	for _, name := range []string{"tickets.garbage", "tickets.unknown_session", "tickets.stale_epoch", "tickets.stale_handle"} {
-		testkit.Eventually(t, "a count of "+name, func() bool { return g.counters(t, "verifier")[name] > 0 })
+	for _, names := range [][]string{{"tickets.garbage"}, {"tickets.unknown_session"}, {"tickets.stale_epoch"},
+		{"tickets.stale_handle", "tickets.claim_failed"}} { // the drafter is asked for the tree, and may be late on a busy machine
+		testkit.Eventually(t, "a count of "+names[0], func() bool {
+			counted := g.counters(t, "verifier")
+			return slices.ContainsFunc(names, func(name string) bool { return counted[name] > 0 })
+		})
 	}
 }
 

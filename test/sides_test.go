@@ -107,7 +107,7 @@ func TestDraftHeads(t *testing.T) {
 	const (
 		draft  = "../models/gopher-draft-all-f16.gguf"
 		expert = "../models/gopher-draft-go-f16.gguf"
-		own    = "../drafter/testdata/ppd.gguf"
+		own    = "../drafter/prompts/testdata/ppd.gguf"
 	)
 	w := newWorld(t)
 	generate := func(args ...string) ended {
