@@ -20,23 +20,23 @@ type Vocab interface {
 	Encode(text string, special bool) []tandem.Token
 	// IsEnd reports whether t ends a text.
 	IsEnd(t tandem.Token) bool
-	// NewDecoder returns a decoder of the text that follows prev; written: control tokens show by their written form. A decoder has one
-	// user.
+	// NewDecoder returns a decoder of the tokens that follow prev, which has one user. If written is set, control tokens appear in their
+	// written form.
 	NewDecoder(written bool, prev ...tandem.Token) Decoder
 }
 
-// Decoder turns tokens into text, whole UTF-8 characters only.
+// Decoder turns tokens into text, in whole UTF-8 characters. Not safe for concurrent use.
 type Decoder interface {
 	// Next returns the text that t completes; it may be empty.
 	Next(t tandem.Token) string
-	// Flush returns what is left, incomplete characters replaced by U+FFFD.
+	// Flush returns the rest of the text. Incomplete characters are replaced by U+FFFD.
 	Flush() string
 }
 
-// Timeouts bound every wait of a session. A zero field is the default of DefaultTimeouts.
+// Timeouts bound every wait of a session. A zero field means the value in DefaultTimeouts; a negative one is refused.
 type Timeouts struct {
-	// ProposeMin and ProposeMax bound the deadline of one Propose: ten times its running mean, but at most
-	// 200 ms more than that mean. With several drafters the wait is shorter (round.Patience).
+	// ProposeMin and ProposeMax bound the deadline of one Propose. Within them it is the smaller of two times: ten times the running mean,
+	// and the mean + 200 ms + the time of the tokens to be read and drafted. With several drafters the wait is shorter (round.Patience).
 	ProposeMin, ProposeMax time.Duration
 	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
 	Round time.Duration
@@ -44,7 +44,7 @@ type Timeouts struct {
 	Stall time.Duration
 	// VerifierWait is how long a session waits for a lost verifier before its request fails.
 	VerifierWait time.Duration
-	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets several.
+	// Close bounds one attempt to close a session at a peer. A peer that does not answer is asked again.
 	Close time.Duration
 	// Unread is how long a client may leave a piece of its output unread before its request fails.
 	Unread time.Duration
@@ -56,7 +56,7 @@ var DefaultTimeouts = Timeouts{
 	Round: 2 * time.Second, Stall: 20 * time.Second, VerifierWait: time.Minute, Close: 2 * time.Second, Unread: 30 * time.Second,
 }
 
-// Verifier is what a gateway's sessions need of one, or of a fleet, with the contracts of tandem.Verifier.
+// Verifier is what the sessions of a gateway need of a verifier, or of a fleet of them. Its contracts are those of tandem.Verifier.
 type Verifier interface {
 	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
 	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
@@ -67,8 +67,8 @@ type Verifier interface {
 type Config struct {
 	Vocab    Vocab
 	Verifier Verifier
-	Drafters []Enlisted // enlisted from the start; none: until one is, every round is plain
-	// Recycling lets sessions draft from what verdicts say of likely tokens, by the name tandem.Recycling.
+	Drafters []Enlisted // enlisted from the start; without any, rounds are plain until one is enlisted
+	// Recycling lets sessions draft from the likely tokens of earlier verdicts, as the drafter named tandem.Recycling.
 	Recycling bool
 	Limits    tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
 	Sessions  int           // requests that run at once; 0 = 8
@@ -78,11 +78,12 @@ type Config struct {
 	Events    tandem.Events
 	Counters  *tandem.Counters // nil: not counted
 	ModelName string           // the target's, for telemetry
-	// Fingerprint is that of Vocab; a verifier with another one is refused. "": not compared.
+	// Fingerprint is that of Vocab: a verifier with another one is refused. "": they are not compared.
 	Fingerprint string
 	Rules       Rules
 	Embedding   Embedding
-	// Remember gets the text of a session that has ended, prompt and output; nil: not called. It must neither keep the slice nor block.
+	// Remember is called with the text of each session that has ended, prompt and output. It must neither keep the slice nor block. nil:
+	// it is not called.
 	Remember func(tenant string, tokens []tandem.Token)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
 	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is
@@ -98,7 +99,7 @@ type Embedding struct {
 	Width   int                 // numbers in one of the model's states, and so in a vector
 }
 
-// Made returns the width of vectors, 0 if none are made.
+// Made returns how many numbers a vector has; 0: no vectors are made.
 func (e Embedding) Made() int {
 	if e.Pooling == "" {
 		return 0

@@ -31,7 +31,7 @@ type Gateway struct {
 	served    atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
 }
 
-// New returns a gateway that is ready for requests. The caller must Shutdown it.
+// New returns a gateway that is ready for requests. Errors: Invalid if c is not as Config says. The caller must Shutdown it.
 func New(c Config) (*Gateway, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -52,9 +52,9 @@ func New(c Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Generate implements tandem.Generator. The result counts what was done even when it comes with an error.
-// s is called from the calling goroutine alone, and must return once ctx has ended. While s does not take its output,
-// the request goes on for up to Config.Unread bytes and is then parked (session.park).
+// Generate implements tandem.Generator. The result counts what was done even when it comes with an error. s is called from the calling
+// goroutine alone, and must return once ctx has ended. While s does not take its output, the request goes on for up to Config.Unread bytes
+// and is then parked (session.park).
 func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (res tandem.Result, err error) {
 	if err := g.tasks.join(); err != nil {
 		return res, err
@@ -151,26 +151,27 @@ func (g *Gateway) Deliver(v tandem.Verdict) {
 // the waits of sessions that have lost it.
 func (g *Gateway) VerifierState(up bool) { g.verifier.Set(up) }
 
-// VerifierIs describes the verifiers that are up: what passes cost (nil: not measured), how many tokens their KV caches hold together, in
-// pages of pageTokens (0 of either: unknown), and how many the largest of them holds. It replaces the previous description; requests that
-// wait for more memory than there is now are refused.
+// VerifierIs describes the verifiers that are up: costs are those of their passes (nil: not measured); their KV caches hold kvTokens
+// tokens together, in pages of pageTokens (0 of either: unknown), and the largest of them holds longest. The description replaces the one
+// before. Requests that wait for more memory than there is now are refused.
 func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int, longest int64) {
 	g.shared.Measured("", costs)
 	g.gate.Capacity(kvTokens, pageTokens, longest)
 }
 
-// Measured says what passes cost at one of several verifiers (Opened.Verifier).
+// Measured says what passes cost at one of several verifiers, by its name in Opened.Verifier. It replaces what was known of them.
 func (g *Gateway) Measured(verifier string, costs []tandem.Cost) { g.shared.Measured(verifier, costs) }
 
-// Moved says that the verifier no longer holds some sessions. Those that wait for a verdict put their tickets again, and are opened again
-// if the answer is UnknownSession.
+// Moved says that the verifier no longer holds some sessions. Sessions that wait for a verdict put their tickets again. A session whose
+// ticket is answered with UnknownSession is opened again.
 func (g *Gateway) Moved() { g.verifier.Pulse() }
 
-// Away returns how far away the drafters are that rounds have asked: what a call takes beside their arithmetic.
+// Away returns, by name, how far away the drafters are that rounds have asked: what a call takes beside their arithmetic. The map is the
+// caller's.
 func (g *Gateway) Away() map[string]time.Duration { return g.shared.Away() }
 
-// Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
-// name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft or of recycling, is ignored.
+// Enlist adds a drafter, which running sessions may ask too, or replaces the drafter of that name, such as after a restart. An e without a
+// name or a drafter, or with the name of a self-draft or of recycling, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
 	if e.Name != "" && e.Name != tandem.Recycling && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
 		g.shared.PassCosts(e.Name, e.Costs)
@@ -179,8 +180,8 @@ func (g *Gateway) Enlist(e Enlisted) {
 	}
 }
 
-// SelfDraftsAre says which self-drafts the verifier's target has. Sessions may ask them like drafters, by their names; those that are
-// missing are dismissed.
+// SelfDraftsAre says which self-drafts the verifier's target has. Sessions may ask them like drafters, by their names. Self-drafts that
+// are not among drafts are dismissed.
 func (g *Gateway) SelfDraftsAre(drafts []tandem.SelfDraft) {
 	defer g.describe.Do(func() { close(g.described) })
 	for _, name := range tandem.SelfDrafts() {
@@ -202,9 +203,9 @@ func (g *Gateway) Dismiss(name string) { g.roster.Dismiss(name) }
 // DrafterState is a hint like VerifierState, for one drafter. It enlists and dismisses nobody.
 func (g *Gateway) DrafterState(name string, up bool) { g.roster.State(name, up) }
 
-// Shutdown refuses new requests, lets those that run or wait go on until ctx ends, cancels the rest,
-// and returns when every goroutine of the gateway has ended. A sink that never returns is given up
-// after the Close timeout. The error is Deadline if a sink was given up or a request was cancelled.
+// Shutdown refuses new requests, lets those that run or wait go on until ctx ends, and cancels the rest. It returns when every goroutine
+// of the gateway has ended, or twice the Close timeout after ctx ended: sinks that have not returned by then are given up. Errors:
+// Deadline if a sink was given up or a request was cancelled.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	idle := g.tasks.close()
 	select {
@@ -228,20 +229,20 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Sessions returns the ids of the sessions that peers may hold for this gateway.
+// Sessions returns the ids of the sessions that peers may hold for this gateway, in no order.
 func (g *Gateway) Sessions() []tandem.SessionID {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return slices.Collect(maps.Keys(g.sessions))
 }
 
-// Prefills returns the sessions that the verifier is reading, those with the lowest ids first.
+// Prefills returns the sessions that the verifier is reading now, ascending by id.
 func (g *Gateway) Prefills() []Prefill { return g.prefills.list() }
 
-// Pace returns what the gateway has done so far.
+// Pace returns the sums over all rounds of the gateway so far.
 func (g *Gateway) Pace() Pace { return g.pace.sum() }
 
-// Load returns how many requests run now and how many wait for a slot.
+// Load returns how many requests run now and how many wait for a slot. Parked ones do neither.
 func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }
 
 // deliver runs an admitted session in a goroutine of its own, while the caller's hands its output to the sink.

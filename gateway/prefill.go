@@ -8,12 +8,12 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Prefill is a session whose prompt, or all that it has, is being read by the verifier.
+// Prefill is a session that the verifier is reading: its prompt, or, if it is opened again, all that it has.
 type Prefill struct {
 	Session tandem.SessionID
 	Held    int  // tokens that the verifier holds, those found in its memory included
 	Total   int  // tokens that it is to hold
-	Again   bool // its client has had output: it is read again
+	Again   bool // its client has had output, so it is being read again
 }
 
 // prefills are the sessions that the verifier is reading. Safe for concurrent use; the zero value has none.

@@ -25,34 +25,33 @@ const (
 	meanOf = 8
 )
 
-// Gate lets a request run when there is a slot, and KV memory at the verifier for the most that it may
-// hold; it lets a bounded number wait. Whatever becomes free goes to those that wait, so no newcomer can
-// overtake them.
+// Gate lets a request run when a slot is free and the verifier has KV memory for it. A bounded number of others wait. Whatever becomes
+// free goes to those that wait, so no newcomer can overtake them. Safe for concurrent use.
 //
-// Whose turn it is. The tenant with the smallest share comes first; its share is that of the slots or that of the
-// memory, whichever is larger (dominant resource fairness, Ghodsi et al., 2011). Among equals, such as those that hold
-// nothing, the one served longest ago comes first; among those never served, the one that came first. Within a tenant
-// it is first come, first served. So a lone tenant may have all slots, and a newcomer gets the next that becomes
-// free, however many of the other's wait. Without keys all are one tenant, and it is first come, first served for all.
+// Whose turn it is. The tenant with the smallest share comes first; its share is that of the slots or that of the memory, whichever is
+// larger (dominant resource fairness, Ghodsi et al., 2011). Among equals, such as those that hold nothing, the one served longest ago
+// comes first; among those never served, the one that came first. Within a tenant it is first come, first served. So a lone tenant may
+// have all slots. A newcomer gets the next slot that becomes free, however many requests of the other wait. Without keys all are one
+// tenant, and it is first come, first served for all.
 //
-// A tenant that has its slots keeps them until its requests end, unless another waits for more than a second and has less: see press.
+// A request keeps its slot until it ends, unless a tenant with less has waited for more than a second: see press.
 //
-// One exception: while the first in this order does not fit in the memory that is free, later ones that
-// do fit may pass it, mostPassed times; then all wait until it fits. Tenants with a smaller share than its own need not
-// wait for it, and do not count: a tenant that holds much cannot stop the others by asking for more.
+// One exception: while the first request in this order does not fit in the free memory, later ones that fit may pass it, mostPassed times;
+// then all wait until it fits. Requests of tenants with a smaller share come before it anyway, and do not count: a tenant that holds much
+// cannot stop the others by asking for more.
 //
-// The queue is shared too: when it is full, the tenant with the most requests in it loses its youngest. So a tenant that
-// has at most an equal share of the queue is never refused because of the others. Each tenant may have as many requests
-// parked as the queue has room for, or as there are slots.
+// The queue is shared too: when it is full, the tenant with the most requests in it loses its youngest. So a tenant that has at most an
+// equal share of the queue is never refused because of the others. A tenant may have as many requests parked as the queue has room for, or
+// as there are slots, whichever is more.
 //
-// A request counts with what it holds for a while to come (Need.First), not with the most that it may grow to: most end long
-// before that. As it grows it counts with more (Grow), whether there is more or not. So requests inside may together want more than there
-// is; the verifier then has no memory for one of them, which gives its slot back (Yield).
+// A request counts at first with what it holds for a while to come (Need.First), not with the most that it may grow to: most requests end
+// long before that. As it grows it counts with more (Grow), even if there is no more memory. So the requests inside may together want more
+// than there is. Then the verifier has no memory for one of them, which gives its slot back (Yield).
 //
-// Invariants, once the capacity has been the same since the requests inside came in and none has grown: (1) at most sessions
-// requests are inside, and their pages are at most those of the capacity; (2) at most queue requests wait,
-// those that return not counted; (3) while any wait, a slot or memory for the first of those that may not be
-// passed is missing; (4) no request waits for more than the capacity.
+// Invariants, once the capacity has been the same since the requests inside came in and none has grown: (1) at most sessions requests are
+// inside, and their pages are at most those of the capacity; (2) at most queue requests wait, those that return not counted; (3) while any
+// wait, a slot or memory for the first of those that may not be passed is missing; (4) no request that waits needs more pages than the
+// largest verifier has.
 type Gate struct {
 	sessions int // may run at once
 	queue    int // may wait
@@ -71,14 +70,14 @@ type Gate struct {
 	mean    time.Duration      // running mean of the time that requests were inside; 0 before the first has ended
 }
 
-// New returns a gate that lets sessions requests run at once and queue requests wait.
+// New returns a gate at which sessions requests run at once and queue more wait. Until Capacity is called, slots alone count.
 func New(sessions, queue int) *Gate {
 	return &Gate{sessions: sessions, queue: queue, inside: map[*Slot]struct{}{}, tenants: map[string]*tenant{}}
 }
 
-// Capacity tells the gate how many tokens the KV caches of all verifiers hold, in pages of pageTokens, and how many the largest of them;
-// 0 tokens or pages mean that it is unknown. A session lies in one of them, so requests that wait for more than the largest holds are
-// refused.
+// Capacity sets the memory that requests share: the KV caches of all verifiers hold kvTokens tokens, in pages of pageTokens, and the
+// largest of them holds longest. 0 tokens or pages mean that it is unknown; then slots alone count. A session lies in one cache, so
+// requests that wait for more than longest are refused (Invalid).
 func (g *Gate) Capacity(kvTokens int64, pageTokens int, longest int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,8 +102,8 @@ func (g *Gate) Capacity(kvTokens int64, pageTokens int, longest int64) {
 	g.admit()
 }
 
-// Longest returns the most tokens that one request with so many rows for trees may have: all of the verifier's memory, if that is known and
-// less than limit.
+// Longest returns the most tokens that one request may have beside rows rows for trees: what the memory of the largest verifier leaves,
+// but at most limit; limit if that memory is unknown.
 func (g *Gate) Longest(limit, rows int) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +113,7 @@ func (g *Gate) Longest(limit, rows int) int {
 	return min(limit, max(0, g.one*g.page-(rows+g.page-1)/g.page*g.page))
 }
 
-// Whole returns how many tokens so many take up in whole pages of the verifier's memory.
+// Whole returns tokens rounded up to whole pages of the verifier's memory; tokens itself while the size of a page is unknown.
 func (g *Gate) Whole(tokens int) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,8 +123,8 @@ func (g *Gate) Whole(tokens int) int {
 	return (tokens + g.page - 1) / g.page * g.page
 }
 
-// Enter waits for a slot; the caller must Leave it. Errors: Invalid (the request needs more memory than
-// there is), Exhausted (the queue is full; with the time after which to try again), or why ctx ended.
+// Enter waits for a slot, which the caller must Leave. Errors: Invalid (the request needs more memory than there is), Exhausted (the queue
+// is full; with the time after which to try again), or why ctx ended. After an error there is nothing to leave.
 func (g *Gate) Enter(ctx context.Context, n Need) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx, "before it was admitted")
@@ -137,8 +136,8 @@ func (g *Gate) Enter(ctx context.Context, n Need) (*Slot, error) {
 	return p, g.wait(ctx, p)
 }
 
-// Return waits until a parked request may run again. It comes before its tenant's others, but not before other tenants
-// whose turn it is, and a full queue does not refuse it. Otherwise the errors are those of Enter.
+// Return waits until a parked request may run again. The request comes before the others of its tenant, but not before other tenants whose
+// turn it is, and a full queue does not refuse it. Otherwise the errors are those of Enter. The caller must Leave in any case.
 func (g *Gate) Return(ctx context.Context, p *Slot) error {
 	if err := g.rejoin(p); err != nil {
 		return err
@@ -367,8 +366,8 @@ func (g *Gate) giveUp(p *Slot) {
 	g.forget()
 }
 
-// Park gives a slot back until the request wants to Return. An error of kind Exhausted means that its tenant has too many parked; then
-// nothing changes. The caller must Leave in any case.
+// Park gives a slot back until the request wants to Return. Errors: Exhausted if too many requests of its tenant are parked; then nothing
+// changes. The caller must Leave in any case.
 func (g *Gate) Park(p *Slot) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -391,7 +390,8 @@ func (g *Gate) unpark(p *Slot) {
 	}
 }
 
-// Leave gives a slot back, or ends a request that is parked. Leaving without a slot, as after a Return that failed, is harmless.
+// Leave ends a request at the gate: it gives its slot back, or ends its parking. Leaving without a slot, as after a Return that failed, is
+// harmless.
 func (g *Gate) Leave(p *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -426,7 +426,7 @@ func (g *Gate) remove(p *Slot) bool {
 	return true
 }
 
-// Load returns how many requests are inside and how many wait.
+// Load returns how many requests are inside and how many wait. Parked ones do neither.
 func (g *Gate) Load() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

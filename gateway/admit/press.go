@@ -20,15 +20,16 @@ const (
 	mostBroken = 6
 )
 
-// Asked returns a context that ends when the request should Yield because another tenant's request waits, or when it has left its slot.
-// The request must run.
+// Asked returns a context that ends when another tenant's request waits for the slot, so that this one should Yield, or when the slot was
+// given back. The request must be inside; each time that it comes in again it has a new context.
 func (g *Gate) Asked(p *Slot) context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return p.asked
 }
 
-// Opened says that verifier and drafters hold a request that was admitted.
+// Opened says that verifier and drafters hold a request that is inside. Call it after each time that the request came in: how long opening
+// it took decides how long it keeps its slot. Repeated calls change nothing.
 func (g *Gate) Opened(p *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 type Need struct {
 	Tenant string // "" where clients have no keys: then all are one tenant
 	Tokens int    // the most that it commits: prompt and budget
-	First  int    // what it counts with until Grow or Yield; 0: Tokens
+	First  int    // tokens that it counts with until Grow or Yield; 0: Tokens
 	Rows   int    // of its largest tree, without the root, which is committed
 }
 
 // pages returns how many pages of page tokens that takes, as engine/kv reserves them.
 func (n Need) pages(page int) int { return (n.Tokens+page-1)/page + (n.Rows+page-1)/page }
 
-// Slot is one request at the gate, from the queue to the request's end. While it is parked it takes no part.
+// Slot is one request at the gate, from Enter to Leave. While it is parked it holds no slot and waits for none.
 type Slot struct {
 	need     Need               // Tokens is what counts now
 	most     int                // the most that Tokens grows to

@@ -8,7 +8,7 @@ import (
 // shortFor is how long no request is admitted after the verifier had no memory for one that runs, unless another leaves before.
 const shortFor = time.Second
 
-// Grow makes a request count with that many tokens, at most Need.Tokens, if that is more than before.
+// Grow makes a request count with tokens, but at most with Need.Tokens. It changes nothing if the request counts with more already.
 func (g *Gate) Grow(p *Slot, tokens int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -25,8 +25,8 @@ func (g *Gate) Grow(p *Slot, tokens int) {
 	}
 }
 
-// Starved reports whether a request for which the verifier has no memory should Yield: only if other requests run, whose memory will
-// become free.
+// Starved reports whether a request for which the verifier has no memory should Yield. It should if other requests run, because their
+// memory will become free.
 func (g *Gate) Starved(p *Slot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -34,15 +34,16 @@ func (g *Gate) Starved(p *Slot) bool {
 	return in && len(g.inside) > 1
 }
 
-// Want is how a request that yields comes back.
+// Want says how a request that yields comes back.
 type Want struct {
-	Tokens int  // that it counts with from now on, if more than before
-	Memory bool // the verifier had no memory: another request has to leave first, or a second has to pass
+	Tokens int  // it counts with these from now on, if they are more than before
+	Memory bool // the verifier had no memory: another request must leave first, or a second must pass
 	Alone  bool // it is admitted only when no other request runs
 }
 
-// Yield gives a slot back and waits for the next, like a Return: before its tenant's other requests, but not before other tenants whose
-// turn it is. The caller must Leave in any case.
+// Yield gives a slot back and waits for the next, as Return does: before the other requests of its tenant, but not before other tenants
+// whose turn it is. Errors: Invalid if the memory has become too small for it meanwhile, or why ctx ended. The caller must Leave in any
+// case.
 func (g *Gate) Yield(ctx context.Context, p *Slot, w Want) error {
 	g.yield(p, w)
 	return g.wait(ctx, p)

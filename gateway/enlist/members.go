@@ -54,13 +54,14 @@ func NewMembers(c MembersConfig) *Members {
 	return m
 }
 
-// Close ends the goroutines that compare vocabularies.
+// Close cancels the goroutines that compare vocabularies, and waits for their end.
 func (m *Members) Close() {
 	m.end()
 	m.work.Wait()
 }
 
-// TargetIs sets the verifier's identity and its target's self-drafts.
+// TargetIs sets the verifier's identity and the names of its target's self-drafts. Members keeps the slice: do not change it. Drafters
+// that compute by another version of the arithmetic are logged: rule 5 of Members.
 func (m *Members) TargetIs(target tandem.Identity, selfDrafts []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +75,8 @@ func (m *Members) TargetIs(target tandem.Identity, selfDrafts []string) {
 	}
 }
 
-// Update takes the list of all processes, whenever one of them has changed.
+// Update takes the list of all processes, and enlists and dismisses drafters by it. Call it whenever a process has changed, and do not
+// change the list afterwards.
 func (m *Members) Update(processes []Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,13 +154,13 @@ func (m *Members) free(name string) string {
 	return out
 }
 
-// Listed is a process and how much of it the gateway uses.
+// Listed is a process, and how many of its drafters the gateway uses.
 type Listed struct {
 	Process
 	Used int // drafters that are enlisted and connected
 }
 
-// Models names the models in the process.
+// Models returns the names of the models in the process, separated by commas. A drafter without a model counts with its own name.
 func (p Listed) Models() string {
 	var names []string
 	for _, d := range p.Drafters {
@@ -171,7 +173,7 @@ func (p Listed) Models() string {
 	return strings.Join(names, ", ")
 }
 
-// Processes returns the list of the latest Update.
+// Processes returns the processes of the latest Update, in its order. The slice is the caller's.
 func (m *Members) Processes() (out []Listed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,7 +189,7 @@ func (m *Members) Processes() (out []Listed) {
 	return out
 }
 
-// Names returns the names, ascending, of the drafters and self-drafts that requests may name and that are connected.
+// Names returns the names of all drafters and self-drafts that requests may name and that are connected, ascending.
 func (m *Members) Names() (out []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

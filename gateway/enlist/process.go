@@ -33,17 +33,17 @@ type Drafter struct {
 
 // Link is a connection to a process. Equal links (==) are the same connection.
 type Link interface {
-	// Drafter returns the drafter with a name in the process. enlisted is its name in the gateway.
+	// Drafter returns the drafter whose name in the process is name. enlisted is its name in the gateway.
 	Drafter(name, enlisted string) tandem.Drafter
-	// Vocabulary fetches the texts of a drafter's first tokens, at most most of them. Size may be missing; Tokenizer is empty if the
-	// process is of a version that does not send it. After errors of kind Unavailable, Deadline and Canceled it may be asked again.
+	// Vocabulary fetches the texts of a drafter's first tokens, at most most of them. Size may be left 0; Tokenizer is empty if the
+	// version of the process does not send it. After errors of kind Unavailable, Deadline and Canceled it may be asked again.
 	Vocabulary(ctx context.Context, name string, most int) (token.Listing, error)
-	// Target sends a drafter the target's tokenizer, as MembersConfig.Tokenizer returned it, so that it translates. Unsupported: it cannot.
-	// After errors of kind Unavailable, Deadline and Canceled it may be sent again.
+	// Target sends a drafter the target's tokenizer, which is what MembersConfig.Tokenizer returned. From then on the drafter translates.
+	// Errors: Unsupported if it cannot; after Unavailable, Deadline and Canceled it may be sent again.
 	Target(ctx context.Context, name, fingerprint string, file []byte) error
 }
 
-// Gateway is the part of a gateway that takes drafters.
+// Gateway is the part of a gateway that Members tells about drafters.
 type Gateway interface {
 	Enlist(gateway.Enlisted)           // sessions may ask it from now on
 	Dismiss(name string)               // it is gone for good: sessions drop it
@@ -57,7 +57,7 @@ type MembersConfig struct {
 	Fingerprint string       // of Vocab
 	Counters    *tandem.Counters
 	Log         *slog.Logger
-	// Compared lists the addresses of processes whose vocabularies the program that started them has compared already. Harmless
+	// Compared lists the addresses of processes whose vocabularies were compared before, by the program that started them. Harmless
 	// differences of those are not logged again.
 	Compared []string
 	Taken    []string // names of drafters inside the gateway's own process

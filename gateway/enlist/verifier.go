@@ -52,13 +52,13 @@ func NewVerifier(c VerifierConfig) *Verifier {
 	return w
 }
 
-// Close ends what is done beside the calls.
+// Close cancels what runs in the background, and waits for its end.
 func (w *Verifier) Close() {
 	w.end()
 	w.work.Wait()
 }
 
-// State says that the verifier has come up or is gone.
+// State says that the verifier has come up or is gone. In the background, one that has come up is asked what it is.
 func (w *Verifier) State(up bool) {
 	w.cfg.Gateway.State(up)
 	turn := w.turn.Add(1)
@@ -67,7 +67,7 @@ func (w *Verifier) State(up bool) {
 	}
 }
 
-// Refused logs, once for each reason, why the present verifier cannot be used.
+// Refused says why the present verifier cannot be used. The monitor is told each time; each new reason is logged once.
 func (w *Verifier) Refused(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package fleet makes one verifier of several: each session is at one of them, and goes to another when that one is gone, drains, or has
-// much more to do than another has. Every verifier of an identity continues a text with the same tokens, so a session that moves is opened
-// again from what is committed, and nobody can tell.
+// Package fleet makes one verifier of several. Each session is at one of them. It moves to another when its own is gone or drains, or has
+// much more to do than another has. All verifiers of an identity continue a text with the same tokens, so a session that moves is opened
+// again from what is committed, and its client cannot tell.
 package fleet
 
 import (
@@ -20,14 +20,14 @@ const op = "fleet"
 type Gateway interface {
 	// VerifierState says whether any of them is up.
 	VerifierState(up bool)
-	// VerifierIs says what their passes cost, how many tokens their KV caches hold together, in pages of pageTokens, and how many the
-	// largest of them holds.
+	// VerifierIs describes those that are up: costs are those of passes; their KV caches hold kvTokens tokens together, in pages of
+	// pageTokens, and the largest of them holds longest.
 	VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int, longest int64)
-	// Measured says what passes cost at one of them, as Opened.Verifier names it.
+	// Measured says what passes cost at one of them; verifier is its name, as in Opened.Verifier.
 	Measured(verifier string, costs []tandem.Cost)
-	// SelfDraftsAre says which self-drafts a session may find.
+	// SelfDraftsAre says which self-drafts the verifiers have; a session finds those of the verifier at which it is.
 	SelfDraftsAre(drafts []tandem.SelfDraft)
-	// Moved says that sessions are to be opened again: Submit knows them no more.
+	// Moved says that some sessions must be opened again: Submit no longer knows them.
 	Moved()
 }
 
@@ -35,8 +35,8 @@ type Gateway interface {
 type Config struct {
 	Gateway   Gateway
 	CloseTime time.Duration // how long a member may take to forget a session that has moved
-	// Grace is how long sessions wait for a verifier that cannot be reached, though others could take them. If only its connection broke,
-	// it comes back with all that it held; after a restart it would have to read the sessions again, as others would.
+	// Grace is how long the sessions of a verifier that cannot be reached wait for it, though others could take them. If only its
+	// connection broke, it comes back with all that it held; after a restart it would have to read the sessions again, as others would.
 	Grace    time.Duration
 	Counters *tandem.Counters // "sessions.moved", "fleet.<why>"; may be nil
 	Now      func() time.Time // nil: time.Now
@@ -65,10 +65,11 @@ func New(c Config) *Fleet {
 	return &Fleet{cfg: c, places: places{sessions: map[tandem.SessionID]*placed{}, rows: 1, tokens: 1}}
 }
 
-// Wait returns when all members have forgotten what has left them.
+// Wait returns when all members have forgotten the sessions that have left them, or CloseTime is over.
 func (f *Fleet) Wait() { f.work.Wait() }
 
-// Join adds a member, or gives one another verifier. It takes sessions once State says that it is up, or if there is no other.
+// Join adds a member, or gives the member of that name another verifier. load returns its load, from any goroutine; nil: not known. A
+// member takes sessions once State says that it is up, or if there is no other.
 func (f *Fleet) Join(name string, v Verifier, load func() Load) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +93,7 @@ func (f *Fleet) Leave(name string) {
 	})
 }
 
-// State says that a member came up or cannot be reached.
+// State says that a member has come up or cannot be reached.
 func (f *Fleet) State(name string, up bool) {
 	f.change(false, func() bool {
 		m := f.member(name)
@@ -104,7 +105,7 @@ func (f *Fleet) State(name string, up bool) {
 	})
 }
 
-// Is says what a member that came up is.
+// Is takes the description of a member that has come up.
 func (f *Fleet) Is(name string, d tandem.Description) {
 	f.cfg.Gateway.Measured(name, d.Costs)
 	f.change(true, func() bool {
@@ -117,7 +118,7 @@ func (f *Fleet) Is(name string, d tandem.Description) {
 }
 
 // Announced says whether a member drains, so that it takes no new sessions, and whether its lease has lapsed: it has not announced itself
-// for that long, though others have.
+// in time, though others have.
 func (f *Fleet) Announced(name string, draining, lapsed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +127,7 @@ func (f *Fleet) Announced(name string, draining, lapsed bool) {
 	}
 }
 
-// Of returns the name of the member at which a session is, and its verifier; "" and nil: at none.
+// Of returns the member at which a session is: its name and its verifier. "" and nil: the session is at none.
 func (f *Fleet) Of(id tandem.SessionID) (string, Verifier) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +137,7 @@ func (f *Fleet) Of(id tandem.SessionID) (string, Verifier) {
 	return "", nil
 }
 
-// At returns the sessions that are at a member.
+// At returns the sessions that are at a member, in no order.
 func (f *Fleet) At(name string) (ids []tandem.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +156,8 @@ func (f *Fleet) Members() int {
 	return len(f.members)
 }
 
-// Open implements Verifier.Open: at the member where the session is, or is best placed, and at another one if that one cannot take it.
+// Open implements Verifier. It opens the session at the member where it is, or else where it is best placed. If a member is Unavailable or
+// Exhausted, it tries the next best. Errors: Unavailable if there is no member, else a member's.
 func (f *Fleet) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var tried []*member
 	var first error
@@ -214,8 +216,8 @@ func (f *Fleet) take(o tandem.Opening, tried []*member) *member {
 	return m
 }
 
-// Place returns the name of the member at which o's session is, or would be opened now, and its verifier; "" and nil: there is none. Only
-// Open puts a session there: who asks may do so after the session's end.
+// Place returns the member at which o's session is, or would be opened now: its name and its verifier. "" and nil: there is none. Only
+// Open puts a session there, so Place may be called even after the session's end.
 func (f *Fleet) Place(o tandem.Opening) (string, Verifier) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -231,10 +233,10 @@ func (f *Fleet) Place(o tandem.Opening) (string, Verifier) {
 	return m.name, m.verifier
 }
 
-// Any returns the name of a member for what belongs to no session, the one with the shortest rounds, and its verifier.
+// Any returns a member for work that belongs to no session, the one that would finish it first: its name and its verifier, as Place.
 func (f *Fleet) Any() (string, Verifier) { return f.Place(tandem.Opening{}) }
 
-// Close implements Verifier.Close.
+// Close implements Verifier. A session that is at no member is closed already.
 func (f *Fleet) Close(ctx context.Context, id tandem.SessionID) error {
 	f.mu.Lock()
 	p := f.sessions[id]
@@ -246,7 +248,7 @@ func (f *Fleet) Close(ctx context.Context, id tandem.SessionID) error {
 	return p.at.verifier.Close(ctx, id)
 }
 
-// Submit implements Verifier.Submit. Errors: also UnknownSession for a session that is to be opened again.
+// Submit implements Verifier. Further errors: UnknownSession for a session that must be opened again.
 func (f *Fleet) Submit(ctx context.Context, t tandem.Ticket) error {
 	_, v := f.Of(t.Session)
 	if v == nil {
@@ -255,8 +257,8 @@ func (f *Fleet) Submit(ctx context.Context, t tandem.Ticket) error {
 	return v.Submit(ctx, t)
 }
 
-// Belongs reports whether a member's verdict may be for its session: whether the session is at that member, or is not known here. It learns
-// from the verdict how many rows and tokens a round has.
+// Belongs reports whether a verdict may be passed on: its session is at the member that has sent it, or at none. It also learns from the
+// verdict how many rows and tokens a round has.
 func (f *Fleet) Belongs(name string, v tandem.Verdict) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -320,8 +322,8 @@ func (f *Fleet) clear(m *member, most int, why string) (wake bool) {
 	return wake
 }
 
-// Balance moves sessions: away from members that are gone, silent or draining, if another can take them, and from one with much to do to
-// one with little. It is called often, such as ten times a second.
+// Balance moves sessions away from members that are gone, silent or draining, if another can take them, and from a member with much to do
+// to one with little. Call it often, such as ten times a second.
 func (f *Fleet) Balance() {
 	f.mu.Lock()
 	wake, now := false, f.cfg.Now()

@@ -18,18 +18,18 @@ const (
 	atOnce = 2
 )
 
-// Verifier is what a fleet needs of one, with the contracts of tandem.Verifier.
+// Verifier is what a fleet needs of one of its members. Its contracts are those of tandem.Verifier.
 type Verifier interface {
 	Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) // returns when the prompt is in the cache
 	Close(ctx context.Context, id tandem.SessionID) error              // frees the session's memory
 	Submit(ctx context.Context, t tandem.Ticket) error                 // of a session that is open there
 }
 
-// Load is what a member has to do, and what it holds.
+// Load says what a member has to do, and what it holds.
 type Load struct {
 	Sessions int // of all gateways
 	Waiting  int // tickets that wait for a pass
-	// Cached returns how many of the first tokens of a prompt it holds in its memory; nil: not known.
+	// Cached returns how many of the first tokens of a tenant's prompt the member holds in memory; nil: not known.
 	Cached func(tenant string, tokens []tandem.Token) int
 }
 

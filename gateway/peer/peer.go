@@ -14,7 +14,7 @@ const op = "generate"
 // mostCloses bounds the attempts to close a session at a peer that does not answer.
 const mostCloses = 30
 
-// Guard runs f and returns a panic of it as an error (tandem.Panicked).
+// Guard runs f and returns its error. If f panics, Guard returns the panic as an error (tandem.Panicked).
 func Guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -24,15 +24,15 @@ func Guard(f func() error) (err error) {
 	return f()
 }
 
-// Closer closes sessions at peers.
+// Closer closes sessions at peers. Safe for concurrent use.
 type Closer struct {
 	Timeout  time.Duration // of one attempt
 	Counters *tandem.Counters
-	Ending   func() bool // the gateway is to end: no second attempt
+	Ending   func() bool // reports whether the gateway is to end; then there is no second attempt
 }
 
-// Close closes a session by a peer's method at. A peer that is gone has forgotten it; one that does not answer is asked again, until
-// the gateway is to end.
+// Close closes a session at a peer, whose method is at. It repeats the call while the peer does not answer in time, at most mostCloses
+// times and not once the gateway is to end. Any other error ends it: a peer that is gone has forgotten the session.
 func (c *Closer) Close(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
 	for range mostCloses {
 		ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)

@@ -11,12 +11,12 @@ import (
 // stallTicks is the number of ticks in a stall time.
 const stallTicks = 20
 
-// Progress bounds an Open by its progress, not by its time: while the peer advances, with this session or with others before it, it may
-// take any time. It has stalled when nothing has come from it for the stall time, or when its passes have stood still for the stall time
-// and for as long as the supervisor lets a pass take (tandem.PassMay).
+// Progress bounds an Open by its progress, not by its time. While the peer advances, with this session or with others before it, the Open
+// may take any time. The peer has stalled when nothing has come from it for the stall time, or when its passes have stood still for the
+// stall time and for as long as the supervisor lets a pass take (tandem.PassMay).
 //
-// The time is counted in ticks, each once however late: a gateway that was suspended with its machine does not blame the peer.
-// Safe for concurrent use.
+// The time is counted in ticks, and a late tick counts once: a gateway that was suspended with its machine does not blame the peer. Safe
+// for concurrent use.
 type Progress struct {
 	peer   string
 	tick   time.Duration
@@ -31,8 +31,8 @@ type Progress struct {
 	ended  bool
 }
 
-// Watch returns a context that ends when the peer has stalled, and the Progress that takes the peer's reports. peer is its name in errors,
-// stall the time without progress. The caller must Stop the Progress, which also ends the context.
+// Watch returns a context that ends when the peer has stalled, with a cause of kind Deadline, and the Progress that takes the peer's
+// reports. peer is its name in errors, stall the time without progress. The caller must Stop the Progress, which also ends the context.
 func Watch(ctx context.Context, peer string, stall time.Duration) (context.Context, *Progress) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &Progress{peer: peer, tick: stall / stallTicks, cancel: cancel}
@@ -42,7 +42,7 @@ func Watch(ctx context.Context, peer string, stall time.Duration) (context.Conte
 	return ctx, a
 }
 
-// Report takes a report of the peer, and returns whether the peer has advanced since the one before.
+// Report takes a report of the peer. It returns whether the peer has advanced since the report before; the first one counts as an advance.
 func (a *Progress) Report(p tandem.Progress) (advanced bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,10 +80,10 @@ func (a *Progress) count() {
 	}
 }
 
-// Cancel ends the context for another cause.
+// Cancel ends the context with that cause, unless it has ended already. The caller must Stop even so.
 func (a *Progress) Cancel(cause error) { a.cancel(cause) }
 
-// Stop ends the watch and the context.
+// Stop ends the watch and the context. Stopping twice is harmless.
 func (a *Progress) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

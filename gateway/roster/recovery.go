@@ -9,7 +9,7 @@ type Recovery struct {
 	came chan struct{} // closed and replaced whenever the peer comes up
 }
 
-// Set notes that the peer is up or down.
+// Set notes that the peer is up or down. If it was down and is up, those that wait wake.
 func (r *Recovery) Set(up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,7 +30,7 @@ func (r *Recovery) Pulse() {
 	}
 }
 
-// Next returns a channel that closes the next time the peer comes up.
+// Next returns a channel that closes the next time the peer comes up, or at the next Pulse.
 func (r *Recovery) Next() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,14 +17,14 @@ import (
 type Enlisted struct {
 	Name    string
 	Drafter tandem.Drafter
-	// Self, if set, makes it one of the target's self-drafts, whose guesses come with verdicts: there is no Drafter, and Last does not
-	// count. If only one drafter is asked, and the request names none, it comes after drafters and before those that are Last.
+	// Self, if set, makes it one of the target's self-drafts. Their guesses come with verdicts, so there is no Drafter, and Last does not
+	// count. Where one source is asked, and the request names none, it comes after drafters and before those that are Last.
 	Self *tandem.SelfDraft
-	// Features: it reads the target's hidden states (tandem.FeatureSource), so the verifier keeps those of its sessions.
+	// Features says that it reads the target's hidden states (tandem.FeatureSource), so the verifier keeps those of its sessions.
 	Features bool
-	// Costs of its passes by their rows, as it measured them: from one row to as many as read a prompt. nil: not measured.
+	// Costs are what its passes cost by their rows, as it has measured: from one row to as many as read a prompt. nil: not measured.
 	Costs []tandem.Cost
-	// Window is how many tokens of a text it reads at most, however long that is; 0: all.
+	// Window is the most tokens of a text that it reads, however long the text is; 0: all.
 	Window int
 	// Recycling makes it the drafter that drafts from earlier verdicts (tandem.Recycling): there is no Drafter.
 	Recycling bool
@@ -39,9 +39,8 @@ const (
 	mostNames  = 256              // names remembered, those that are gone included
 )
 
-// Roster lists the drafters that may draft. A name stays known after its drafter is gone, so that a request may name
-// a drafter that is being restarted, and what a drafter did before its restart counts
-// against it. Safe for concurrent use.
+// Roster lists the drafters that may draft. A name stays known after its drafter is gone, until mostNames are. So a request may name a
+// drafter that is being restarted, and what a drafter did before its restart counts against it. Safe for concurrent use.
 type Roster struct {
 	version atomic.Uint64 // changes whenever a drafter is enlisted or dismissed
 
@@ -59,13 +58,14 @@ type Record struct {
 	entry   *Entry       // nil: gone or draining
 }
 
-// Entry is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it.
+// Entry is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it. It does not change; equal pointers are one entry.
 type Entry struct {
 	Enlisted
 	Record *Record
 }
 
-// Enlist puts a drafter on the roster; it replaces the one of that name.
+// Enlist puts a drafter on the roster, in place of the one of that name. To enlist the same drafter again keeps its Entry. Whoever waits
+// for the drafter wakes.
 func (r *Roster) Enlist(e Enlisted) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func same(a, b Enlisted) bool {
 	return a.Self == b.Self && a.Recycling == b.Recycling && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
 }
 
-// Dismiss takes a drafter off; its name stays known.
+// Dismiss takes a drafter off the roster. Its name stays known; a name that is not enlisted is ignored.
 func (r *Roster) Dismiss(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *Roster) record(name string) *Record {
 	return nil
 }
 
-// State is a hint that a drafter came up or went down.
+// State is a hint that a drafter has come up or gone down. A name that is not known is ignored.
 func (r *Roster) State(name string, up bool) {
 	r.mu.Lock()
 	s := r.record(name)
@@ -124,8 +124,8 @@ func (r *Roster) State(name string, up bool) {
 	}
 }
 
-// List returns the enlisted drafters among names, in that order, or all if names is nil: drafters, the target's self-drafts, those that are
-// Last; and the version of the roster for which this is true.
+// List returns the enlisted drafters among names, in the order of names, and the version of the roster for which this is true. If names is
+// nil it returns all: first drafters, then the target's self-drafts, then those that are Last.
 func (r *Roster) List(names []string) ([]*Entry, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *Roster) List(names []string) ([]*Entry, uint64) {
 	return out, r.version.Load()
 }
 
-// Check returns an error of kind Invalid, of the field drafters, if a name was never enlisted.
+// Check returns an error of kind Invalid if one of names is not known, because no drafter of that name was enlisted.
 func (r *Roster) Check(names []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,10 +174,9 @@ func (r *Roster) Check(names []string) error {
 	return nil
 }
 
-// Conduct counts a drafter's offences. Garbage is a tree or a figure that no drafter may send. The session
-// that gets it gives the drafter up at once; after several offences in a short time all sessions do for a
-// while. That time doubles with each repetition until a good answer comes after it. Safe for
-// concurrent use; the zero value has no offences.
+// Conduct counts a drafter's offences. An offence is an answer with a tree or a figure that no drafter may send. The session that gets it
+// gives the drafter up at once; after several offences in a short time all sessions do for a while. That time doubles with each
+// repetition, until a good answer comes after it. Safe for concurrent use; the zero value has no offences.
 type Conduct struct {
 	marked atomic.Bool // anything below is set
 
@@ -187,7 +186,7 @@ type Conduct struct {
 	until time.Time
 }
 
-// Offend counts a garbage answer and reports whether the drafter is put aside for it.
+// Offend counts an offence, and reports whether all sessions put the drafter aside for it.
 func (c *Conduct) Offend(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +201,7 @@ func (c *Conduct) Offend(now time.Time) bool {
 	return true
 }
 
-// Aside reports whether nobody is to ask the drafter now.
+// Aside reports whether the drafter is put aside now: no session is to ask it.
 func (c *Conduct) Aside() bool {
 	if !c.marked.Load() {
 		return false
@@ -212,7 +211,7 @@ func (c *Conduct) Aside() bool {
 	return time.Now().Before(c.until)
 }
 
-// Good counts a correct answer.
+// Good notes a correct answer. If the drafter was put aside, and is no more, the next time will be short again.
 func (c *Conduct) Good() {
 	if !c.marked.Load() {
 		return

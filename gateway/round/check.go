@@ -6,7 +6,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// WellFormed checks a verdict against the contract of tandem.Verdict.
+// WellFormed returns Corrupt unless v has a path of ascending nodes below maxNodes, without the root, and one token more than that, all
+// below vocab.
 func WellFormed(v tandem.Verdict, maxNodes, vocab int) error {
 	if len(v.Tokens) != len(v.Path)+1 {
 		return tandem.Errorf(op, tandem.Corrupt, "verdict has %d tokens for a path of %d nodes: want %d", len(v.Tokens), len(v.Path),

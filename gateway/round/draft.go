@@ -8,11 +8,11 @@ import (
 
 const op = "generate"
 
-// Ask is a proposal, and what the answer to it is checked against.
+// Ask is a proposal, and what its answer is checked against.
 type Ask struct {
 	tandem.Proposal
 	Root  tandem.Token // the committed token at Base-1
-	Nodes int          // no tree has more
+	Nodes int          // most nodes of a tree, root included
 }
 
 // Draft is what one source drafted for a round.
@@ -22,15 +22,15 @@ type Draft struct {
 	Busy     time.Duration // arithmetic of drafting within this round; none of a self-draft, whose guesses came before
 	Guessing time.Duration // arithmetic of the guesses that a self-draft's tree is made of
 	Begun    time.Time     // when it was asked
-	Last     time.Time     // when it answered before this; zero: never
-	Extra    time.Duration // what it took longer than usual because it had to catch up first
-	Tried    bool          // it was asked, after its answer before this, to draft ahead
+	Last     time.Time     // when it gave its answer before this one; zero: this is the first
+	Extra    time.Duration // how much longer than usual it took, because it had to read committed tokens first
+	Tried    bool          // it was asked to draft ahead after its answer before this one
 	Away     time.Duration // what the call took beside the drafter's arithmetic: the way there and back; 0: not known
 	Useful   time.Duration // of Got.Ahead: what drafting the reused nodes within the round would have taken
 }
 
-// Check checks a drafter's answer against the contract of Propose. A tree that the drafter has put into the
-// pool itself need not come with the answer.
+// Check returns an error if a drafter's answer breaks the contract of Propose. vocab is how many tokens there are. Without a.Return the
+// answer may lack the tree, which the drafter has put into the pool itself.
 func (a *Ask) Check(got tandem.Proposed, vocab int) error {
 	const op = "propose"
 	switch {

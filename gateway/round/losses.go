@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// MostRepairs is how often a session is repaired without a commit in between.
+	// MostRepairs is how many times a session is repaired without a commit in between; then its request fails.
 	MostRepairs = 1 << 3
 	firstPause  = 20 * time.Millisecond // before a session is opened again; doubles
 	longPause   = time.Second
@@ -28,14 +28,14 @@ func (l *Losses) Suspect(now time.Time) {
 	}
 }
 
-// Repair counts one more repair, and reports whether that is too many.
+// Repair counts one more repair, and reports whether there are more than MostRepairs.
 func (l *Losses) Repair() (tooMany bool) {
 	l.Repairs++
 	return l.Repairs > MostRepairs
 }
 
-// Reopen decides whether a session is opened again because of cause, and after which pause. An error ends the request: after too many
-// attempts, or more than most time.
+// Reopen counts a repair because of cause, and returns how long to wait before the session is opened again. An error ends the request:
+// there were too many repairs, or the verifier has seemed lost for longer than most. The error names t's session and length.
 func (l *Losses) Reopen(now time.Time, most time.Duration, t *Text, cause error) (pause time.Duration, err error) {
 	l.Suspect(now)
 	tooMany, waited := l.Repair(), now.Sub(l.Since)

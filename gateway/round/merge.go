@@ -9,24 +9,24 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// Origin is whose tree a round verifies.
+// Origin says where the tree comes from that a round verifies.
 type Origin uint8
 
 const (
 	Nothing  Origin = iota // the root alone: nothing was drafted, or the verifier has refused what was
 	InPool                 // of one source, which has put the ticket with it
 	Returned               // of one source, which has returned it
-	Several                // merged, of several sources
+	Several                // merged of several sources, or voted for among them
 )
 
-// Drafted is what came of a round's drafts.
+// Drafted is what the drafts of a round have become.
 type Drafted struct {
 	Origin Origin
-	Tree   tandem.Tree   // as far as it was returned
-	By     string        // who drafted Tree, "vote" for several
-	Voted  int           // index in Drafts of the majority's; 0 with one
-	Size   int           // nodes that were drafted, as the source says; 0: nothing was
-	Depth  int           // likewise
+	Tree   tandem.Tree   // empty if it was not returned
+	By     string        // the source that drafted Tree; "vote" if it is merged
+	Voted  int           // index in Drafts of the one that the majority voted for; else 0
+	Size   int           // nodes of the tree, root included, as the source says; 0: nothing was drafted
+	Depth  int           // levels below the root, as the source says
 	Busy   time.Duration // arithmetic of drafting within the round
 }
 
@@ -94,12 +94,13 @@ func (p *Plan) merge(drafts []Draft, nodes int, took time.Duration) (out Drafted
 	return out
 }
 
-// Patience returns how long a round waits for several sources that answer at the same time, by the usual times of those that take any:
+// Patience returns how long a round waits for several sources that draft at the same time. usual has the usual time of each source that
+// needs time to answer:
 //
 //	2 · the longest of them
 //
-// The strategy has weighed the round with the longest, so that source is worth waiting for; waiting in vain costs at most as much again. 0:
-// each source's own deadline decides, because the usual time of one is not known.
+// The strategy has weighed the round with the longest, so that source is worth waiting for; waiting in vain costs at most as much again. If
+// the usual time of one is not known (0), the result is 0: each source's own deadline decides.
 func Patience(usual []time.Duration) time.Duration {
 	if len(usual) == 0 || slices.Contains(usual, 0) {
 		return 0

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// Verified returns the tree that the verdict is on; none if that is not known.
+// Verified returns the tree that was verified as a whole. It is empty if the verdict does not show that.
 func (r *Round) Verified() (t tandem.Tree) {
 	if r.Judged() {
 		return r.Tree
@@ -19,12 +19,12 @@ func (r *Round) Verified() (t tandem.Tree) {
 // Failed reports whether the session must be opened again.
 func (r *Round) Failed() bool { return r.state == Failed }
 
-// Rest is the part of a round of that time that was neither draft nor target arithmetic.
+// Rest returns how much of wall, the time of the round, was neither draft nor target arithmetic; never below 0.
 func (r *Round) Rest(wall time.Duration) time.Duration {
 	return max(wall-r.Busy-max(r.Verdict.Busy, 0)-max(r.Verdict.Guessing, 0), 0)
 }
 
-// Reason returns the kind of choice that the round was, for Stats.Reasons.
+// Reason returns why the round was what it was, for Stats.Reasons: the decision's reason, or that no draft came.
 func (r *Round) Reason() string {
 	if len(r.Asks) > 0 && !r.drafted() && len(r.Verdict.Path) == 0 {
 		return strategy.ReasonNoDraft
@@ -32,7 +32,7 @@ func (r *Round) Reason() string {
 	return r.Decision.Reason
 }
 
-// Fate is one word for what became of the draft; "" without one.
+// Fate returns what became of the draft: "accepted", "partial", "rejected", "expired", or "stale" in a failed round; "" without a draft.
 func (r *Round) Fate() string {
 	switch path := len(r.Verdict.Path); {
 	case r.state == Failed:
@@ -49,7 +49,8 @@ func (r *Round) Fate() string {
 	return "partial"
 }
 
-// Held returns how many of the committed tokens one of Drafts had.
+// Held returns how many of the committed tokens were in d, one of Drafts. If its source did not return its tree, those are all but the
+// last.
 func (r *Round) Held(d *Draft, committed []tandem.Token) int {
 	switch {
 	case d.Got.Tree.Len() > 0:
@@ -60,7 +61,8 @@ func (r *Round) Held(d *Draft, committed []tandem.Token) int {
 	return 0
 }
 
-// Outcome returns what a strategy may learn from a round of which that many tokens were committed in that time.
+// Outcome returns what a strategy may learn from the round: committed tokens came of it, and it took wall. atEnd says that the text ended
+// with it.
 func (r *Round) Outcome(committed int, atEnd bool, wall time.Duration) *strategy.Outcome {
 	o := &strategy.Outcome{Decision: r.Decision, Drafts: make([]strategy.Draft, len(r.Drafts)), Tree: r.Tree,
 		Merged: r.Origin == Several, Voted: r.Voted, Verdict: r.Verdict, Judged: r.Judged(), Tokens: committed, AtEnd: atEnd,

@@ -63,7 +63,7 @@ type Round struct {
 	fault   error         // the pool's, of the latest ticket
 }
 
-// Do is what a round's caller is to do.
+// Do is the step that a round's caller is to take next.
 type Do uint8
 
 const (
@@ -79,7 +79,7 @@ const (
 	End                // the request, with Err, or because its text is complete or it was stopped
 )
 
-// Action is what a round's caller is to do, in the order of the fields.
+// Action is all that a round's caller is to do after an event, in the order of the fields.
 type Action struct {
 	Count   string        // a counter to add 1 to; "": none
 	Judge   Judgement     // of the sources of Drafts
@@ -89,7 +89,7 @@ type Action struct {
 	Err     error // of Reopen, MakeRoom and End: why
 }
 
-// Judgement is how a round judges the sources that drafted for it.
+// Judgement says how the sources that drafted for a round have behaved.
 type Judgement uint8
 
 const (
@@ -100,7 +100,7 @@ const (
 	Garbage                     // it has broken a contract: it is given up for the session, and that counts against it
 )
 
-// New returns a round that has not begun. losses are those of its session.
+// New returns a round that has not begun. rules and losses are those of its session; the round changes losses.
 func New(p Plan, rules *Rules, losses *Losses) Round {
 	return Round{Plan: p, rules: rules, losses: losses, missing: len(p.Asks), retry: quickWait,
 		wait: max(rules.Wait, min(worth.Overdue*p.Pace, rules.VerifierWait/(1<<3)))}
@@ -114,7 +114,7 @@ func (r *Round) Begin() Action {
 	return Action{Do: Propose}
 }
 
-// Answer takes what a source has drafted, or that it has drafted nothing: d is nil.
+// Answer takes what a source has drafted; nil: it has failed, or drafted nothing.
 func (r *Round) Answer(d *Draft) Action {
 	if r.missing--; d != nil && r.state == Drafting {
 		r.Drafts = append(r.Drafts, *d)
@@ -122,19 +122,19 @@ func (r *Round) Answer(d *Draft) Action {
 	return r.gather()
 }
 
-// Skip says that the sources of the last n Asks are not asked: what the others have drafted is enough.
+// Skip says that the sources of the last n Asks are not asked, because what the others have drafted is enough.
 func (r *Round) Skip(n int) Action {
 	r.Asks = r.Asks[:len(r.Asks)-n]
 	r.missing -= n
 	return r.gather()
 }
 
-// Ahead reports whether sources go on drafting after they have answered.
+// Ahead reports whether a source was asked to go on drafting after it has answered.
 func (r *Round) Ahead() bool {
 	return slices.ContainsFunc(r.Asks, func(k strategy.Ask) bool { return k.Proposal.Ahead })
 }
 
-// Late says that Patience is over: the missing sources are not waited for any longer if another has answered.
+// Late says that Patience is over: once one source has answered, the round does not wait for the others.
 func (r *Round) Late() Action {
 	r.late = true
 	return r.gather()
@@ -147,8 +147,8 @@ func (r *Round) gather() Action {
 	return Action{Do: Merge}
 }
 
-// Merged says that no more drafts come. took is how long drafting took. answered: the verdict is there already, as happens if a drafter has
-// put its ticket and then failed.
+// Merged says that no more drafts come, and makes one tree of those that are there. took is how long drafting took. answered says that the
+// verdict has come already, as happens if a drafter has put its ticket and then failed.
 func (r *Round) Merged(took time.Duration, answered bool) Action {
 	r.Drafted = r.join(r.Drafts, r.rules.Nodes-r.Reserve, took)
 	r.state = Waiting
@@ -171,7 +171,7 @@ func (r *Round) Merged(took time.Duration, answered bool) Action {
 	return Action{Do: Put, Wait: r.wait}
 }
 
-// Sent takes what became of a ticket: err is the pool's.
+// Sent says that a ticket was put; err is the pool's answer, nil if it has taken the ticket.
 func (r *Round) Sent(now time.Time, err error) (a Action) {
 	if r.fault = err; err != nil {
 		r.losses.Suspect(now)
@@ -193,13 +193,13 @@ func (r *Round) Sent(now time.Time, err error) (a Action) {
 	return a
 }
 
-// Tick says that the latest Action.Wait is over.
+// Tick says that the time of the latest Action.Wait is over.
 func (r *Round) Tick(now time.Time) Action {
 	r.overdue = r.overdue || r.Origin == InPool && r.Tickets == 1
 	return r.again(now)
 }
 
-// VerifierUp says that the verifier came up: it has lost the tickets before.
+// VerifierUp says that the verifier has come up. It has lost the tickets that were put before.
 func (r *Round) VerifierUp(now time.Time) Action {
 	r.Tickets = min(r.Tickets, 1)
 	return r.again(now)
@@ -302,8 +302,8 @@ func (r *Round) fail(a Action) Action {
 	return a
 }
 
-// Next decides what follows a committed round: finished says that the text is complete, unread that the client has not read it for long,
-// claimed that another request waits for this one's slot.
+// Next decides what follows a committed round. finished says that the text is complete; unread, that the client has left its output unread
+// for long; claimed, that another request waits for the slot.
 func Next(finished, unread, claimed bool) Do {
 	switch {
 	case finished:

@@ -4,8 +4,7 @@ package round
 
 import "github.com/tandem-llm/tandem"
 
-// Text is the text of a session as far as it is committed. One session owns it: Tokens only grows, in Append alone, and Hash is always
-// that of Tokens.
+// Text is the committed text of a session, which owns it. Tokens only grows, in Append alone, and Hash is always that of Tokens.
 type Text struct {
 	Session tandem.SessionID
 	Epoch   tandem.Epoch
@@ -15,7 +14,7 @@ type Text struct {
 	Limit   int // the most that Tokens grows to
 }
 
-// Append commits tokens.
+// Append commits tokens. The caller sees to it that they are within Limit.
 func (t *Text) Append(tokens ...tandem.Token) {
 	t.Tokens = append(t.Tokens, tokens...)
 	t.Hash = t.Hash.Add(tokens...)
@@ -24,10 +23,10 @@ func (t *Text) Append(tokens ...tandem.Token) {
 // Len returns how many tokens are committed.
 func (t *Text) Len() int { return len(t.Tokens) }
 
-// Root returns the last committed token, which every tree begins with.
+// Root returns the last committed token, with which every tree begins. There must be one.
 func (t *Text) Root() tandem.Token { return t.Tokens[len(t.Tokens)-1] }
 
-// Bounds returns the bounds of a request's next tree, of at most so many nodes: as far as its budget still reaches.
+// Bounds returns the bounds of r's next tree: those of the request, at most nodes nodes, and no deeper than its budget still reaches.
 func (t *Text) Bounds(r *tandem.Request, nodes int) tandem.Bounds {
 	b := r.Bounds
 	if r.Without&tandem.TechniqueBranches != 0 {
@@ -38,7 +37,7 @@ func (t *Text) Bounds(r *tandem.Request, nodes int) tandem.Bounds {
 	return b
 }
 
-// Question returns what a ticket asks now.
+// Question returns the question of a ticket that is put now.
 func (t *Text) Question() Question {
 	return Question{Epoch: t.Epoch, Base: tandem.Position(len(t.Tokens)), Hash: t.Hash}
 }

@@ -2,8 +2,8 @@ package round
 
 import "github.com/tandem-llm/tandem"
 
-// Ticket returns the next ticket to put: with the drafted tree and prompt nodes at first, then with the root alone. Every ticket of a
-// gateway comes from here; a drafter that puts its own has the same fields from its Proposal.
+// Ticket returns the next ticket to put. The first has the drafted tree and prompt nodes, all later ones the root alone. trace is carried
+// along for telemetry. Every ticket of a gateway comes from here; a drafter that puts its own has the same fields from its Proposal.
 func (r *Round) Ticket(trace string) tandem.Ticket {
 	t := tandem.Ticket{Session: r.Session, Epoch: r.Epoch, Base: r.Base, Hash: r.Hash, Tree: r.first, SelfDrafts: r.Guesses,
 		Successors: r.Successors, Trace: trace}

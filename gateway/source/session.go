@@ -12,15 +12,15 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// Shared is what the sources of all sessions of a gateway have in common.
+// Shared is what the sources of all sessions of a gateway have in common. Safe for concurrent use.
 type Shared struct {
 	Roster     *roster.Roster
 	Run        func(func()) // starts a goroutine that Shutdown waits for
 	Closer     *peer.Closer
 	Events     tandem.Events
 	Counters   *tandem.Counters
-	ProposeMin time.Duration // of the deadline of a Propose
-	ProposeMax time.Duration
+	ProposeMin time.Duration // shortest deadline of a Propose
+	ProposeMax time.Duration // longest
 	Stall      time.Duration // of an Open without progress
 	Vocab      int
 
@@ -28,12 +28,12 @@ type Shared struct {
 	recycled   successors
 }
 
-// Session is what sources know of their session.
+// Session is what sources know of their session. It belongs to the session's goroutine.
 type Session struct {
 	Text     *round.Text
 	Opening  func() tandem.Opening                 // the session as it is now
-	Traced   func(context.Context) context.Context // for one more Open: muted if the trace is full
-	Nodes    int                                   // no tree has more
+	Traced   func(context.Context) context.Context // context of one more Open: muted if the trace is full
+	Nodes    int                                   // most nodes of a tree, root included
 	Sampling tandem.Sampling
 	Tenant   string
 	Names    []string // the drafters that may draft, in this order; nil: all
@@ -41,7 +41,7 @@ type Session struct {
 	dues     []due // in the order in which they arose
 }
 
-// Complete fills in a proposal's fields about the session.
+// Complete fills in what a proposal says about the session. returned: the tree is to be returned, not put into the pool.
 func (s *Session) Complete(p tandem.Proposal, returned bool) tandem.Proposal {
 	q := s.Text.Question()
 	p.Session, p.Epoch, p.Base, p.Hash, p.Return = s.Text.Session, q.Epoch, q.Base, q.Hash, returned

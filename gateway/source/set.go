@@ -36,19 +36,19 @@ func (c *Shared) NewSet(s *Session) *Set {
 	return &Set{Shared: c, session: s, closing: map[string]<-chan struct{}{}}
 }
 
-// Adopt makes a strategy decide which sources are opened, and gives it their hindsight.
+// Adopt makes x the strategy that decides which sources are opened, and that gets their hindsight.
 func (s *Set) Adopt(x strategy.Strategy) {
 	s.session.strategy, s.wants = x, map[*roster.Entry]bool{}
 }
 
-// Allow replaces the names of the drafters that may draft.
+// Allow replaces the names of the drafters that may draft; nil: all.
 func (s *Set) Allow(names []string) {
 	s.session.Names = names
 	s.enlist()
 }
 
-// Update brings the sources up to date at the start of a round: drafters that came or went, Opens that have ended, retries that are due,
-// and drafters that are wanted from now on. It returns how many drafters have opened the session again.
+// Update brings the sources up to date at the start of a round with bounds b: drafters that came or went, Opens that have ended, retries
+// that are due, and drafters that are wanted from now on. It returns how many drafters have opened the session again.
 func (s *Set) Update(ctx context.Context, b tandem.Bounds) (reopened int) {
 	if s.version != s.Roster.Version() {
 		s.enlist()
@@ -146,7 +146,7 @@ func (s *Set) retire(x Source) {
 	}
 }
 
-// Settle waits for the Opens that the session begins with, but no longer than patience.
+// Settle waits for the Opens with which the session begins, but no longer than patience. Those not done by then go on in the background.
 func (s *Set) Settle(ctx context.Context, patience time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -159,7 +159,7 @@ func (s *Set) Settle(ctx context.Context, patience time.Duration) {
 	}
 }
 
-// Restart opens the session at the drafters in its new epoch.
+// Restart opens the session again at the drafters, after its epoch has changed, and forgets guesses on its text.
 func (s *Set) Restart(ctx context.Context) {
 	for _, x := range s.list {
 		if o := x.base().opens; o != nil {
@@ -182,7 +182,7 @@ func (s *Set) hearers() iter.Seq2[Source, hearer] {
 	}
 }
 
-// Leave closes the session at the drafters; Update opens it there again. Those that were given up stay so.
+// Leave closes the session at the drafters. Update opens it there again, except at those that were given up.
 func (s *Set) Leave() {
 	var kept []Source
 	for _, x := range s.list {
@@ -195,14 +195,14 @@ func (s *Set) Leave() {
 	s.list, s.version = kept, 0
 }
 
-// Close closes the session at the drafters for good.
+// Close closes the session at the drafters for good. It does not wait for that.
 func (s *Set) Close() {
 	for _, x := range s.list {
 		s.retire(x)
 	}
 }
 
-// Ready returns the sources that can be asked now, the first being the one to ask if only one is.
+// Ready returns the sources that can be asked now, at most 16. The first is the one to ask if only one is.
 func (s *Set) Ready() (out []Source) {
 	for _, x := range s.list {
 		if len(out) < most && x.Ready() {
@@ -212,8 +212,8 @@ func (s *Set) Ready() (out []Source) {
 	return out
 }
 
-// Follow sends what was committed to those drafters, which the round does not ask, for their hindsight. It does not wait for their answers,
-// which Update reads before a later round.
+// Follow sends what was committed to the drafters called names, for their hindsight. The round does not ask them. It does not wait for
+// their answers, which Update reads before a later round.
 func (s *Set) Follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == name && x.base().opens != nil }); i >= 0 {
@@ -222,7 +222,7 @@ func (s *Set) Follow(ctx context.Context, names []string) {
 	}
 }
 
-// Holding names the drafters that hold the session.
+// Holding returns the names of the drafters that hold the session, separated by commas.
 func (s *Set) Holding() string {
 	var names []string
 	for _, x := range s.list {
@@ -233,7 +233,7 @@ func (s *Set) Holding() string {
 	return strings.Join(names, ",")
 }
 
-// ReadStates reports whether the verifier is to keep the target's states, for a drafter at which the session is opened.
+// ReadStates reports whether the verifier is to keep the target's hidden states, for a drafter that reads them and is opened.
 func (s *Set) ReadStates() bool {
 	return slices.ContainsFunc(s.list, func(x Source) bool {
 		c := x.base()
@@ -241,7 +241,7 @@ func (s *Set) ReadStates() bool {
 	})
 }
 
-// Absent lists the sources and what keeps each from drafting.
+// Absent returns a list, for people, of the sources and what keeps each from drafting. It continues a sentence.
 func (s *Set) Absent() string {
 	if len(s.list) == 0 {
 		return ", none is alive"
@@ -253,8 +253,8 @@ func (s *Set) Absent() string {
 	return out.String()
 }
 
-// Guesses lists the self-drafts that the next ticket, or the Open to come, is to ask for guesses: a round after it may use them, if b
-// leaves one. A strategy that asks one source gets those of the first that could be asked.
+// Guesses returns the self-drafts that the next ticket, or the Open to come, is to ask for guesses. There are none unless b leaves a round
+// after it that may use them. A strategy that asks one source gets those of the first that could be asked.
 func (s *Set) Guesses(b tandem.Bounds) []string {
 	if b.Plain() || b.Depth < 2 {
 		return nil
@@ -278,8 +278,8 @@ func (s *Set) Guesses(b tandem.Bounds) []string {
 	return s.session.strategy.Guesses(offered)
 }
 
-// TakeGuesses replaces the guesses for what follows the committed tokens by a verdict's. all may hold guesses of the self-drafts in asked;
-// any other guess is counted and ignored. took is how long computing them took.
+// TakeGuesses replaces all guesses for what follows the committed tokens by those of a verdict. asked are the self-drafts that its ticket
+// asked; guesses of others are counted and ignored. took is how long computing all of them took.
 func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration) {
 	of := map[string]hearer{}
 	for x, h := range s.hearers() {
@@ -299,8 +299,8 @@ func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration
 	s.Counters.Add("guesses.taken", int64(b.of))
 }
 
-// Successors returns how many of the target's likeliest tokens the verdict of the next round is to carry for each node, for the sources
-// that may draft from them within b.
+// Successors returns how many of the target's likeliest tokens the next verdict is to carry for each node, for sources that draft from
+// them. b are the bounds of the round; 0: no source needs any.
 func (s *Set) Successors(b tandem.Bounds) (n int) {
 	for _, h := range s.hearers() {
 		n = max(n, h.ask(b.Plain()))
@@ -308,15 +308,15 @@ func (s *Set) Successors(b tandem.Bounds) (n int) {
 	return n
 }
 
-// TakeSuccessors tells the sources what a round's verdict says of likely tokens. t is the tree that was verified as a whole, or none;
-// committed counts the round's tokens.
+// TakeSuccessors gives the sources the likely tokens of a round's verdict. t is the tree that was verified as a whole, empty if that is
+// not known; committed is how many tokens the round has committed.
 func (s *Set) TakeSuccessors(t tandem.Tree, committed int, v *tandem.Verdict) {
 	for _, h := range s.hearers() {
 		h.verdict(t, committed, v)
 	}
 }
 
-// Committed tells the sources that a round has committed n tokens.
+// Committed tells the sources that a round has committed n tokens, which are in the session's text already.
 func (s *Set) Committed(n int) {
 	for _, h := range s.hearers() {
 		h.committed(n)
@@ -324,7 +324,8 @@ func (s *Set) Committed(n int) {
 	s.session.settleDues()
 }
 
-// Idle returns what sources that had something to draft but are not in drafts would have drafted for a round, by its root and bounds.
+// Idle returns what the sources that are not in drafts would have drafted for a round with that root and those bounds: those that had
+// something to draft and can say so at no cost.
 func (s *Set) Idle(root tandem.Token, b tandem.Bounds, drafts []round.Draft) (out []strategy.Draft) {
 	for x, h := range s.hearers() {
 		if slices.ContainsFunc(drafts, func(d round.Draft) bool { return d.Drafter == x.Name() }) {
@@ -347,8 +348,8 @@ func (s *Set) prompter(asked []string) prompter {
 	return nil
 }
 
-// Reserve returns how many of a round's nodes are for prompt nodes, so that the verdict can carry the guesses that are asked for; 0 if none
-// of them needs any, or there is no room for a first level.
+// Reserve returns how many nodes of a round's tree are kept for prompt nodes, so that the verdict can carry the guesses of the self-drafts
+// in asked. 0: none of them needs prompt nodes, or there is no room for a first level.
 func (s *Set) Reserve(asked []string) int {
 	if p := s.prompter(asked); p != nil {
 		return p.reserve()
@@ -356,7 +357,7 @@ func (s *Set) Reserve(asked []string) int {
 	return 0
 }
 
-// Prompt returns t with at most reserve prompt nodes.
+// Prompt returns t with at most reserve prompt nodes added, for the self-draft in asked that needs them.
 func (s *Set) Prompt(t tandem.Tree, asked []string, reserve int) tandem.Tree {
 	if p := s.prompter(asked); p != nil {
 		return p.prompt(t, reserve)
@@ -364,7 +365,7 @@ func (s *Set) Prompt(t tandem.Tree, asked []string, reserve int) tandem.Tree {
 	return t
 }
 
-// PromptsRefused says that the verifier has refused the prompt nodes.
+// PromptsRefused says that the verifier has refused the prompt nodes. The self-draft in asked that needs them is given up.
 func (s *Set) PromptsRefused(asked []string) {
 	if p := s.prompter(asked); p != nil {
 		p.refused()

@@ -13,22 +13,22 @@ import (
 	"github.com/tandem-llm/tandem/gateway/round"
 )
 
-// Source is what drafts for one session, from its Enlist to its Dismiss. It belongs to the session's goroutine.
+// Source drafts for one session, from its Enlist to its Dismiss. It belongs to the session's goroutine.
 type Source interface {
 	// Name is the name that requests, strategies and statistics know it by.
 	Name() string
 	// Ready reports whether it can be asked for a tree now.
 	Ready() bool
-	// Propose asks for one tree and waits for it. A nil error means that the source has kept its contract and that the tree has been
-	// returned, or, without p.Return, that a ticket with it is in the pool, even if it holds the root alone.
+	// Propose asks for one tree and waits for it. A nil error means that the source has kept its contract. With p.Return the tree was
+	// returned; without, a ticket with it is in the pool, even if it has the root alone.
 	Propose(ctx context.Context, p tandem.Proposal) (round.Draft, error)
-	// Begin asks for one tree in the background; ended receives the call when it has ended.
+	// Begin asks for one tree in the background. The call is sent to ended when it has ended, and ended must have room for it.
 	Begin(ctx context.Context, p tandem.Proposal, ended chan<- *Call) *Call
-	// Usual returns how long it usually takes to answer, 0 if that is not known yet. waits is false if its answer is always there at once.
+	// Usual returns how long it usually takes to answer; 0: not known yet. waits is false if its answer is always there at once.
 	Usual() (pace time.Duration, waits bool)
-	// InPool reports whether it puts the ticket with its tree into the pool itself, unless the tree is to be returned.
+	// InPool reports whether, without Proposal.Return, it puts the ticket with its tree into the pool itself.
 	InPool() bool
-	// Judge takes a round's judgement of its draft.
+	// Judge takes the judgement of a round for which it has drafted.
 	Judge(round.Judgement)
 
 	base() *common

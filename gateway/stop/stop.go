@@ -25,7 +25,7 @@ type sequence struct {
 	matched int
 }
 
-// New returns the Sequences of one text; none of texts may be empty.
+// New returns the Sequences of one text, which end it at the first of texts. None of texts may be empty.
 func New(texts []string) *Sequences {
 	s := &Sequences{found: -1}
 	for _, t := range texts {
@@ -58,7 +58,8 @@ func (q *sequence) step(b byte) bool {
 	return q.matched == len(q.text)
 }
 
-// Next takes a piece of the text and returns what can be passed on. stopped: the text has ended.
+// Next takes the next piece of the text, and returns what can be passed on. stopped says that the text has ended at a stop sequence; then
+// later pieces are ignored.
 func (s *Sequences) Next(piece string) (out string, stopped bool) {
 	switch {
 	case s.done:
@@ -82,7 +83,7 @@ func (s *Sequences) Next(piece string) (out string, stopped bool) {
 	return s.release(s.earliest()), s.done
 }
 
-// End returns what is left of a text that is over. stopped: it had ended before.
+// End says that no more pieces come, and returns what is left to pass on. stopped says that a stop sequence has ended the text.
 func (s *Sequences) End() (out string, stopped bool) {
 	s.done = s.found >= 0
 	return s.release(s.seen), s.done
@@ -112,7 +113,7 @@ func (s *Sequences) release(to int) string {
 	return out
 }
 
-// Text returns the sequence that ended the text, "" if none did.
+// Text returns the stop sequence that has ended the text; "" if none has.
 func (s *Sequences) Text() string {
 	if !s.done {
 		return ""
@@ -120,5 +121,5 @@ func (s *Sequences) Text() string {
 	return s.sequences[s.found].text
 }
 
-// Done reports whether the text has ended.
+// Done reports whether a stop sequence has ended the text.
 func (s *Sequences) Done() bool { return s.done }

@@ -37,8 +37,8 @@ func kindOf(name tandem.Strategy) kind {
 	return kinds[at(tandem.StrategyFixed)]
 }
 
-// New returns the strategy of a request with a prompt of so many tokens, and the drafters' weights that it uses and adapts; whoever merges
-// trees must use the same weights.
+// New returns the strategy of r, whose prompt has prompt tokens, and the drafters' weights that it uses and adapts. Whoever merges trees
+// must use the same weights. A name that is not there means StrategyFixed.
 func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights) {
 	k := kindOf(r.Strategy)
 	o := options{vote: r.Vote, adaptive: r.Without&tandem.TechniqueAdaptive == 0, ahead: r.Without&tandem.TechniqueAhead == 0,
@@ -58,7 +58,7 @@ func Names() (names []tandem.Strategy) {
 	return names
 }
 
-// Help says in words what a strategy drafts; "" if there is none of that name.
+// Help returns a phrase that says what a strategy drafts; "" if there is none of that name.
 func Help(name tandem.Strategy) string {
 	if k := kindOf(name); k.name == name {
 		return k.help
@@ -66,7 +66,7 @@ func Help(name tandem.Strategy) string {
 	return ""
 }
 
-// AsksOne reports whether there is a strategy of that name, and it asks one drafter unless a request wants a vote.
+// AsksOne reports whether a strategy of that name exists and asks one drafter, unless a request wants a vote.
 func AsksOne(name tandem.Strategy) bool {
 	k := kindOf(name)
 	return k.name == name && k.vote == tandem.VoteNone

@@ -9,8 +9,8 @@ import (
 // What must be paid for before it drafts: a drafter must read the text, and a self-draft guesses in the round before.
 
 // Opens implements Strategy. A drafter must first read what is committed. A session is opened there once that takes less time than the
-// drafter may save. What it may save is the mean over what its rounds may bring (worth.Way.Saves), against the best way without it, for
-// each token that is expected to come. So many come as earlier answers had; of an answer that is longer already, as many again. A drafter
+// drafter may save. For each token that is expected to come it may save the mean over what its rounds may bring (worth.Way.Saves), against
+// the best way without it. As many tokens are expected as earlier answers had; if the answer is longer already, as many again. A drafter
 // that nobody has asked yet may save half of the time: one session finds that out.
 //
 // What the drafter reads of the text counts as unread. A drafter that keeps the text of an earlier session would have to read only what
@@ -62,8 +62,8 @@ const readRows = 1 << 6
 // gain is the name of the yield of a self-draft's guesses: the tokens that they add to a round.
 func gain(selfDraft string) string { return "gain of " + selfDraft }
 
-// Guesses implements Strategy: those whose guess is expected to bring more tokens than the same time brings otherwise. The credit pays for
-// looks at others.
+// Guesses implements Strategy. It asks the self-drafts whose guess is expected to bring more tokens than other rounds would in the same
+// time. The credit pays for a look at others.
 func (p *planner) Guesses(offered []string) (ask []string) {
 	for _, name := range offered {
 		e := p.yields.Of(gain(name))
@@ -100,8 +100,8 @@ func (p *planner) learnGuesses(o *Outcome) {
 	}
 }
 
-// Prompts implements Strategy: as many rows as bring the most tokens beyond those that the same time brings otherwise. A self-draft that is
-// only looked at gets the fewest.
+// Prompts implements Strategy. It takes as many rows as bring the most tokens beyond those that other rounds would bring in the same time.
+// A self-draft that is only looked at gets the fewest rows.
 func (p *planner) Prompts(selfDraft string, nodes int, rows []int, gains []float64) int {
 	if e := p.yields.Of(gain(selfDraft)); !e.Known || e.Accepted < p.rate()*p.parts.Drafter(selfDraft).Pass.Seconds() {
 		return 0

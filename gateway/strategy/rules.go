@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// DefaultBranch is what a candidate must reach to open a branch (LLMCad).
+// DefaultBranch is the least probability with which a candidate opens a branch (LLMCad), if Rules.Branch is 0.
 const DefaultBranch = 0.3
 
 // Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
@@ -18,12 +18,12 @@ type Rules struct {
 	Weights        learn.WeightRule   // Minions: reward and punishment of drafters
 	Length         learn.LengthRule   // Minions: speculation length
 	Alpha          float64            // LLMCad: the first threshold below which drafting ends, 0.01
-	Branch         float64            // LLMCad: what a candidate must reach to open a branch, 0.3
+	Branch         float64            // LLMCad: least probability with which a candidate opens a branch, 0.3
 	Explore        float64            // planner: share of the tokens that looks at other ways may cost, 0.015
 	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
 }
 
-// WithDefaults returns r checked and with every default filled in.
+// WithDefaults returns r with every default filled in. Errors: Invalid for a value that cannot be.
 func (r Rules) WithDefaults() (Rules, error) {
 	const op = "gateway"
 	if r.Weights == (learn.WeightRule{}) {

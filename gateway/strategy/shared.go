@@ -14,10 +14,9 @@ import (
 // mostNames is how many drafters' names are remembered, those that are gone included.
 const mostNames = 1 << 8
 
-// Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the
-// same for all and kept only here; a session copies everything else at its start, continues on its copy, and
-// folds it in at its end. Passes cost what they cost at a session's verifier. Safe for concurrent use; nothing in it grows with the number
-// of sessions.
+// Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the same for all
+// and kept only here. A session copies everything else at its start, continues on its copy, and folds it in at its end. Passes cost what
+// they cost at the session's verifier. Safe for concurrent use; nothing in it grows with the number of sessions.
 type Shared struct {
 	*common
 	verifier *string // name of the session's, which the session alone reads; nil: none is named
@@ -58,10 +57,11 @@ func NewShared(r Rules) *Shared {
 	return &Shared{common: l}
 }
 
-// At returns l for a session at the verifier that name names, now or later.
+// At returns l for a session whose verifier is called *name. The session may set or change the name later. Only the session may use the
+// result; all else in it is shared with others.
 func (l *Shared) At(name *string) *Shared { return &Shared{l.common, name} }
 
-// Measured replaces what passes cost at a verifier; "" at one that is not known.
+// Measured replaces what passes cost at a verifier. "": at verifiers that are not named, or not known.
 func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *Shared) passes() *worth.Costs {
 	return l.costs[""]
 }
 
-// Enter counts a session that runs from now on, until leave is called.
+// Enter counts a session as running until it calls leave, once.
 func (l *Shared) Enter() (leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *Shared) crowd() float64 {
 	return max(float64(l.running-1), l.usually)
 }
 
-// Costs tells the measured time of a drafter's draft; 0: unknown. It counts until rounds have shown one.
+// Costs says how long a drafter's draft takes, as measured; 0: not known. It counts until rounds have shown a time.
 func (l *Shared) Costs(drafter string, draft time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +118,8 @@ func (l *Shared) Costs(drafter string, draft time.Duration) {
 	}
 }
 
-// Away returns how far away drafters are: what a call takes beside their arithmetic. Those that were never asked are left out.
+// Away returns, by name, how far away drafters are: what a call takes beside their arithmetic. Those that were never asked are left out.
+// The map is the caller's.
 func (l *Shared) Away() map[string]time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,15 +144,15 @@ func (l *Shared) first(drafter string) bool {
 	return true
 }
 
-// Window tells how many tokens of a text, the last ones, a drafter reads at most; 0: all.
+// Window says that a drafter reads at most the last tokens tokens of a text; 0: it reads all.
 func (l *Shared) Window(drafter string, tokens int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.parts.Drafter(drafter).Window = tokens
 }
 
-// PassCosts tells what passes of a drafter's model cost, as the drafter measured them: by their rows, the fewest being those of a draft and
-// the most those that read a prompt. A cost of a single row counts until rounds have shown one. Impossible costs are ignored.
+// PassCosts says what passes of a drafter's model cost by their rows, as the drafter has measured: from the rows of a draft to those that
+// read a prompt. The cost of a single row counts until rounds have shown one. Impossible costs are ignored.
 func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	costs = slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return !c.Valid() })
 	if len(costs) == 0 {
@@ -169,7 +170,8 @@ func (l *Shared) PassCosts(drafter string, costs []tandem.Cost) {
 	}
 }
 
-// Verified learns from a verdict how many tokens rounds bring and what passes cost; not the latter if drafters may have drafted beside it.
+// Verified learns from a verdict how many tokens a round brings and what a pass costs. beside says that drafters may have drafted during
+// the pass: then its cost is not learned.
 func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,29 +20,29 @@ import (
 type Strategy interface {
 	// Several reports whether it may ask more drafters than the first one.
 	Several() bool
-	// Decide returns what to draft next. ready are the drafters that can be asked, the first being the one to ask
-	// if only one is; b is what the request's budget leaves of its bounds. Either may be empty.
+	// Decide returns what to draft next. ready are the drafters that can be asked; if only one is to be asked, it is the first. b is what
+	// the request's budget leaves of its bounds. Either may be empty.
 	Decide(ready []string, b tandem.Bounds) Decision
-	// Wanted reports, when the first of Decision.Asks have drafted these drafts, whether the Later ones are still to be asked.
+	// Wanted reports whether the Later ones of Decision.Asks are still to be asked. It is called when the others have drafted drafts.
 	Wanted(drafts []Draft) bool
-	// Opens reports whether a session is to be opened at a drafter from now on, or to ask a self-draft. If not, the session does without
-	// it: for good if that is settled, else for the next round, before which Opens is called again. among names all that may draft.
+	// Opens reports whether the session is to be opened at a drafter from now on, or is to ask a self-draft. If not, and settled is set,
+	// the session does without it for good; else Opens is called again before the next round. among are the names of all that may draft.
 	Opens(drafter string, among []string) (open, settled bool)
-	// Guesses returns which of the offered self-drafts the ticket of the decided round is to ask, so that the next round can use what they
+	// Guesses returns those of the offered self-drafts that the ticket of the decided round is to ask. The next round can use what they
 	// guess.
 	Guesses(offered []string) []string
-	// Prompts returns how many prompt rows a tree of so many nodes is to have for a self-draft that Guesses has named: an index in rows,
-	// which ascend; −1: none. gains[i] is how many tokens rows[i] prompt rows are expected to add to the round after.
+	// Prompts returns how many prompt rows a tree of nodes nodes is to have for a self-draft that Guesses has returned: an index in rows,
+	// which ascend; −1: none. rows[i] prompt rows are expected to add gains[i] tokens to the round after.
 	Prompts(selfDraft string, nodes int, rows []int, gains []float64) int
-	// Explain says why the latest Decide made d, with the figures that decided it. d asks a drafter, or was weighed against asking one.
-	// Explain must be called before Learn.
+	// Explain returns the figures that have decided d, the latest decision, as text. It is called before Learn, for a d that asks a
+	// drafter or was weighed against asking one.
 	Explain(d Decision) string
-	// Hindsight takes a drafter's hindsight on the session's first base tokens. spent is the time of the pass that the drafter ran for the
-	// hindsight alone; 0: it ran none. Hindsight comes when the drafter was opened, with every draft, and after Decision.Follow.
+	// Hindsight takes a drafter's hindsight on the session's first base tokens. It comes when the drafter was opened, with every draft,
+	// and after Decision.Follow. spent is the time of the pass that the drafter ran for the hindsight alone; 0: it ran none.
 	Hindsight(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
-	// Learn takes the outcome of a committed round that Decide has decided.
+	// Learn takes the outcome of a committed round, which the latest Decide has decided.
 	Learn(o *Outcome)
-	// HandOn folds what it has learned into Shared, at the session's end.
+	// HandOn folds what it has learned into Shared. It is called once, at the session's end.
 	HandOn()
 }
 
@@ -57,14 +57,14 @@ type options struct {
 
 // Decision is what a round is to draft.
 type Decision struct {
-	Asks    []Ask       // none: nothing, the round is plain
-	Later   int         // so many of them, the last, are asked only when the others have answered, and if they are then Wanted
+	Asks    []Ask       // none: the round is plain
+	Later   int         // this many of Asks, the last ones, wait until the others have answered, and are asked if Wanted then says so
 	Vote    tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
 	Nodes   int         // of the merged tree at most, root included
-	Cut     tandem.Plan // cuts the merged tree; zero: Nodes alone does
+	Cut     tandem.Plan // by which the merged tree is cut; zero: by Nodes alone
 	Mix     *spec.Mix   // merges the drafts; nil: the drafters' weights do
 	Choice  string      // for Stats.Choices
-	Without string      // the same of a round in which the Later ones are not asked
+	Without string      // Choice, if the Later ones are not asked
 	Reason  string      // for Stats.Reasons
 	Follow  []string    // drafters that are not asked, but told what was committed, for their hindsight
 }
@@ -89,7 +89,7 @@ type Ask struct {
 type Draft struct {
 	Drafter string
 	Got     tandem.Proposed
-	Extra   time.Duration // what it took longer than usual because it had to catch up first
+	Extra   time.Duration // how much longer than usual it took, because it had to read committed tokens first
 	Away    time.Duration // what the call took beside the drafter's arithmetic; 0: not known
 }
 
@@ -101,13 +101,13 @@ type Outcome struct {
 	Tree     tandem.Tree
 	Prompts  int  // prompt nodes that were verified with Tree, for the guesses of the next round
 	Merged   bool // Tree is made of several drafts
-	Voted    int  // index in Drafts of the majority's; 0 with one
+	Voted    int  // index in Drafts of the one that the majority voted for; else 0
 	Verdict  tandem.Verdict
 	Judged   bool          // the whole Tree was verified, so that Verdict says something about it
 	Tokens   int           // committed
 	AtEnd    bool          // text or budget ended with this round
 	Lossy    bool          // a ticket or verdict was lost on the way
-	Wall     time.Duration // from the start of the round to its commit; it counts what the round's own guesses took, not the next one's
+	Wall     time.Duration // from the round's start to its commit; with the time of the guesses that it used, not of those for the next
 	Rest     time.Duration // the part of Wall in neither draft nor target arithmetic
 }
 
