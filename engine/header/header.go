@@ -69,7 +69,7 @@ func (h *Header) bound(context int) error {
 	return nil
 }
 
-// CheckTarget returns Invalid for a model that cannot be a target, because its file is trimmed and so it cannot say every token. name is
+// CheckTarget returns Invalid for a model of shape c that cannot be a target: its file is trimmed, so it cannot say every token. name is
 // the file's, for the message.
 func CheckTarget(name string, c blocks.Config) error {
 	if c.Outputs == nil {
@@ -78,8 +78,8 @@ func CheckTarget(name string, c blocks.Config) error {
 	return trimmed(name, &c, "a target must be able to say all of them: want the model that it was made from")
 }
 
-// CheckWhole returns Invalid for a trimmed model, beside which no side file can be opened: what they guess is of all tokens. file is the
-// side file's path, for the message.
+// CheckWhole returns Invalid for a trimmed model. No side file can be opened beside it, because side files guess among all tokens. file is
+// the side file's path, for the message.
 func (h *Header) CheckWhole(file string) error {
 	if h.Config.Outputs == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file; the zero Spec: it is an ordinary model.
-// Errors: Invalid (no such file), Corrupt, Unsupported (tensors of no side file).
+// SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file. The zero Spec: the file is an ordinary
+// model. Errors: Invalid (no such file, no draft inside it), Corrupt, Unsupported (tensors of no side file).
 func SideOf(path string) (side.Spec, error) {
 	f, s, err := Open(path)
 	if err != nil {
@@ -22,7 +22,7 @@ func SideOf(path string) (side.Spec, error) {
 }
 
 // Open opens the file at path, or for side.MTPPath the model's file, and describes it as SideOf does, with the same errors. The caller
-// closes it.
+// closes the file.
 func Open(path string) (*gguf.File, side.Spec, error) {
 	f, err := gguf.Open(side.FileOf(path))
 	if err != nil {
@@ -55,7 +55,7 @@ func mtpOf(f *gguf.File) (side.Spec, error) {
 
 func fingerprint(v *token.Vocab) string { return fmt.Sprintf("%016x", v.Fingerprint()) }
 
-// SideTarget returns what a side file must have been made for to fit h. lineage is the model's; "": not known yet.
+// SideTarget returns the target that a side file must state to fit h. lineage is the model's; "": not known yet.
 func (h *Header) SideTarget(lineage string) side.Target {
 	return sideTarget(h.Path, lineage, h.Vocab, &h.Config)
 }

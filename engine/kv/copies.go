@@ -5,14 +5,14 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Copies gives kept prefixes out as bytes, and takes them back as if they had been computed. It is used by the owner of its Cache. What is
-// put back must be what was given out for the same tokens, by a cache of a model that computes the same bits.
+// Copies gives kept prefixes out as bytes, and takes them back as if they had been computed. The owner of its Cache uses it. Bytes that
+// are put back must be those that were given out for the same tokens, by the cache of a model that computes the same bits.
 type Copies struct {
 	cache *Cache
 	mem   kernels.HostCache
 }
 
-// Copies returns the Copies of c; nil if its memory is not this process's, or if nothing is kept: call it after Bound.
+// Copies returns the Copies of c. nil: its memory is not this process's, or nothing is kept. Call it after Bound.
 func (c *Cache) Copies() *Copies {
 	mem, ok := c.mem.(kernels.HostCache)
 	if !ok || c.most < 0 {
@@ -21,13 +21,13 @@ func (c *Cache) Copies() *Copies {
 	return &Copies{c, mem}
 }
 
-// Form names the order of the bytes: kernels.HostCache.
+// Form names the order of the bytes in pages and states; only caches of one form can take over each other's: see kernels.HostCache.
 func (x *Copies) Form() string { return x.mem.Form() }
 
 // PageBytes returns the size of a page in bytes.
 func (x *Copies) PageBytes() int { return len(x.mem.Page(0)) }
 
-// StateBytes returns the size in bytes of the states of recurrent layers behind a page; 0: the model has none.
+// StateBytes returns the size in bytes of the states of recurrent layers behind one position; 0: the model has none.
 func (x *Copies) StateBytes() int {
 	if x.cache.allSlots == 0 {
 		return 0
@@ -35,8 +35,8 @@ func (x *Copies) StateBytes() int {
 	return len(x.mem.Slot(0))
 }
 
-// Visit calls visit for the whole pages of a tenant's text that are kept or in use, in order, with their bytes in place, until it returns
-// false. state is nil if none is kept behind the page. The bytes are valid during the call.
+// Visit calls visit for each whole page of a tenant's text that is kept or in use, from page 0 on, until it returns false. rows are the
+// bytes of the page, state those of the states behind it; nil: none are kept there. They are the cache's: read them during the call only.
 func (x *Copies) Visit(tenant string, tokens []tandem.Token, visit func(page int, rows, state []byte) bool) {
 	at := x.cache.roots[tenant]
 	for page := 0; at != nil && len(tokens) >= kernels.PageRows; page++ {
@@ -55,8 +55,8 @@ func (x *Copies) Visit(tenant string, tokens []tandem.Token, visit func(page int
 	}
 }
 
-// Import is the beginning of a text whose pages come from elsewhere: Begin, Room, then the bytes are filled in, by any goroutine, then Put,
-// and at last Close. All but the filling in is the owner's. What it holds is in use, so it is not evicted.
+// Import takes over the beginning of a text whose pages come from elsewhere. The owner calls Begin, Room, Put and at last Close; between
+// Room and Put any goroutine may fill in the bytes. What an Import holds is in use, so it is not evicted.
 type Import struct {
 	copies *Copies
 	pages  *Pages
@@ -64,7 +64,8 @@ type Import struct {
 	slot   int32 // of a state; none
 }
 
-// Begin returns an Import of a tenant's text. It holds the pages that the cache has already.
+// Begin returns an Import of a tenant's text, which holds the pages of it that the cache has already. tokens are the text; do not change
+// them. Close the Import.
 func (x *Copies) Begin(tenant string, tokens []tandem.Token) *Import {
 	p := &Pages{cache: x.cache, states: stateless}
 	p.join(tenant)
@@ -79,7 +80,8 @@ func (x *Copies) Begin(tenant string, tokens []tandem.Token) *Import {
 // Held returns how many pages i holds that others can find.
 func (i *Import) Held() int { return len(i.pages.chain) }
 
-// Usable returns how many of these a sequence can begin with: of a recurrent model those up to the last with a state.
+// Usable returns how many of the held pages a sequence can begin with: all of them, or of a recurrent model those up to the last with a
+// state.
 func (i *Import) Usable() int {
 	n := len(i.pages.chain)
 	for i.copies.cache.allSlots > 0 && n > 0 && i.pages.chain[n-1].state == none {
@@ -112,7 +114,8 @@ func (i *Import) Room(n, spare int, state bool) (pages [][]byte, behind []byte, 
 	return pages, behind, nil
 }
 
-// Put makes the first n pages those that others find. state says that the state behind the n-th is filled in too.
+// Put lets others find the first n pages of i, whose bytes are filled in. state says that the state behind the n-th, for which Room gave a
+// place, is filled in too.
 func (i *Import) Put(n int, state bool) {
 	p := i.pages
 	if state && i.slot != none {

@@ -72,8 +72,8 @@ type Pages struct {
 	states
 }
 
-// Reserve takes pages for capacity committed positions and nodes tree rows; Exhausted if too few are
-// free, in which case nothing is taken.
+// Reserve takes pages for capacity committed positions and nodes tree rows, in whole pages. Errors: Exhausted if too few are free; then
+// nothing is taken.
 func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
 	p := &Pages{cache: c, states: stateless}
 	if err := p.reserve(capacity, nodes); err != nil {
@@ -98,7 +98,7 @@ func (p *Pages) reserve(capacity, nodes int) error {
 	return p.Grow(capacity, nodes)
 }
 
-// Grow makes sure that p has pages for so many committed positions and tree rows; Exhausted if too few are free, in which case nothing
+// Grow makes sure that p has pages for this many committed positions and tree rows. Errors: Exhausted if too few are free; then nothing
 // changes.
 func (p *Pages) Grow(positions, nodes int) error {
 	table, extra := p.lacks(positions, nodes)
@@ -156,18 +156,18 @@ func (p *Pages) Release() {
 	c.counted()
 }
 
-// Capacity returns how many committed positions p holds, and how many tree rows.
+// Capacity returns how many committed positions the pages of p hold, and how many tree rows.
 func (p *Pages) Capacity() (positions, nodes int) {
 	return len(p.Table) * kernels.PageRows, len(p.nodes) * kernels.PageRows
 }
 
-// At returns the cell of position i.
+// At returns the cell of position i, which must be below the capacity.
 func (p *Pages) At(i int) kernels.Cell { return cell(p.Table, i) }
 
-// Node returns cell i of the node pages.
+// Node returns the cell of node i, counted through the node pages; it must be below the capacity.
 func (p *Pages) Node(i int) kernels.Cell { return cell(p.nodes, i) }
 
-// Copy copies the contents of cells src to cells dst, in order.
+// Copy copies the contents of cells src to cells dst, which are as many, in order.
 func (p *Pages) Copy(dst, src []kernels.Cell) {
 	if len(dst) > 0 {
 		p.cache.mem.Copy(dst, src)

@@ -67,8 +67,8 @@ type prefixes struct {
 	kept    atomic.Int64 // copy of idle; any goroutine may read it
 }
 
-// Bound sets how many unused pages may keep prefixes: 0 for all free ones; a negative number switches keeping and sharing off. Call it
-// before the first Reserve.
+// Bound sets how many unused pages may keep prefixes. 0: all free ones. A negative number switches keeping and sharing off. Call it before
+// the first Reserve.
 func (c *Cache) Bound(pages int) { c.most = pages }
 
 // Kept returns how many free pages hold prefixes, Evicted how many pages with prefixes were evicted so far.
@@ -76,7 +76,7 @@ func (c *Cache) Bound(pages int) { c.most = pages }
 func (c *Cache) Kept() int      { return int(c.kept.Load()) }
 func (c *Cache) Evicted() int64 { return c.evicted.Load() }
 
-// Drop forgets all kept prefixes.
+// Drop forgets all kept prefixes that no sequence uses.
 func (c *Cache) Drop() {
 	for c.idle > 0 {
 		c.remove(c.next())
@@ -84,8 +84,8 @@ func (c *Cache) Drop() {
 	c.counted()
 }
 
-// ReserveShared is Reserve for a sequence that will hold tokens and shares pages with others of its tenant. Its cells already hold the
-// first found tokens, found ≤ len(tokens). Tokens beyond capacity are ignored.
+// ReserveShared is Reserve, with the same errors, for a sequence that will hold tokens and shares pages with others of its tenant. Its
+// cells already hold the first found tokens, found ≤ len(tokens). Tokens beyond capacity are ignored.
 func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, nodes int) (p *Pages, found int, err error) {
 	if c.most < 0 {
 		p, err = c.Reserve(capacity, nodes)
@@ -128,10 +128,11 @@ func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 	return max(held, full+rows)
 }
 
-// Publish makes p's full pages available to others, except one that ends with the last token. tokens are those p holds.
+// Publish makes p's full pages available to others, except one that ends with the last token. tokens are all that p holds. It does nothing
+// if p does not share.
 func (p *Pages) Publish(tokens []tandem.Token) { p.publish(tokens, (len(tokens)-1)/kernels.PageRows) }
 
-// Keep keeps the pages of p for later sequences and releases p. tokens are those p holds.
+// Keep keeps the pages of p for later sequences, if p shares, and releases p. tokens are all that p holds.
 func (p *Pages) Keep(tokens []tandem.Token) {
 	p.publish(tokens, len(tokens)/kernels.PageRows)
 	if n := len(p.chain); p.root != nil && n > 0 && n*kernels.PageRows == len(tokens) {
@@ -143,7 +144,7 @@ func (p *Pages) Keep(tokens []tandem.Token) {
 	p.Release()
 }
 
-// Distrust removes the pages that p shares, and all below them, from the tree, and ends p's sharing. It is for a failed
+// Distrust makes sure that nobody finds the pages that p shares, nor those that continue them, and ends p's sharing. It is for a failed
 // computation, whose cause may be in the pages that it read.
 func (p *Pages) Distrust() {
 	if len(p.chain) > 0 {
@@ -154,15 +155,15 @@ func (p *Pages) Distrust() {
 	p.cache.counted()
 }
 
-// Private ends p's sharing: pages that it has published stay shared, later ones are not published.
+// Private ends p's sharing. Pages that it has published stay shared; it publishes no more.
 func (p *Pages) Private() {
 	p.part()
 	p.forgetMarks(-1)
 	p.cache.counted()
 }
 
-// Truncate gives up the positions from n on and replaces their shared pages by pages of p's own. Exhausted if too few are
-// free, in which case nothing changes; this cannot happen if nobody else uses the shared pages.
+// Truncate gives up the positions from n on. p gets pages of its own in place of the shared ones among theirs. Errors: Exhausted if too
+// few are free; then nothing changes. That cannot happen if nobody else uses the shared pages.
 func (p *Pages) Truncate(n int) error {
 	keep := n / kernels.PageRows
 	if len(p.chain) <= keep {

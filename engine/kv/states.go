@@ -175,7 +175,7 @@ func (p *Pages) Mark(at int) int32 {
 	return slot
 }
 
-// Unmark gives up the marks behind position n.
+// Unmark gives up the marks behind position n. Their slots are free again.
 func (p *Pages) Unmark(n int) { p.forgetMarks(n) }
 
 // forgetMarks gives up the marks behind position n.
@@ -291,8 +291,8 @@ func (p *Pages) adopt() {
 	p.found = none
 }
 
-// Rewind truncates p to the last position up to n that has states, makes these p's own, and returns the position. Position 0 needs no
-// states. Errors: Truncate's.
+// Rewind truncates p to the last position up to n behind which states are kept, or to 0. It copies these states to p's own and returns the
+// position. Errors: Truncate's.
 func (p *Pages) Rewind(n int) (int, error) {
 	at, slot := 0, none
 	for i, e := range p.chain {

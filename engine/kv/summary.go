@@ -9,8 +9,9 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Summary returns what a later sequence may find, at most most prefixes, the most recently used first: of each text the first 1, 2, 4 …
-// full pages. With recurrent layers, which can go on only where a state is kept, a prefix counts if there is one at its end or behind it.
+// Summary returns prefixes that a later sequence may find, at most most, the most recently used first: of each text the first 1, 2, 4 …
+// full pages. With recurrent layers a sequence can go on only where a state is kept, so a prefix counts if there is one at its end or
+// behind it.
 func (c *Cache) Summary(most int) []tandem.Prefix {
 	if c.most < 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// Loaded is a model whose passes can run: its weights are in memory, or where the device streams them from. Close it.
+// Loaded is a model whose passes can run: its weights are in memory, or the device streams them. Close it.
 type Loaded struct {
 	*Planned
 	Names  header.Names
@@ -42,7 +42,8 @@ func Model(path string, o Options) (*Loaded, error) {
 	return l, nil
 }
 
-// Draft loads the model in the file at path, which may be a draft with states: see engine.OpenDraft.
+// Draft loads the model in the file at path, which may be a draft with states of the model at target: see engine.OpenDraft, also for
+// errors.
 func Draft(path, target string, o Options) (l *Loaded, err error) {
 	err = withFiles(path, target, func(f, of *gguf.File) error {
 		if l, err = load(f, of, o); err != nil || l.Draft == nil {
@@ -60,7 +61,7 @@ func Draft(path, target string, o Options) (l *Loaded, err error) {
 	return l, err
 }
 
-// Close frees everything but the device.
+// Close frees everything but the device. Nothing of the model may be used afterwards.
 func (l *Loaded) Close() {
 	l.Beside.Close()
 	if l.Runner != nil {
@@ -170,7 +171,7 @@ func lockAll(all ...interface{ Lock() error }) error {
 	return nil
 }
 
-// OpenSide reads a side file beside the model: see engine.Model.OpenSide.
+// OpenSide reads a side file beside the model: see engine.Model.OpenSide, also for errors.
 func (l *Loaded) OpenSide(path string) error {
 	available := memory.Free()
 	f, err := gguf.Open(path)

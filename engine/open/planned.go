@@ -20,8 +20,8 @@ type Planned struct {
 	Sizes     plan.Sizes
 	Pass      *plan.Pass
 	Device    kernels.Device   // Options.Device, or what that is with these passes: kernels.Fitter
-	Footprint memory.Footprint // with those of Beside
-	Beside    guess.List       // side files
+	Footprint memory.Footprint // what all of it takes, with Beside
+	Beside    guess.List       // side files that are planned or open
 }
 
 // outline reads the header of the model in f and checks what is asked of it. of is nil, or, for a draft with states, the file of its
@@ -74,8 +74,8 @@ func planned(f, of *gguf.File, o Options) (*Planned, error) {
 	return p, err
 }
 
-// Measure plans the model in the file at path for o.Device, as Model does, with the side files that are to be opened for it, and returns
-// the memory that all of it would take. Errors: as Model's and OpenSide's, but the lineage of side files is not compared.
+// Measure plans the model in the file at path for o.Device, as Model does, and the side files that are to be opened for it. It returns the
+// memory that all of it would take, and allocates none. Errors: as Model's and OpenSide's, but the lineage of side files is not compared.
 func Measure(path string, o Options, sides ...string) (memory.Footprint, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -94,7 +94,7 @@ func Measure(path string, o Options, sides ...string) (memory.Footprint, error) 
 	return p.Footprint, nil
 }
 
-// MeasureDraft is Measure for what Draft opens.
+// MeasureDraft returns the memory that Draft would take, as Measure does. Errors: as Draft's.
 func MeasureDraft(path, target string, o Options) (need memory.Footprint, err error) {
 	err = withFiles(path, target, func(f, of *gguf.File) error {
 		p, err := planned(f, of, o)

@@ -23,8 +23,7 @@ type Top struct {
 	Max, Sum float32
 }
 
-// Output holds the results of a pass for its wanted rows, part by part, in order. It is valid
-// until the model's next Forward.
+// Output holds the results of a pass for its wanted rows, part by part, in order. It is valid until the next Forward of its Runner.
 type Output struct {
 	of    *results
 	first []int
@@ -46,13 +45,13 @@ type results struct {
 // Waited returns how much of its time the pass waited for weights that are streamed; 0 on a device that streams none.
 func (o *Output) Waited() time.Duration { return o.waited }
 
-// Experts returns how many experts the pass has used. nil: a model without any, or a device that does not tell.
+// Experts returns how many experts the rows of the pass have used. nil: the model has none, or the device does not tell.
 func (o *Output) Experts() tandem.Experts { return o.experts }
 
 // Len returns the number of wanted rows.
 func (o *Output) Len() int { return o.n }
 
-// First returns the index of the first wanted row of part i of the batch.
+// First returns the index of the first wanted row of part i of the batch. If the part has none, it is where one would be.
 func (o *Output) First(i int) int { return o.first[i] }
 
 // Logits returns the logits of wanted row i: (vocab); -Inf for a token for which the output matrix of a draft has no row. They are valid as
@@ -68,8 +67,8 @@ func (o *Output) Top(i int) Top {
 	return top
 }
 
-// TopBelow returns the k best of the tokens below limit of wanted row i, for a caller that may use only those: Sum is over
-// them alone. Unlike Top it scans the row. NaN counts as the lowest. There may be fewer than k, or none.
+// TopBelow returns the k best tokens with ids below limit of wanted row i, for a caller that may use only those. Sum is over these tokens
+// alone. There may be fewer than k, or none. NaN counts as the lowest. Unlike Top it scans the row.
 func (o *Output) TopBelow(i, k, limit int) Top {
 	logits, of := o.of.runner.Row(o.of.plan.Logits, i), &o.of.outputs
 	top := Top{IDs: make([]int32, 0, k+1), Logits: make([]float32, 0, k+1)}
@@ -99,9 +98,8 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 	return top
 }
 
-// Sound returns nil if the best logit of wanted row i is a finite number. Else no token may be drawn from the row, and the error, which is
-// Corrupt, names the tensor that gave the logits. Forward must have been asked for at least one best token; without any, Sound says
-// nothing.
+// Sound returns nil if the best logit of wanted row i is a finite number. Else no token may be drawn from the row; the error is Corrupt
+// and names the tensor that gave the logits. If Forward was asked for no best tokens, Sound always returns nil.
 func (o *Output) Sound(i int) error {
 	top := o.of.runner.Top(i)
 	if len(top.Logits) == 0 || !math.IsInf(float64(top.Logits[0]), 0) && top.Logits[0] == top.Logits[0] {
@@ -115,8 +113,8 @@ func (o *Output) Sound(i int) error {
 		"model are damaged or too large", filepath.Base(o.of.model.Path), o.of.model.Matrices[w.Head].Tensor.Name, seen)
 }
 
-// Features copies the hidden states that Options.Taps names, one after the other, of a row of a part (its Extend rows, then its Nodes) to
-// dst: (FeatureWidth). The state after the final norm is computed here, since it takes some microseconds, and most rows are never asked
+// Features copies the hidden states that Options.Taps names, one after the other, to dst: (FeatureWidth). row counts a part's Extend rows
+// and then its Nodes. The state after the final norm is computed here, since that takes some microseconds and most rows are never asked
 // for.
 func (o *Output) Features(part, row int, dst []float32) {
 	r, at := o.of, o.row(part, row)
@@ -129,16 +127,16 @@ func (o *Output) Features(part, row int, dst []float32) {
 	}
 }
 
-// Final computes the state after the final norm of a row of a part (its Extend rows, then its Nodes), and puts it into dst: (d).
-// It needs no Options.Taps.
+// Final computes the state after the final norm and puts it into dst: (d). row counts a part's Extend rows and then its Nodes. It needs no
+// Options.Taps.
 func (o *Output) Final(part, row int, dst []float32) {
 	r := o.of
 	ref.RMSNorm(r.runner.Row(r.plan.Residual, o.row(part, row)), r.model.Weights.OutputNorm, r.model.Config.NormEps, dst)
 }
 
-// Hidden returns the residual stream after the last layer, before the final norm, of a row of a part: its Extend rows, then its Nodes.
-// Of a draft with states it is the draft's own state, State.Own of the next position. (d) numbers, valid until the model's next Forward;
-// do not change them.
+// Hidden returns the residual stream after the last layer, before the final norm: (d). row counts a part's Extend rows and then its Nodes.
+// Of a draft with states it is the draft's own state, State.Own of the next position. It is valid until the next Forward; do not change
+// it.
 func (o *Output) Hidden(part, row int) []float32 {
 	x := o.of.runner.Row(o.of.plan.Residual, o.row(part, row))
 	if d := o.of.model.Draft; d != nil {
@@ -155,9 +153,9 @@ func (o *Output) row(part, row int) int {
 	panic(fmt.Sprintf("engine: row %d of part %d, which has %d", row, part, o.begin[part+1]-o.begin[part]))
 }
 
-// Steps returns what the selector of a block draft adds to the logits of candidates of wanted row i: of each token before, in order, a
-// number for each token after it. nil: the model has no selector (Block.Rank). Errors: Corrupt for a file that was written to since it was
-// opened.
+// Steps returns what the selector of a block draft adds to the logits of candidates of wanted row i: (before, after), a row for each token
+// before with a number for each token after it. nil: the model has no selector (Block.Rank). Errors: Corrupt if the file was written to
+// since it was opened.
 func (o *Output) Steps(i int, before, after []tandem.Token) ([][]float32, error) {
 	if o.of.model.Draft == nil {
 		return nil, nil

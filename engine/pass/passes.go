@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Passes tells what the passes of a model consist of, what they cost, and what they run on. It is valid until the model is closed, and has
-// the model's owner.
+// Passes says what the passes of a model consist of, what they cost, and what they run on. It is valid until the model is closed. The
+// model's owner uses it.
 type Passes struct {
 	plan    *plan.Pass
 	work    plan.Work
@@ -24,7 +24,7 @@ func NewPasses(h *header.Header, of *plan.Pass, m Machine, kvBytes int64) *Passe
 	return &Passes{plan: of, work: plan.WorkOf(h), kvBytes: kvBytes, device: m.Device, runner: m.Runner}
 }
 
-// Work returns the least work of the passes.
+// Work returns the least work of a pass.
 func (p *Passes) Work() plan.Work { return p.work }
 
 // Plan returns the operations of a pass. They are the model's: do not change them.
@@ -43,7 +43,7 @@ func (p *Passes) TimeOperations(on bool) error {
 	return r.Time(on)
 }
 
-// OperationTimes returns the sums since TimeOperations(true); none unless that is on.
+// OperationTimes returns how long each kind of operation took since TimeOperations(true). It is empty unless that is on.
 func (p *Passes) OperationTimes() []kernels.OpTime {
 	if r, ok := p.runner.(kernels.Timer); ok {
 		return r.Times()
@@ -51,8 +51,8 @@ func (p *Passes) OperationTimes() []kernels.OpTime {
 	return nil
 }
 
-// LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
-// Both are 0 for a device that has none.
+// LeastTime returns how many launches the last pass had on its device. It then runs n graphs of as many launches that do nothing, and
+// returns the shortest time of one. Both are 0 for a device without launches. Errors: the device's.
 func (p *Passes) LeastTime(n int) (launches int, least time.Duration, err error) {
 	if r, ok := p.runner.(kernels.LaunchTimer); ok {
 		return r.LeastTime(n)
@@ -60,17 +60,17 @@ func (p *Passes) LeastTime(n int) (launches int, least time.Duration, err error)
 	return 0, 0, nil
 }
 
-// Streamer returns the device of the passes if its weights are streamed.
+// Streamer returns the device of the passes, and true if it streams weights; else nil and false.
 func (p *Passes) Streamer() (kernels.Streamer, bool) {
 	s, ok := p.device.(kernels.Streamer)
 	return s, ok
 }
 
-// NewProbe returns a probe of the device that runs the passes. Close the probe before the device.
+// NewProbe returns a probe of the limits of the device, which reads bytes bytes in turn. Close the probe before the device.
 func (p *Passes) NewProbe(bytes int) (kernels.Probe, error) { return p.device.NewProbe(bytes) }
 
-// SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
-// model keeps its number of threads.
+// SetThreads makes later passes use n threads. No pass may be running. Errors: Unsupported for a device without threads, and the device's;
+// then the number stays as it was.
 func (p *Passes) SetThreads(n int) error {
 	d, ok := p.device.(kernels.ThreadSetter)
 	if !ok {
@@ -79,7 +79,7 @@ func (p *Passes) SetThreads(n int) error {
 	return d.SetThreads(n)
 }
 
-// Sides returns the two devices that divide the passes; nil if they run on one.
+// Sides returns the two devices that divide the passes; nil and nil if they run on one. The devices belong to whoever made them.
 func (p *Passes) Sides() (left, right kernels.Device) {
 	if d, ok := p.device.(kernels.Divider); ok {
 		return d.Sides()
@@ -87,8 +87,8 @@ func (p *Passes) Sides() (left, right kernels.Device) {
 	return nil, nil
 }
 
-// Divide sets how later passes are divided between the two devices, by the number of their rows: see kernels.Divider. nil: each
-// gets half. Errors: Unsupported for a model on one device, Invalid for an impossible division; then nothing has changed.
+// Divide sets how later passes are divided between the two devices, by their rows and context: see kernels.Divider. nil: each gets half.
+// Errors: Unsupported for a model on one device, Invalid for an impossible division; then nothing has changed.
 func (p *Passes) Divide(all []kernels.Division) error {
 	d, ok := p.device.(kernels.Divider)
 	if !ok {

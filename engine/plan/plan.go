@@ -10,16 +10,16 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Sizes are how much a pass and its cache may hold.
+// Sizes say how much a pass and its cache may hold.
 type Sizes struct {
 	Rows      int            // in a pass
 	Wanted    int            // rows with logits in a pass
-	Sequences int            // that a recurrent model has places for
+	Sequences int            // for which a recurrent model has places
 	KV        kernels.KVType // of keys and values in the cache
 	Taps      []int          // hidden states to keep: after so many layers, or -1, after the final norm
 }
 
-// Slots returns how many places for states the cache of a model of that shape has; 0: it has no recurrent layers.
+// Slots returns how many places for states the cache of a model of shape c has; 0 without recurrent layers.
 func (s *Sizes) Slots(c *blocks.Config) int {
 	if !c.Recurrent() {
 		return 0
@@ -41,7 +41,7 @@ const (
 	mostSequences = 1 << 13
 )
 
-// Check returns Invalid for sizes, as a user has given them, that the passes of the model h cannot have. 0 stands for a default.
+// Check returns Invalid if the passes of the model h cannot have sizes s. They are as a user has given them: 0 stands for a default.
 func (s *Sizes) Check(h *header.Header) error {
 	if s.Sequences < 0 || s.Sequences > mostSequences {
 		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default",

@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Work is the least that a pass has to do: read every weight once, and a multiply-add per weight and row.
-// The embedding is only looked up, unless it is the output matrix too. Of experts a pass has to read those that one row uses: see Reading.
+// Work is the least that a pass has to do: to read every weight once, and a multiply-add for each weight and row. The embedding is only
+// looked up, unless it is the output matrix too. Of experts a pass has to read at least those that one row uses: see Reading.
 type Work struct {
 	Bytes              int64 // of the weights as in the file
 	Expert             int64 // of Bytes, those of one expert of a layer on average; 0: a model without experts
@@ -17,7 +17,7 @@ type Work struct {
 	HeadInt, HeadFloat int64 // of the output matrix, per row with logits
 }
 
-// WorkOf adds up the matrices that a pass of the model h multiplies with.
+// WorkOf returns the work of a pass of the model h, by the matrices that it multiplies with.
 func WorkOf(h *header.Header) (sum Work) {
 	w, c := &h.Weights, &h.Config
 	var mixed int64 // bytes of all experts
@@ -53,14 +53,16 @@ func WorkOf(h *header.Header) (sum Work) {
 	return sum
 }
 
-// Reading returns the work of a pass that uses so many experts, counted layer by layer: pass.Output.Experts.
+// Reading returns w for a pass that uses this many experts, each counted once for each layer where it is used: the last number of
+// pass.Output.Experts.
 func (w Work) Reading(experts int) Work {
 	w.Bytes += int64(experts-w.Experts) * w.Expert
 	w.Experts = experts
 	return w
 }
 
-// MACs returns the multiply-adds of a pass of so many rows, so many of them with logits: those with quantised and those with float weights.
+// MACs returns the multiply-adds of a pass of rows rows, wanted of them with logits: those with quantised weights (ints), and those with
+// float weights.
 func (w Work) MACs(rows, wanted int) (ints, floats float64) {
 	return float64(w.IntMACs)*float64(rows) + float64(w.HeadInt)*float64(wanted),
 		float64(w.FloatMACs)*float64(rows) + float64(w.HeadFloat)*float64(wanted)

@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Lean returns the candidates for position pos, reordered for a target that draws with this position's noise (see Coupled): likeliest to be
-// drawn first, with the log-probabilities that they have given the noise. Tokens that are not in list share the probability that the list
-// leaves. At temperature 0 it returns list itself. Only Temperature and Seed of p count.
+// Lean returns the candidates in list for a target that draws with the noise of position pos (see Coupled). Those that it is likeliest to
+// draw come first, with the log-probabilities that they have given the noise. Tokens that are not in list share the probability that the
+// list leaves. At temperature 0 it returns list itself, else a new slice. Only Temperature and Seed of p count.
 func Lean(list []tandem.TopLogprob, p tandem.Sampling, pos tandem.Position) []tandem.TopLogprob {
 	if p.Temperature == 0 {
 		return list
@@ -33,10 +33,10 @@ func Lean(list []tandem.TopLogprob, p tandem.Sampling, pos tandem.Position) []ta
 	return out
 }
 
-// Coupled returns the k tokens (or all, if there are fewer) with the largest scores at position pos, largest first, ties to lower ids, and
-// the scores: logit + Temperature · g, where g is the Gumbel noise that Draw uses for the token there. So they are the tokens that a target
-// with about these logits is likeliest to draw. Only Temperature and Seed of p count; temperature 0 gives the logits themselves. NaNs are
-// left out. The slices are valid until the sampler's next call.
+// Coupled returns the k tokens with the largest scores at position pos, largest first, ties to lower ids, and their scores; fewer if there
+// are fewer. A score is logit + Temperature · g, where g is the Gumbel noise that Draw uses for the token there. So these are the tokens
+// that a target with about these logits is likeliest to draw. Only Temperature and Seed of p count; at temperature 0 scores are the
+// logits. NaNs are left out. The slices are valid until the sampler's next call.
 func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Position, k int) ([]tandem.Token, []float32) {
 	n := noiseAt(p.Seed, pos)
 	ids, scores := s.ids[:0], s.weights[:0]

@@ -28,8 +28,8 @@ type cell struct {
 	output, recent int32
 }
 
-// NewHistory returns the history of tokens, of which the first prompt tokens are not output (0: none of them is output). It
-// is nil if s has no penalty.
+// NewHistory returns the history of tokens, for the penalties of s; nil if s has none. The first prompt tokens are not output; 0: none of
+// tokens is output.
 func NewHistory(s tandem.Sampling, tokens []tandem.Token, prompt int) *History {
 	h := &History{outputs: s.FrequencyPenalty != 0 || s.PresencePenalty != 0}
 	if s.RepeatPenalty != 0 && s.RepeatPenalty != 1 {
@@ -66,7 +66,7 @@ func (h *History) Push(t tandem.Token) {
 	h.see(t)
 }
 
-// Clone returns an independent copy. A nil history's is nil.
+// Clone returns an independent copy; nil of a nil history.
 func (h *History) Clone() *History {
 	if h == nil {
 		return nil
@@ -118,9 +118,9 @@ func (h *History) cell(t tandem.Token) *cell {
 	return &h.cells[i]
 }
 
-// Shape returns logits with p's bias, and its penalties for the text that h has counted: logits itself if
-// p.Shapes() is false, else a copy that is valid until the sampler's next Shape. Each token's logit is computed
-// in float64, in the order bias, repeat, frequency and presence, and rounded once.
+// Shape returns logits with p's bias, and its penalties for the text that h has counted (nil: none). The result is logits itself if
+// p.Shapes() is false, else a copy that is valid until the sampler's next Shape. Each token's logit is computed in float64, in the order
+// bias, repeat, frequency and presence, and rounded once.
 func (s *Sampler) Shape(logits []float32, p tandem.Sampling, h *History) []float32 {
 	if !p.Shapes() {
 		return logits

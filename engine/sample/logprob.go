@@ -7,9 +7,8 @@ import (
 // leastLogProb stands for a probability of 0, as in OpenAI's answers: JSON has no infinity.
 const leastLogProb = -9999
 
-// Logprob returns the log-probability of token t, and of the top likeliest tokens, under the softmax of logits
-// (vocabulary long). None is below -9999, which also stands for NaN. The result depends on the logits alone and is the
-// same on every machine, down to the last bit.
+// Logprob returns the log-probabilities of token t and of the top likeliest tokens, under the softmax of logits: (vocabulary). None is
+// below -9999, which also stands for NaN. The result depends on the logits alone and is the same on every machine, down to the last bit.
 func (s *Sampler) Logprob(logits []float32, t tandem.Token, top int) tandem.Logprob {
 	peak := logits[Argmax(logits)]
 	sum := 0.0 // ascending by id

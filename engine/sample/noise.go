@@ -79,7 +79,7 @@ func score(v float32, temperature float64, w uint64) float64 {
 	return float64(v) + float64(temperature*gumbel(w))
 }
 
-// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if all are NaN.
+// Argmax returns the token with the largest logit, ties to the lowest id. It is never that of a NaN; 0 if all are NaN.
 func Argmax(logits []float32) tandem.Token {
 	best, at := float32(math.Inf(-1)), -1
 	for i, v := range logits {

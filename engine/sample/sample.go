@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Prob is one token of a distribution.
+// Prob is one token of a distribution, and its probability.
 type Prob struct {
 	Token tandem.Token
 	P     float64
@@ -42,8 +42,8 @@ type shift struct {
 	to float64
 }
 
-// Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature 0 or NaN means Argmax. TopP outside
-// (0, 1) keeps everything, as 1 does.
+// Draw returns the token that is drawn from logits at position pos. logits are (vocabulary), at least one; they are not changed.
+// Temperature 0 or NaN means Argmax. TopP outside (0, 1) keeps everything, as 1 does.
 func (s *Sampler) Draw(logits []float32, p tandem.Sampling, pos tandem.Position) tandem.Token {
 	if !(p.Temperature > 0) {
 		return Argmax(logits)
@@ -117,8 +117,8 @@ func (s *Sampler) within(logits []float32, peak float32, temperature float64, re
 	return lo, hi
 }
 
-// Distribution returns the set that Draw draws from, ids ascending, probabilities summing to 1. It is
-// valid until the sampler's next call.
+// Distribution returns the tokens among which Draw draws, ascending by id, with probabilities that sum to 1. It is valid until the
+// sampler's next call.
 func (s *Sampler) Distribution(logits []float32, p tandem.Sampling) []Prob {
 	s.probs = s.probs[:0]
 	if !(p.Temperature > 0) {

@@ -51,24 +51,24 @@ type Prefixes interface {
 	// Bound sets how many pages may be kept: 0 for all free ones, negative for none, and then sequences share nothing. Call it before
 	// the first shared sequence.
 	Bound(pages int)
-	Drop()             // forgets all
+	Drop()             // forgets all prefixes
 	Kept() int         // how many of FreePages hold prefixes
 	Evicted() int64    // how many such pages were given up so far, for sequences or because of the bound
-	KeptStates() int   // how many prefixes have the states of recurrent layers
+	KeptStates() int   // how many states of recurrent layers are kept behind prefixes
 	LostStates() int64 // how many such states were given up for others
-	// Summary returns at most most prefixes of texts that a sequence may find, the most recently used first.
+	// Summary returns prefixes of texts that a later sequence may find, at most most, the most recently used first.
 	Summary(most int) []tandem.Prefix
 }
 
-// Prefixes returns the kept prefixes.
+// Prefixes returns the kept prefixes, a view of c.
 func (c *Cache) Prefixes() Prefixes { return c.pages }
 
 // Copies gives kept prefixes out as bytes and takes them back: see kv.Copies. nil if nothing is kept, or if the memory for keys and
 // values is a GPU's or divided between devices. Call it after Prefixes().Bound.
 func (c *Cache) Copies() *kv.Copies { return c.pages.Copies() }
 
-// HeldRows returns how many tree rows each sequence may hold between passes. If none of Options.Sequences sequences holds more, passes
-// never lack places for records of recurrent layers. ok is false for a model without such layers, which has no such bound.
+// HeldRows returns how many tree rows each sequence may hold between passes so that passes never lack places for records of recurrent
+// layers, if no more than Options.Sequences sequences are open. ok is false for a model without such layers, which has no such bound.
 func (c *Cache) HeldRows() (rows int, ok bool) {
 	return c.sizes.Records(c.config)/c.sizes.Sequences - 2, c.config.Recurrent()
 }
@@ -86,13 +86,12 @@ func (c *Cache) NewSequence(capacity, nodes int) (*Sequence, error) {
 	return c.enter(&Sequence{pages: pages, capacity: capacity, maxNodes: nodes}), nil
 }
 
-// NewShared returns a sequence as NewSequence does, with the same errors, that will hold prompt and shares
-// memory with the other shared sequences of its tenant, also closed ones. It begins with as much of the prompt as
-// they have computed (Len), and later sequences find what it computes. Results are the same, bit for bit, as without
-// sharing. Tenants share nothing with each other; within a tenant the time that a prompt takes shows whether an earlier
-// one began alike.
+// NewShared returns a sequence as NewSequence does, with the same errors, that will hold prompt and shares memory with the other shared
+// sequences of its tenant, also closed ones. It begins with as much of the prompt as they have computed (Len), and later sequences find
+// what it computes. Results are the same, bit for bit, as without sharing. Tenants share nothing with each other. Within a tenant the time
+// that a prompt takes shows whether an earlier one began alike.
 //
-// Memory is reserved for the prompt and one position more; what the sequence needs later it gets when a pass needs it (Reserve).
+// Memory is reserved for the prompt and one position more. A pass takes what the sequence needs beyond that (Reserve).
 func (c *Cache) NewShared(tenant string, prompt []tandem.Token, capacity, nodes int) (*Sequence, error) {
 	if err := c.check(capacity, nodes); err != nil {
 		return nil, err
@@ -109,10 +108,10 @@ func (c *Cache) NewShared(tenant string, prompt []tandem.Token, capacity, nodes 
 	return s, nil
 }
 
-// NewWindowed returns a sequence as NewShared does, with the same errors, whose rows see their text through w. It never reads what no row
-// behind the prompt sees. Local layers see no less than without: w.Last is at least their window. Others share its pages only if they leave
-// out the same part of the same text, and only until it gives up pages, which it does as it grows. Further errors, all Invalid: a model
-// with recurrent layers, a draft with states, a window that is not as Window says, more tree rows than w.Last.
+// NewWindowed returns a sequence as NewShared does, with the same errors, whose rows see their text through w. It never reads tokens that
+// no row behind the prompt sees. Local layers see no less than without w: w.Last is raised to their window. Others share its pages only if
+// they leave out the same part of the same text, and only until it gives up pages, which it does as it grows. Further errors, all Invalid:
+// a model with recurrent layers, a draft with states, a window that is not as Window says, more tree rows than w.Last.
 func (c *Cache) NewWindowed(tenant string, prompt []tandem.Token, capacity, nodes int, w Window) (*Sequence, error) {
 	w.Last = max(w.Last, c.config.Window)
 	switch {

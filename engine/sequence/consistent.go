@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Consistent returns what is wrong with where the tree rows of s lie; nil: each is in a cell of its own, those of the line at their final
-// positions, the others in node cells that are marked as taken. Tests call it.
+// Consistent checks where the tree rows of s lie: each in a cell of its own, those of the line at their final positions, the others in
+// node cells that are marked as taken. It returns the first that is wrong. Tests call it.
 func (s *Sequence) Consistent() error {
 	seen, taken := map[kernels.Cell]bool{}, make([]bool, s.maxNodes)
 	for row, p := range s.places {
@@ -30,7 +30,8 @@ func (s *Sequence) Consistent() error {
 	return nil
 }
 
-// Consistent returns what is wrong with the records of recurrent layers; nil: each is free or in one place of one sequence. Tests call it.
+// Consistent checks that each record of recurrent layers is free or in one place of one sequence; the error says which is not. Tests call
+// it.
 func (c *Cache) Consistent() error {
 	seen := make([]int, c.sizes.Records(c.config))
 	for _, x := range c.records.free {

@@ -32,8 +32,8 @@ type Part struct {
 	walk   walk    // of recurrent layers
 }
 
-// Check refuses a part that does not fit its sequence, which must be one of c's, or whose tree is none. Errors: Invalid; Unavailable, the
-// sequence has lost its states.
+// Check returns an error unless the part can be in a pass over sequences of c: its sequence must be one of c's, with room for its rows,
+// and its Parents must make a tree. Errors: Invalid, and Unavailable if the sequence has lost its states.
 func (part *Part) Check(c *Cache) error {
 	const op = "engine"
 	s := part.Seq
@@ -71,10 +71,10 @@ func (part *Part) Check(c *Cache) error {
 	return nil
 }
 
-// Settle takes the pages that a pass with the part writes to, and those that Commit and Reroot may then need, so that none of them can fail
-// for lack of memory. It chooses cells for the tree rows of a part: a row that continues the line goes to the
-// next position, the others to free node cells. Callers name the likeliest children first, so that the rows accepted most
-// often need no copy. A prompt row never gets a position: it is in no path. Errors: Exhausted, too few pages are free.
+// Settle takes the pages that a pass with the part writes to, and those that Commit and Reroot may then need, so that none of them can
+// fail for lack of memory. It chooses a cell for each tree row of the part: a row that continues the line goes to the next position, any
+// other to a free node cell. Callers name the likeliest children first, so that the rows accepted most often need no copy. A prompt row
+// never gets a position, because it is in no path. Errors: Exhausted if too few pages are free.
 func (part *Part) Settle() error {
 	s, end := part.Seq, part.Seq.length+len(part.Extend)
 	part.line, part.places, part.depths = append(part.line[:0], s.line...), part.places[:0], part.depths[:0]
@@ -134,7 +134,7 @@ func (part *Part) token(n int32) tandem.Token {
 	return part.Seq.rows[n]
 }
 
-// Enter settles the part and makes sure that its sequence is in no other part until Leave. Errors: Exhausted, too few pages are free.
+// Enter settles the part and keeps its sequence out of other parts until Leave. Errors: Exhausted if too few pages are free.
 func (part *Part) Enter() error {
 	if err := part.Settle(); err != nil {
 		return err
@@ -143,14 +143,14 @@ func (part *Part) Enter() error {
 	return nil
 }
 
-// Leave ends the part's share of a pass, whatever has become of it, and also if it never entered.
+// Leave ends the part's share of a pass, whatever has become of the pass. It is harmless if the part never entered.
 func (part *Part) Leave() {
 	if part.Seq != nil {
 		part.Seq.inPass = false
 	}
 }
 
-// Prefix returns how many committed positions the sequence holds with those of the part.
+// Prefix returns how many committed positions the sequence has once the part's Extend rows are among them.
 func (part *Part) Prefix() int { return part.Seq.length + len(part.Extend) }
 
 // Table returns the pages of the sequence, in the order of positions. They are the sequence's: do not change them.
@@ -159,16 +159,16 @@ func (part *Part) Table() []int32 { return part.Seq.pages.Table }
 // At returns the cell of position pos.
 func (part *Part) At(pos int) kernels.Cell { return part.Seq.pages.At(pos) }
 
-// InText returns the position in the text of position pos of the sequence. It is larger where a windowed sequence leaves out a part.
+// InText returns where position pos of the sequence is in its text: further on if a windowed sequence leaves out a part before it.
 func (part *Part) InText(pos int) int { return part.Seq.inText(pos) }
 
-// Hidden returns which positions the row at position pos does not see: n of them, from position first on.
+// Hidden returns which positions of the sequence its row at position pos does not see: n of them, from first on.
 func (part *Part) Hidden(pos int) (first, n int) { return part.Seq.window.First, part.Seq.hidden(pos) }
 
-// Cell returns where node i lies.
+// Cell returns the cell of Nodes[i], once the part is settled.
 func (part *Part) Cell(i int) kernels.Cell { return part.places[i].cell }
 
-// Ancestors appends the cells of node i and of the tree rows above it to cells, nearest first.
+// Ancestors appends to cells that of Nodes[i] and those of the tree rows above it, nearest first. The part must be settled.
 func (part *Part) Ancestors(i int, cells []kernels.Cell) []kernels.Cell {
 	s, old := part.Seq, len(part.Seq.parents)
 	cells = append(cells, part.places[i].cell)
@@ -182,7 +182,7 @@ func (part *Part) Ancestors(i int, cells []kernels.Cell) []kernels.Cell {
 	return cells
 }
 
-// Commit makes the rows that a pass has computed the sequence's.
+// Commit adds the rows that a pass has computed to the sequence: Extend to its prefix, Nodes to its tree.
 func (part *Part) Commit() {
 	s := part.Seq
 	s.length, s.tokens = s.length+len(part.Extend), append(s.tokens, part.Extend...)
@@ -193,8 +193,8 @@ func (part *Part) Commit() {
 	s.grown()
 }
 
-// Fail says that a pass with the part has begun and failed. Others no longer find the pages of its sequence; if the model has recurrent
-// layers, the sequence can only be closed.
+// Fail says that a pass with the part has begun and failed. From then on others do not find the pages of its sequence; if the model has
+// recurrent layers, the sequence can only be closed.
 func (part *Part) Fail() {
 	part.Seq.Distrust()
 	part.Seq.broken = part.Seq.recurrent()

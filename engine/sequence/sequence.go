@@ -43,7 +43,7 @@ func (s *Sequence) Close() {
 // Len returns the number of committed positions in the cache. See End for those of a windowed sequence.
 func (s *Sequence) Len() int { return s.length }
 
-// Capacity returns up to which position of its text the sequence may commit tokens.
+// Capacity returns the position of the text up to which the sequence may commit tokens.
 func (s *Sequence) Capacity() int { return s.capacity + s.gap }
 
 // Pages returns how many pages of the KV cache the sequence has, those that it shares included.
@@ -55,20 +55,20 @@ func (s *Sequence) Nodes() int { return len(s.parents) }
 // Tokens returns the committed tokens that the sequence holds. They are the sequence's: do not change them.
 func (s *Sequence) Tokens() []tandem.Token { return s.tokens }
 
-// Cell returns where tree row n lies. final: in the cell of its position, so that nothing moves if it is accepted.
+// Cell returns the cell of tree row n. final says that it is the cell of the row's position, so that nothing moves if the row is accepted.
 func (s *Sequence) Cell(n int32) (cell kernels.Cell, final bool) {
 	p := s.places[n]
 	return p.cell, p.node < 0
 }
 
-// End returns the position in the text of the token that the sequence reads next: Len, and with it what it leaves out.
+// End returns the position in the text of the token that the sequence reads next: Len and the number of tokens that it leaves out.
 func (s *Sequence) End() int { return s.inText(s.length) }
 
-// Lacks returns how many positions the sequence must compute to hold its text up to position n.
+// Lacks returns how many more positions the sequence must compute to hold its text up to position n; below 0 if it holds more.
 func (s *Sequence) Lacks(n int) int { return s.within(n) - s.length }
 
-// Follow returns how many of the next n tokens that the sequence reads lie next to each other in the text: a windowed sequence that has not
-// read the first tokens yet goes on behind a gap.
+// Follow returns how many of the next n tokens that the sequence reads are neighbours in the text. They are fewer than n for a windowed
+// sequence that has not read all of the first tokens: behind these it goes on after a gap.
 func (s *Sequence) Follow(n int) int { return s.follow(s.length, n) }
 
 func (s *Sequence) dropTree() {
@@ -111,13 +111,13 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 	return nil
 }
 
-// Truncate rolls back to the first n committed positions and drops all tree rows. Exhausted is possible if a shared sequence
-// is rolled back into its prompt or by more than one position, because pages that others share must be replaced. On error
-// nothing changes.
+// Truncate rolls back to the first n positions of the text and drops all tree rows. On error nothing changes. Errors: Invalid if n is not
+// in the text that it holds; Unavailable if its states are lost; Exhausted, only if a shared sequence is rolled back into its prompt or by
+// more than one position, because pages that others share must be replaced.
 //
-// With recurrent layers n may be a position whose states are not kept. Then the sequence is rolled back further, to the last before it that
-// has some: Len says to which. The caller extends it again, as after NewShared. Likewise a windowed sequence is rolled back to the end of
-// the first tokens if it has given up what rows behind n see; n is a position in the text, and End says to which.
+// With recurrent layers n may be a position whose states are not kept. Then the sequence is rolled back further, to the last position
+// before n that has some: Len says to which. The caller extends it again, as after NewShared. Likewise a windowed sequence is rolled back
+// to the end of the first tokens if it has given up what rows behind n see: End says to which.
 func (s *Sequence) Truncate(n int) error {
 	if n < 0 || n > s.End() {
 		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.End())
@@ -223,8 +223,8 @@ func (s *Sequence) nextMark(at int) int {
 	return next
 }
 
-// Distrust, called after a failure that the pages of s may have caused, makes sure that no sequence finds them any more.
-// Sequences that share them already go on.
+// Distrust makes sure that no sequence finds the pages of s any more. It is for a failure that they may have caused. Sequences that share
+// them already go on.
 func (s *Sequence) Distrust() { s.pages.Distrust() }
 
 // Seen implements guess.Sequence.

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Resume takes over what other sequences have computed of the prompt by now, and returns how many positions that adds. It
-// does nothing once the sequence holds the whole prompt or anything else.
+// Resume takes over what other sequences have computed of the prompt by now, and returns how many positions that adds. It returns 0 once
+// the sequence holds the whole prompt, or anything that is not of the prompt.
 func (s *Sequence) Resume() int {
 	held := s.length
 	if !s.filling() {
@@ -26,8 +26,8 @@ func (s *Sequence) filling() bool {
 	return s.length < len(s.prompt) && len(s.parents) == 0 && slices.Equal(s.tokens, s.prompt[:s.length])
 }
 
-// Follows reports whether s should wait because o is about to compute the same page of the same prompt, which Resume will then
-// find. Among sequences with the same prompt, the one that is furthest follows none.
+// Follows reports whether s should wait, because o is about to compute the page that s needs next, of the same prompt; Resume will then
+// find it. Of sequences with the same prompt, the one that is furthest follows none.
 func (s *Sequence) Follows(o *Sequence) bool {
 	end := (s.length/kernels.PageRows + 1) * kernels.PageRows // of the page that s needs next
 	switch {
@@ -48,8 +48,8 @@ func (s *Sequence) Follows(o *Sequence) bool {
 		o.filling()
 }
 
-// Parts says that other texts begin with the first n tokens of the prompt, and that no states are kept there. So s keeps its own states
-// behind them for others, as it does at the end of what it has found itself.
+// Parts says that other texts begin with the first n tokens of the prompt, and that no states are kept there. So s keeps its states behind
+// these tokens for others, as it does behind the kept pages that it has found without states.
 func (s *Sequence) Parts(n int) { s.pages.PartsAt(n) }
 
 // Private makes sure that no sequence finds what s computes from now on. It is for rows that do not depend on their tokens alone.
@@ -62,5 +62,5 @@ func (s *Sequence) Publish(n int) {
 	s.pages.Publish(s.shown(len(s.tokens)))
 }
 
-// Shares reports whether other sequences find what s computes: not after Distrust or Private, or if nothing is shared.
+// Shares reports whether other sequences find what s computes. They do not after Distrust or Private, or if the cache shares nothing.
 func (s *Sequence) Shares() bool { return s.pages.Shares() }

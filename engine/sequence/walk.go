@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Walks returns walks with those of a pass over sequences of c added, if the model has recurrent layers. begin has each part's first row,
-// and then the number of rows. There are enough records: pending ones are folded before, by passes that run makes. Errors: Exhausted if
-// held tree rows have the records, Invalid for a tree that needs too many states at once, and run's.
+// Walks appends to walks those of a pass over sequences of c, if the model has recurrent layers. begin has the pass's first row of each
+// part, and at the end the number of rows. If too few records are free, pending ones are folded first, in passes that run makes. Errors:
+// Exhausted if held tree rows have the records, Invalid for a tree that needs too many states at once, and run's.
 func Walks(c *Cache, batch []Part, begin []int, walks []kernels.Walk, run func(*kernels.Pass) error) ([]kernels.Walk, error) {
 	if c.records == nil {
 		return walks, nil

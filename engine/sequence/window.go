@@ -2,18 +2,18 @@ package sequence
 
 import "github.com/tandem-llm/tandem/kernels"
 
-// Window says what the rows of a windowed sequence see of a long text: its first First tokens, and its last Last or up to Step-1 more. The
-// row at position p sees the positions below First, and those from From(p) to p. All keys are at their positions in the text. Models
+// Window says what the rows of a windowed sequence see of a long text: its first First tokens, and Last to Last+Step-1 tokens at its end.
+// The row at position p sees the positions below First, and those from From(p) to p. All keys are at their positions in the text. Models
 // attend to the first tokens even where these say nothing ("attention sinks", Xiao et al., 2024), so they stay. The window moves by whole
 // Steps, so whole pages leave, and texts that grow a little begin alike.
 //
 // First and Step are multiples of kernels.PageRows; Step and Last are at least 1. The zero value: rows see the whole text.
 type Window struct{ First, Last, Step int }
 
-// From returns where the last part of what the row at position p sees begins; First: the row sees all before it.
+// From returns the first position behind First that the row at position p sees. It is First if the row sees all before it.
 func (w Window) From(p int) int { return max(w.First, (p+1-w.Last)/max(w.Step, 1)*w.Step) }
 
-// Reads returns how many tokens a sequence reads of a text of n.
+// Reads returns how many tokens of a text of n tokens a sequence reads.
 func (w Window) Reads(n int) int {
 	if w.Last == 0 {
 		return n
@@ -21,7 +21,7 @@ func (w Window) Reads(n int) int {
 	return n - (w.From(n-1) - w.First)
 }
 
-// Most returns how many tokens a sequence reads of a text at most, however long that is; 0: all.
+// Most returns the most tokens of a text that a sequence reads, however long the text is; 0: it reads all.
 func (w Window) Most() int {
 	if w.Last == 0 {
 		return 0
