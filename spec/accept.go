@@ -6,9 +6,8 @@ import "github.com/tandem-llm/tandem"
 // child of the node go down to it, else stop. path holds the accepted nodes, from the top; tokens holds their
 // tokens and, last, the token that had no node: len(path)+1, always at least one.
 //
-// draw(node) returns the target's own token after that node, with the random number of that position; it
-// is called once for each node visited, in order. So the tokens are those of plain decoding, whatever the
-// tree holds. t must be valid.
+// draw(node) returns the target's own token after that node, with the random number of that position; it is called once for each node
+// visited, in order. So the tokens are those of plain decoding, whatever the tree holds. t must be valid.
 func Accept(t tandem.Tree, draw func(node int32) tandem.Token) (path []int32, tokens []tandem.Token) {
 	at := int32(0)
 	for {

@@ -13,10 +13,9 @@ import (
 // that end at the same places. Appending is amortised O(1) hash operations a token, memory at most 2 states
 // and 3 edges a token (Blumer et al., 1985). Not safe for concurrent use.
 //
-// After each token, last is the state of the whole text. Its link leads to the longest suffix that has also
-// ended somewhere before: the edges of that state are the tokens that followed it there. All substrings of a
-// state end at the same places, so the edges from there on spell out text that really followed an earlier
-// occurrence of that suffix.
+// After each token, last is the state of the whole text. Its link leads to the longest suffix that has also ended somewhere before: the
+// edges of that state are the tokens that followed it there. All substrings of a state end at the same places, so the edges from there on
+// spell out text that really followed an earlier occurrence of that suffix.
 type Automaton struct {
 	states []state
 	edges  []edge
@@ -54,7 +53,7 @@ func NewAutomaton() *Automaton {
 	return &Automaton{states: []state{{link: -1, first: -1}}, index: map[uint64]int32{}}
 }
 
-// Append continues the text.
+// Append adds tokens to the end of the text.
 func (a *Automaton) Append(tokens ...tandem.Token) {
 	for _, t := range tokens {
 		a.append(t)
@@ -157,15 +156,14 @@ type guess struct {
 	rest    []tandem.Token // of an earlier text: what follows the token there; state is then -1
 }
 
-// Continue returns a tree below the newest token, within p, likeliest guesses first: the tokens that followed the
-// longest suffixes of the text that had occurred before. Every path from the root followed an earlier occurrence
-// of some suffix of the text, at least one token long. The tokens after the longest suffix share the probability that it goes on so
-// (Copies) by how often each followed it; shorter suffixes share the rest in the same way and
-// may add to the same guesses. Each guessed token makes the match one longer. If no suffix has occurred before, the tree
-// is the root alone; without any tokens there is no root and the tree is empty.
+// Continue returns a tree below the newest token, within p, likeliest guesses first: the tokens that followed the longest suffixes of the
+// text that had occurred before. Every path from the root followed an earlier occurrence of some suffix of the text, at least one token
+// long. Copies says how likely the text goes on as after the longest suffix. The tokens that followed it share this probability by how
+// often each did. Shorter suffixes share the rest in the same way and may add to the same guesses. Each guessed token makes the match one
+// longer. If no suffix has occurred before, the tree is the root alone; without any tokens there is no root and the tree is empty.
 //
-// Matches in earlier texts, longest first, take part like places in this text: the longer match goes first, of equal ones that in this
-// text.
+// Matches in earlier texts, longest first, count like places in this text. Longer matches go first; of two equally long ones, the one in
+// this text does.
 func (a *Automaton) Continue(p tandem.Bounds, earlier ...Match) tandem.Tree {
 	if a.tokens == 0 {
 		return tandem.Tree{}

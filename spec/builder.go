@@ -21,8 +21,8 @@ type Row struct {
 	Parent  int32   // row of the node's parent, -1 for a child of the root
 	Depth   int     // distance from the root
 	LogProb float32 // cumulative, in nats; 0 for the root
-	Own     float32 // the node's after its parent; a grower's rows have it
-	Chance  float64 // cumulative, by the plan's Accept; a Builder's rows have it
+	Own     float32 // of the node after its parent, in nats; every Grower sets it
+	Chance  float64 // that the whole path is accepted, by Plan.Accept; only a Builder sets it
 }
 
 // Candidate is a guess for the token after a node.
@@ -33,15 +33,13 @@ type Candidate struct {
 
 // Grower grows one token tree; plain decoding and chains are trees of width 0 and 1.
 //
-// The caller alternates Pending and Absorb until Pending returns nothing, or it wants no more. The first
-// pending row is the root, the committed token whose successors are guessed; it has no row number. Every
-// other pending row gets the next row number, from 0.
+// The caller alternates Pending and Absorb until Pending returns nothing or the caller wants no more. The first pending row is the root,
+// the committed token whose successors are guessed; it has no row number. Every other pending row gets the next row number, from 0.
 type Grower interface {
-	// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If
-	// there are none the tree is done.
+	// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If there are none the tree is done.
 	Pending(room int) []Row
-	// Shorten leaves only the first n rows of the last Pending pending, n > 0. The others give back their row numbers. They may be
-	// pending again later, but not where growth goes on to the next level.
+	// Shorten takes back all but the first n rows that the last Pending returned, n > 0, and their row numbers. A later Pending may return
+	// them again, unless growth goes on to the next level. Call it before Absorb.
 	Shorten(n int)
 	// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. It ignores a
 	// row's candidates beyond the bounds' width, and those of probability NaN or 0.
@@ -50,7 +48,7 @@ type Grower interface {
 	Draft() Draft
 }
 
-// NewGrower returns a grower of trees below root within p's Bounds, as its Growth, Branch and Stop say.
+// NewGrower returns a grower of one tree below root, within p.Bounds. p.Growth chooses its kind; p.Branch and p.Stop are its thresholds.
 func NewGrower(root tandem.Token, p tandem.Proposal) Grower {
 	if p.Growth == tandem.GrowPacer {
 		return NewPacer(root, p.Bounds, p.Branch, p.Stop)
@@ -148,8 +146,7 @@ func (b *Builder) Shorten(n int) {
 	b.pending = b.pending[:n]
 }
 
-// hopeful reports whether a node that could be run is likely enough to go on: as in LLMCad's fallback, the
-// likeliest decides.
+// hopeful reports whether a node that could be run is likely enough to go on: as in LLMCad's fallback, the likeliest decides.
 func (b *Builder) hopeful() bool {
 	for i := range b.nodes {
 		if b.nodes[i].logProb >= b.stop && b.runnable(i) {
@@ -222,8 +219,8 @@ func (b *Builder) find(id int32) int {
 	return slices.IndexFunc(b.nodes, func(n node) bool { return n.id == id })
 }
 
-// Draft is a finished tree. Rows[i] is the row number that Pending gave node i, -1 if it gave none (the
-// root never gets one); a node with a row has a parent with a row or the root.
+// Draft is a tree as it was grown. Rows[i] is the row number that Pending gave node i, or -1 if it gave none, as for the root. If a node
+// has a row, its parent has one too or is the root.
 type Draft struct {
 	Tree tandem.Tree
 	Rows []int32
@@ -257,8 +254,8 @@ func draftOf(root tandem.Token, kept []node) Draft {
 	return d
 }
 
-// DraftTemper returns the temperature of drafts (Temper) for a target that samples at that temperature. At 0 its next token is more often
-// the draft's first choice than the draft's distribution says.
+// DraftTemper returns the temperature for Temper if the target samples at temperature target: less than 1 for a target below 1. At 0 the
+// target chooses the draft's likeliest token more often than the draft's distribution says.
 func DraftTemper(target float64) float64 {
 	return worth.GreedyTemper + (1-worth.GreedyTemper)*min(target, 1)
 }
@@ -266,9 +263,8 @@ func DraftTemper(target float64) float64 {
 // othersCount is how many tokens those count as of which only the total probability is known.
 const othersCount = 1 << 5
 
-// Temper returns the candidates with their probabilities at a temperature, 0 < t < 1: p^(1/t), normalised. Of all
-// other tokens only the total probability is known, so they count as othersCount tokens of equal
-// probability.
+// Temper returns the candidates with their probabilities at temperature t: p^(1/t), normalised. Only the total probability of all other
+// tokens is known, so these count as othersCount tokens of equal probability. It returns list itself unless 0 < t < 1.
 func Temper(list []Candidate, t float64) []Candidate {
 	if !(t > 0 && t < 1) || len(list) == 0 {
 		return list

@@ -32,13 +32,14 @@ type childCell struct {
 	mean [maxRank]float64
 }
 
-// NewChildren returns what a new session expects: the same as all. nil: it is for all sessions.
+// NewChildren returns the predictions of a new session. They begin with those of all, and Learn then teaches both. all nil: the result is
+// the one that all sessions share.
 func NewChildren(all *Children) *Children {
 	return &Children{all: all, cells: make([]childCell, tandem.AcceptBins())}
 }
 
-// Learn takes the candidates that a pass has found after a row of a grower. accept is the plan's. Every tree begins with the candidates
-// after its root, so something is learned also where no further pass seems to pay.
+// Learn takes the candidates that a pass has found after row r of a grower. accept is Plan.Accept. Call it for the root too: every tree
+// begins with its candidates, so something is learned even where no further pass seems to pay.
 func (c *Children) Learn(r Row, list []Candidate, accept []float32) {
 	var found [maxRank]float64
 	table := newChances(accept)
@@ -78,9 +79,9 @@ func (c *childCell) shift(out [maxRank]float64) [maxRank]float64 {
 	return out
 }
 
-// Rows returns how many of the n pending rows of a tree, likeliest first, the next draft pass should have: the number that raises the
-// best rate of Cut most, with the children that are expected of those rows. 0: no pass is worth its time. pass(k) is the time of a pass
-// with the first k rows. Without a plan all rows are worth it.
+// Rows returns how many of the n pending rows of a tree, likeliest first, the next draft pass should run. It adds the children that it
+// expects of those rows, and takes the number of rows with which Cut's best rate rises most. 0: no pass is worth its time. pass(k) is the
+// time of a pass with the first k rows. Without a plan it returns n.
 func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func(rows int) time.Duration, n int) (rows int) {
 	if len(p.Verify) == 0 {
 		return n

@@ -74,8 +74,8 @@ func (c *Copies) cell(shorter bool, kind int, match int32) *copyCell {
 	return &c.cells[level][kind][class]
 }
 
-// Learn compares the token that comes next with what stood behind earlier places of the text's end. It is called for tokens that the target
-// has chosen, before Append. Others say nothing of how much the target copies.
+// Learn compares the next token of the text with the tokens that followed its end where that stood before. Call it before Append, and only
+// for tokens that the target has chosen: others do not show how much the target copies.
 func (a *Automaton) Learn(t tandem.Token) {
 	s := a.states[a.last].link
 	for n := 0; s > 0 && n < copyStates; n++ {

@@ -27,12 +27,14 @@ type Trust struct {
 
 type trustCell struct{ seen, real float64 }
 
-// Drew learns from a text in place of the model's own candidates: token is what came where the guesses of a level were.
+// Drew is Learn where the model's own candidates are not known, but the text is: token stands where the guesses of a level were, and counts
+// as certain. above is the sum of the ranks of the tokens between, each among its parent's candidates.
 func (t *Trust) Drew(level, above int, guesses []Candidate, token tandem.Token) {
 	t.learn(level, above, guesses, []Candidate{{Token: token}})
 }
 
-// Shift returns candidates with their logits moved by so much each, likeliest first. Together they stay as likely as they were.
+// Shift returns a copy of list, with by[i] added to the logit of candidate i, sorted likeliest first. Together the candidates stay as
+// likely as they were.
 func Shift(list []Candidate, by []float32) []Candidate {
 	out := slices.Clone(list)
 	was, is := 0.0, 0.0
@@ -91,8 +93,8 @@ func (t *Trust) candidates(level, above int, guesses []Candidate) []Candidate {
 	return out
 }
 
-// Lengths returns what i levels of guesses add up to at the likeliest path: 1, and for each level the product of the mean chances of the
-// best guesses so far. It is PPD's f(T_i), of one path.
+// Lengths returns PPD's f(T_i) of the likeliest path, for i from 0 to levels: the expected tokens of a pass with i levels of guesses, the
+// target's own included. Each level adds the product of the mean chances of the best guesses down to it.
 func (t *Trust) Lengths(levels int) []float64 {
 	out, reach := []float64{1}, 1.0
 	for k := range levels {
@@ -111,7 +113,7 @@ func (t *Trust) Lengths(levels int) []float64 {
 type Sketch struct {
 	Tree tandem.Tree
 	Root bool    // the root must be run before anything can grow; then there is nothing else
-	Used []int32 // explored nodes that have grown it, but the root, ascending
+	Used []int32 // explored nodes, except the root, whose candidates took part; ascending
 	Open []Row   // nodes to explore, likeliest first; Parent is an explored node, or -1-i for entry i of Open before it
 
 	bounds tandem.Bounds
@@ -129,7 +131,7 @@ type spot struct {
 	list   []Candidate
 }
 
-// NewSketch grows a tree for p below e's root, whose token is root.
+// NewSketch grows a tree for p below e's root, whose token is root. It only reads e and t.
 func NewSketch(e *Explored, root tandem.Token, p tandem.Proposal, t *Trust) *Sketch {
 	g, s := NewGrower(root, p), &Sketch{bounds: p.Bounds}
 	var rows []spot // by row number
@@ -282,8 +284,8 @@ func total(list []float64) (sum float64) {
 	return sum
 }
 
-// Learn compares what was foretold of the successors of an explored node with its candidates: the nearest nodes above it that have
-// foretold something decide. It is called once, when the node has been explored.
+// Learn compares an explored node's candidates with what the nearest node above it that has foretold anything said in their place. Call it
+// once for each node, when the node has been explored.
 func (t *Trust) Learn(e *Explored, node int32) {
 	above, at := 0, node
 	for below := 1; at > 0; below++ {

@@ -10,18 +10,16 @@ import (
 // DefaultBranch is LLMCad's branch threshold (Xu et al., 2023, section 3.2).
 const DefaultBranch = 0.3
 
-// paceTogether is how many branches a draft pass advances at most. A pass of a draft model costs about
-// the same for one row and for a few.
+// paceTogether is how many branches a draft pass advances at most. A pass of a draft model costs about the same for one row and for a few.
 const paceTogether = 1 << 2
 
 // Pacer is the Grower of LLMCad (section 3.2, confidence-based branch pacer): a tree of a few long
 // branches, the more confident ones longer.
 //
-// A step of branch i runs its newest token. The best candidate becomes its next token; every other candidate of
-// at least the threshold opens a branch. Let C_i be the product of the probabilities of the tokens from the
-// root to the branch's newest, T_i the tokens made for it since it opened, and M = ΣT the tokens made in
-// all. The next step is that of the branch furthest below its fair share: the largest M·C_i/ΣC − T_i, among
-// equals the oldest. The sum goes over all branches; those at the bounds' depth take no more steps.
+// A step of branch i runs its newest token. The best candidate becomes its next token; every other candidate of at least the threshold
+// opens a branch. Let C_i be the product of the probabilities of the tokens from the root to the branch's newest, T_i the tokens made for
+// it since it opened, and M = ΣT the tokens made in all. The next step is that of the branch furthest below its fair share: the largest
+// M·C_i/ΣC − T_i, among equals the oldest. The sum goes over all branches; those at the bounds' depth take no more steps.
 //
 // A draft pass takes several steps, as if no C changed: it takes the best branch, counts its token, and goes on
 // until the rule chooses a branch that is in the pass already and so must wait for its result.
@@ -113,12 +111,10 @@ func (p *Pacer) hopeful() bool {
 	return false
 }
 
-// live reports whether a branch that ends with n can go on: n has not been run, and lies above the
-// bounds' depth.
+// live reports whether a branch that ends with n can go on: n has not been run, and lies above the bounds' depth.
 func (p *Pacer) live(n node) bool { return n.row < 0 && n.depth < p.bounds.Depth }
 
-// next returns the branch of the next step, counting pending steps as done; -1 if there is none, or
-// if it is pending already.
+// next returns the branch of the next step, counting pending steps as done; -1 if there is none, or if it is pending already.
 func (p *Pacer) next() int {
 	made, confidence := len(p.pending), 0.0
 	for _, b := range p.branches {

@@ -37,7 +37,7 @@ func (r *Recall) Keep(n int) {
 	}
 }
 
-// Of returns the hindsight of the session's first n tokens; the zero value unless the n-th is the last that was seen.
+// Of returns the hindsight of the session's first n tokens. It is the zero value unless Saw has seen exactly up to the n-th.
 func (r *Recall) Of(n int) tandem.Hindsight {
 	if n != r.at {
 		return tandem.Hindsight{}
@@ -45,15 +45,15 @@ func (r *Recall) Of(n int) tandem.Hindsight {
 	return r.last
 }
 
-// Before returns what h says without the latest n tokens.
+// Before returns h without its latest n tokens.
 func Before(h tandem.Hindsight, n int) tandem.Hindsight {
 	return tandem.Hindsight{Tokens: max(h.Tokens-n, 0), Hits: h.Hits >> min(n, tandem.MaxHindsight)}
 }
 
-// Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It
-// returns the mean number of accepted tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without tokens.
-// Newer rounds count for more, since texts change: one of worth.Memory tokens ago counts half of the newest. The latest output tokens are
-// the session's output; those before them are the prompt and count for less (worth.PromptShare).
+// Foretold replays the text that h knows in rounds, each with a chain of depth tokens, at least one. It returns the weighted mean of the
+// accepted tokens of a chain and the sum of the rounds' weights; 0 and 0 without tokens. Newer rounds weigh more, since texts change: one
+// of worth.Memory tokens ago weighs half as much as the newest. The latest output tokens of h are the session's output; those before are
+// the prompt and weigh less (worth.PromptShare).
 func Foretold(h tandem.Hindsight, output, depth int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {

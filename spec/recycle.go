@@ -73,8 +73,8 @@ func (x *Successors) find(context uint64) *successors {
 	return nil
 }
 
-// Learn remembers the likeliest tokens after the pair, likeliest first, in place of what was remembered. before is -1 if token is the
-// first of its text. The caller keeps the list.
+// Learn remembers which tokens are likeliest, best first, after token and after the pair (before, token), in place of what was remembered.
+// before is -1 if token is the first of its text. The list is copied.
 func (x *Successors) Learn(before, token tandem.Token, likeliest []tandem.Token) {
 	if likeliest = likeliest[:min(len(likeliest), tandem.MostSuccessors)]; len(likeliest) == 0 {
 		return
@@ -143,7 +143,7 @@ func (x *Successors) after(before, token tandem.Token) (likeliest []tandem.Token
 	return nil, 0
 }
 
-// First returns the token that is guessed first after a token; false: nothing is known.
+// First returns the best guess after the pair (before, token), or after token if the pair is not known; false: nothing is known.
 func (x *Successors) First(before, token tandem.Token) (tandem.Token, bool) {
 	likeliest, _ := x.after(before, token)
 	if len(likeliest) == 0 {
@@ -152,8 +152,8 @@ func (x *Successors) First(before, token tandem.Token) (tandem.Token, bool) {
 	return likeliest[0], true
 }
 
-// Tree returns a tree of what followed the end of a text, within b, likeliest nodes first. A node's probability is the product of the
-// chances along its path; nodes below least are left out.
+// Tree returns a tree below root, the last token of a text, within b, likeliest nodes first; before is the token before root. A node's
+// probability is the product of the chances along its path. Nodes of less probability than least are left out.
 func (x *Successors) Tree(before, root tandem.Token, chances *RankChances, b tandem.Bounds, least float64) tandem.Tree {
 	t := tandem.Root(root)
 	t.LogProbs = []float32{0}

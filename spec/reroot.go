@@ -8,10 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Explored is all that a draft model has computed below a session's last committed token: the nodes that it
-// ran, each with the candidates after it. Node 0 is the root; node i is tree row i-1 of the draft
-// model's cache. It outlives the tree that was sent: nodes that the tree left out, and nodes that were run while
-// the target verified, are there when the next tree grows.
+// Explored is all that a draft model has computed below a session's last committed token: the nodes that it ran, each with the candidates
+// after it. Node 0 is the root; node i is tree row i-1 of the draft model's cache. It outlives the tree that was sent: nodes that the tree
+// left out, and nodes that were run while the target verified, are there when the next tree grows.
 //
 // A Grower grows each tree; rows that were run before are answered from here. So a tree depends only on the
 // committed tokens, not on what happened to be explored; unless prompt tokens have foretold a part of it (Sketch).
@@ -82,19 +81,19 @@ func (e *Explored) Depth(node int32) int { return e.nodes[node].depth }
 // Candidates returns the candidates after a node, to be read only.
 func (e *Explored) Candidates(node int32) []Candidate { return e.nodes[node].list }
 
-// Foretell notes what prompt tokens behind a node said: level i has guesses for the token i + 2 places after it, likeliest first.
+// Foretell keeps what prompt tokens behind a node guessed: levels[i] are the guesses for the token i + 2 places after it, likeliest first.
 func (e *Explored) Foretell(node int32, levels [][]Candidate) { e.nodes[node].further = levels }
 
-// Steps says what a level foretells behind each token that the level above may have there.
+// Steps has a level's guesses by the token before: one list for each token that may stand there.
 type Steps map[tandem.Token][]Candidate
 
-// ForetellSteps is Foretell where what a level says depends on the token before: level i has steps[i] for it, and levels[i] for tokens that
-// steps[i] lacks.
+// ForetellSteps is Foretell where guesses depend on the token before: those of level i are in steps[i] under that token, or levels[i] if
+// it is not there.
 func (e *Explored) ForetellSteps(node int32, levels [][]Candidate, steps []Steps) {
 	e.nodes[node].further, e.nodes[node].steps = levels, steps
 }
 
-// Foretells returns what a level that node has foretold says behind a token; to be read only.
+// Foretells returns the guesses of a level, from 0, behind token before, as ForetellSteps noted them; to be read only. node has that level.
 func (e *Explored) Foretells(node int32, level int, before tandem.Token) []Candidate {
 	x := &e.nodes[node]
 	if level < len(x.steps) {
@@ -105,7 +104,7 @@ func (e *Explored) Foretells(node int32, level int, before tandem.Token) []Candi
 	return x.further[level]
 }
 
-// Foretold returns what Foretell noted, nil if nothing was or node is -1; to be read only.
+// Foretold returns the levels that Foretell noted; nil if it noted none or node is -1; to be read only.
 func (e *Explored) Foretold(node int32) [][]Candidate {
 	if node < 0 {
 		return nil
@@ -113,7 +112,7 @@ func (e *Explored) Foretold(node int32) [][]Candidate {
 	return e.nodes[node].further
 }
 
-// Use marks a node as used in a tree and returns its cost ahead of time; later calls return 0.
+// Use marks a node as used in a tree and returns the cost that Add was told of; later calls return 0.
 func (e *Explored) Use(node int32) time.Duration {
 	cost := e.nodes[node].cost
 	e.nodes[node].cost = 0
@@ -138,8 +137,8 @@ func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	return path
 }
 
-// Hits calls saw for each of the tokens that were committed after the root. hit says whether it was the first candidate after the tokens
-// before it. Hits stops at the first token whose predecessor was not run.
+// Hits calls saw for the tokens committed after the root, in order: hit says whether token i was the likeliest candidate after those before
+// it. It stops behind the first token that was not run.
 func (e *Explored) Hits(tokens []tandem.Token, saw func(i int, hit bool)) {
 	at := int32(0)
 	for i := 0; i < len(tokens) && at >= 0; i++ {
@@ -188,8 +187,8 @@ func (e *Explored) hang(n *explored) {
 	n.depth, n.logProb = p.depth+1, p.logProb+min(p.list[n.at].LogProb, 0)
 }
 
-// Sent records the tree that was sent to the target, for Likely. Every node of it must be the root, a
-// candidate of a node here, or below one that is not here. It returns how many of its nodes are candidates of the first known nodes.
+// Sent records the tree that was sent to the target, for Likely. A child of the root or of a node that was run must be one of that node's
+// candidates, or Sent panics. It returns how many of the tree's nodes are candidates of nodes below number known.
 func (e *Explored) Sent(t tandem.Tree, known int) (old int) { return e.mark(t, known, e.find) }
 
 // Resent records again the tree that was sent, after some nodes were computed anew. A node that is no longer a candidate is left out, with
@@ -240,10 +239,9 @@ func (e *Explored) find(node int32, token tandem.Token) int {
 // Likely returns at most n rows to run next while the target verifies the tree that was sent, likeliest
 // first; Parent is the row in the draft model's cache. None is deeper than depth or less likely than least.
 //
-// It enumerates outcomes. The next root is a pair (v, b): the walk through the sent tree stops at v, and the
-// target's own token there is b, which is not a child of v in that tree. The draft model's chance of the pair is
-// the cumulative probability of candidate b of v. Leaves of the sent tree that were not run are in the
-// same order, because running them shows their pairs.
+// It enumerates outcomes. The next root is a pair (v, b): the walk through the sent tree stops at v, and the target's own token there is b,
+// which is not a child of v in that tree. The draft model's chance of the pair is the cumulative probability of candidate b of v. Leaves of
+// the sent tree that were not run are in the same order, because running them shows their pairs.
 func (e *Explored) Likely(n, depth int, least float64) []Row {
 	if n < 1 {
 		return nil

@@ -11,9 +11,8 @@ import (
 // Texts keeps the latest tokens of texts that have ended, and finds in them where the end of another text stood before. What a new
 // text has in common with kept ones is not kept again. Not safe for concurrent use.
 //
-// Tokens lie in a ring, so the oldest go first, one by one. Each place is linked to the one before it whose last gram tokens have the
-// same hash, as in LZ77. A suffix automaton would find the same places; but it needs 100 bytes a token in place of 12, and cannot
-// forget.
+// Tokens lie in a ring, so the oldest go first, one by one. Each place is linked to the one before it whose last gram tokens have the same
+// hash, as in LZ77. A suffix automaton would find the same places; but it needs 100 bytes a token in place of 12, and cannot forget.
 type Texts struct {
 	most  int            // places, a power of 2
 	ring  []tandem.Token // by place modulo its length, a power of 2; textBreak between texts
@@ -56,7 +55,7 @@ const (
 	knownStep = 1 << 4
 )
 
-// NewTexts returns an empty Texts for at most that many tokens: as many as the largest power of 2 up to most. Each takes up to 12 bytes.
+// NewTexts returns an empty Texts. It holds as many tokens as the largest power of 2 up to most, at up to 12 bytes each.
 func NewTexts(most int) *Texts {
 	x := &Texts{most: 1 << (bits.Len(uint(min(max(most, 1), 1<<30))) - 1)}
 	x.resize(min(firstPlaces, x.most))
@@ -192,8 +191,8 @@ func (x *Texts) keep(text []tandem.Token, from, to int) {
 	}
 }
 
-// Follow returns where the end of text stood, if the text without its last token stood at p. That is the place after p if it holds the last
-// token. Else it is the place where the most tokens agree; of equal ones one near p, else the latest.
+// Follow returns where the end of text stood before; p is Follow's result for the text without its last token. If the place after p holds
+// the last token, it is that place. Else it is the place where the most tokens agree: of several one near p, or else the latest.
 func (x *Texts) Follow(p Occurrence, text []tandem.Token) Occurrence {
 	if len(text) == 0 {
 		return Occurrence{}
@@ -216,8 +215,8 @@ func (x *Texts) Follow(p Occurrence, text []tandem.Token) Occurrence {
 // held reports whether a place has not been overwritten yet.
 func (x *Texts) held(at uint32) bool { return int64(x.end-at) <= int64(len(x.ring)) && at != x.end }
 
-// Matches returns what followed the places where the end of text stood before; p is one of them. There are at most width matches, longest
-// first, of up to depth tokens each. No two begin with the same token.
+// Matches returns what followed the places where the end of text stood before; p is one of them. It returns at most width matches, longest
+// first, each with at most depth tokens in Next. No two begin with the same token.
 func (x *Texts) Matches(p Occurrence, text []tandem.Token, depth, width int) []Match {
 	var out []Match
 	add := func(at uint32, length int) {

@@ -15,8 +15,7 @@ type Ballot struct {
 	Weight float64     // a ballot whose weight is not positive and finite has no vote
 }
 
-// union is several trees over one root laid on top of each other, node by node. A parent comes before its
-// children.
+// union is several trees over one root laid on top of each other, node by node. A parent comes before its children.
 type union struct {
 	tokens      []tandem.Token
 	parents     []int32
@@ -113,10 +112,9 @@ func (u *union) vote(at int32, ballot int, weight, mass float64) {
 	}
 }
 
-// Merge merges the trees of all ballots into one. LogProbs are the logarithms of the weighted mean
-// confidence, Σ w_d·P_d(node) / Σ w_d, where a drafter without the node has P_d = 0. The most confident
-// nodes are kept, at most nodes of them, root included, each with its parent. Bit d of support[i] is set if ballot
-// d has node i; ballots from the 33rd on have no bit. Without ballots the tree is empty.
+// Merge merges the trees of all ballots into one. LogProbs are the logarithms of the weighted mean confidence, Σ w_d·P_d(node) / Σ w_d,
+// where a drafter without the node has P_d = 0. The most confident nodes are kept, at most nodes of them, root included, each with its
+// parent. Bit d of support[i] is set if ballot d has node i; ballots from the 33rd on have no bit. Without ballots the tree is empty.
 func Merge(ballots []Ballot, nodes int) (t tandem.Tree, support []uint32) {
 	u := merge(ballots)
 	if len(u.tokens) == 0 {
@@ -155,11 +153,10 @@ func (u *union) logProb(at int32) float32 {
 	return float32(math.Log(u.confidence[at]))
 }
 
-// Majority is Minions' tree-based weighted majority (Wang et al., 2024, section 3.2). A node's weight is the
-// sum of the weights of the ballots that hold it; from the root the path always goes to the heaviest child. Among
-// children of equal weight it takes the one with the higher confidence (see Merge), then the
-// one of the lower ballot. voted is the heaviest ballot that holds the whole path, the lowest of several; the
-// paper calls it voted. Without ballots the chain is empty and voted -1.
+// Majority is Minions' tree-based weighted majority (Wang et al., 2024, section 3.2). A node's weight is the sum of the weights of the
+// ballots that hold it; from the root the path always goes to the heaviest child. Among children of equal weight it takes the one with the
+// higher confidence (see Merge), then the one of the lower ballot. voted, the paper's word, is the heaviest ballot that holds the whole
+// path; of several, the lowest. Without ballots the chain is empty and voted -1.
 func Majority(ballots []Ballot) (chain tandem.Tree, voted int) {
 	u := merge(ballots)
 	if len(u.tokens) == 0 {

@@ -19,8 +19,7 @@ type Alpha struct {
 	now, start, most float64
 }
 
-// NewAlpha returns a threshold that begins at start; 0 means DefaultAlpha. Other values are clamped
-// to (0, 1).
+// NewAlpha returns a threshold that begins at start; 0 means DefaultAlpha. Other values are clamped to (0, 1).
 func NewAlpha(start float64) *Alpha {
 	if start == 0 || math.IsNaN(start) {
 		start = DefaultAlpha

@@ -8,8 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/spec/worth"
 )
 
-// Mean is the running mean of a series of times, none below 1 ns, with weight worth.CostGain for the newest value; an old
-// value of 0 counts for nothing.
+// Mean returns the running mean old moved towards latest by worth.CostGain; at least 1 ns. old 0: latest is the first value.
 func Mean(old, latest time.Duration) time.Duration {
 	if old == 0 {
 		return max(latest, 1)

@@ -15,9 +15,8 @@ const (
 	LengthPaper = "paper" // by the slope of that cost over time, as Minions has it
 )
 
-// LengthRule is Minions' adaptive speculation length (Wang et al., 2024, section 3.3). The paper names
-// decision_threshold, s_punish and s_reward but gives them no values; its fixed length is 4 and it compares
-// with 2 to 12 (section 5.3).
+// LengthRule is Minions' adaptive speculation length (Wang et al., 2024, section 3.3). The paper names decision_threshold, s_punish and
+// s_reward but gives them no values; its fixed length is 4 and it compares with 2 to 12 (section 5.3).
 type LengthRule struct {
 	Rule    string // LengthCurve or LengthPaper
 	Start   int    // first length, in tokens
@@ -68,14 +67,13 @@ type Chain struct {
 // changes the length, and the records begin anew. A pass with nothing correct would cost infinitely much, so vl is then
 // half a token in the whole pass. Chains bounded by their requests are not of that length and are left out.
 //
-// LengthCurve fits the line over the lengths instead of over time. With few sessions nothing is in transition, all
-// records are of one length, and the paper's slope is luck; and after a useful decrease its rule would go back up.
-// A chain of s tokens also shows how many tokens each shorter length would have had accepted, and all lengths share
-// the chances of their first tokens. So τ(s), the target's own token included, is 1 + Σ Π over the chances of
-// acceptance by position given all before (a product-limit estimate), and two lengths differ only by the tokens that the
-// longer one adds. t_V(s) is the known cost of a pass with all its chains s long, beside the other rows that passes
-// had lately. So it does not matter how many sessions ran with which length. A decision waits for passes with a
-// chain of the length in use: shorter or bounded chains teach chances but decide nothing.
+// LengthCurve fits the line over the lengths instead of over time. With few sessions nothing is in transition, all records are of one
+// length, and the paper's slope is luck; and after a useful decrease its rule would go back up. A chain of s tokens also shows how many
+// tokens each shorter length would have had accepted, and all lengths share the chances of their first tokens. So τ(s), the target's own
+// token included, is 1 + Σ Π over the chances of acceptance by position given all before (a product-limit estimate), and two lengths differ
+// only by the tokens that the longer one adds. t_V(s) is the known cost of a pass with all its chains s long, beside the other rows that
+// passes had lately. So it does not matter how many sessions ran with which length. A decision waits for passes with a chain of the length
+// in use: shorter or bounded chains teach chances but decide nothing.
 type Length struct {
 	rule     LengthRule
 	now      int

@@ -118,8 +118,7 @@ func (w *Weights) Compare(held map[string]int) {
 	w.normal = nil
 }
 
-// Set gives a drafter a weight relative to those of the others, such as a saved one. Invalid for NaN, infinities,
-// 0 and less.
+// Set gives a drafter a weight relative to those of the others, such as a saved one. Invalid for NaN, infinities, 0 and less.
 func (w *Weights) Set(name string, v float64) error {
 	if !(v > 0) || math.IsInf(v, 1) {
 		return tandem.Errorf("weights", tandem.Invalid, "weight of drafter %q is %v: want a positive number", name, v)

@@ -87,8 +87,8 @@ func (a *Accuracy) Counts(samples float64) *Counts {
 	return c
 }
 
-// Believe makes lines those that corrections begin with, and that few samples change little: those of another table of the same way. It
-// ignores those of levels that c does not have, and those that are not valid.
+// Believe makes corrections begin with lines, one a level, which another table of the same way has learned; few samples change them little.
+// It ignores lines that are not valid or of levels that c does not have.
 func (c *Counts) Believe(lines []Line) {
 	for k := range min(len(lines), len(c.levels)) {
 		if lines[k].Valid() {
@@ -97,7 +97,7 @@ func (c *Counts) Believe(lines []Line) {
 	}
 }
 
-// Lines returns the corrections counted so far, as Table does, without the rest.
+// Lines returns the corrections counted so far, one a level: Table's Own.
 func (c *Counts) Lines() []Line {
 	lines := make([]Line, len(c.levels))
 	for k := range c.levels {

@@ -133,7 +133,7 @@ func (m *maker) split(rows int) (best Sparse) {
 	return best
 }
 
-// Time returns the mean time of a pass, by cost.
+// Time returns the mean time of a pass over all states, by how often rounds begin in each. cost returns the time of a pass by its rows.
 func (sp *Sparse) Time(cost func(rows int) time.Duration) time.Duration {
 	mean := 0.0
 	for i, p := range sp.Steady {
@@ -230,13 +230,14 @@ func allot(ends, lengths []float64, way tandem.SelfDraft, rows, keep int) []int8
 	return prompts
 }
 
-// Allot returns how many prompt tokens each of t's nodes should have, within that many rows for all of them: for trees that were not made
-// by Sparse, such as merged ones. The chances of nodes are by their LogProbs, lengths is Sparse.Lengths. Nodes may get none.
+// Allot returns how many prompt tokens each of t's nodes should have, 0 or more; all together take at most rows rows. It is for trees that
+// Sparse has not made, such as merged ones. t's LogProbs are the nodes' chances; lengths is Sparse.Lengths.
 func Allot(t tandem.Tree, lengths []float64, way tandem.SelfDraft, rows int) []int8 {
 	return Place(endsOf(t), lengths, way, rows)
 }
 
-// Gain returns how many tokens more the round after t's is expected to bring for those prompt tokens behind each node, as Allot counts.
+// Gain returns how many more tokens the round after t's is expected to bring with counts[i] prompt tokens behind each node i than with
+// none. lengths is Sparse.Lengths.
 func Gain(t tandem.Tree, lengths []float64, counts []int8) (tokens float64) {
 	for i, p := range endsOf(t) {
 		tokens += p * (lengths[min(int(counts[i]), len(lengths)-1)] - lengths[0])
@@ -256,7 +257,7 @@ func endsOf(t tandem.Tree) []float64 {
 	return ends(t.Parents[:n], chances)
 }
 
-// Place is Allot for nodes of which the chances that the path ends there are known.
+// Place is Allot where it is known how likely the accepted path ends at each node: ends[i] for node i.
 func Place(ends, lengths []float64, way tandem.SelfDraft, rows int) []int8 {
 	way.Levels = min(way.Levels, len(lengths)-1)
 	return allot(ends, lengths, way, rows, 0)

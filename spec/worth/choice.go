@@ -21,27 +21,28 @@ import (
 // Way is one way to spend a round. Its name is its identity.
 type Way struct {
 	Name     string
-	Drafters []string // that it asks beside the free ones; none: it asks those alone, or is plain decoding
-	Set      string   // the name of its set of drafters: ways of one set share what is known of their tokens, and differ in their time
-	Ahead    bool     // they go on drafting while the target computes
+	Drafters []string // asked besides the free ones; none: those alone are asked, or nobody (plain decoding)
+	Set      string   // names its set of drafters. Ways of one set share what is known of their tokens; their times differ
+	Ahead    bool     // its drafters go on drafting while the target computes
 	Expected
 	Time
 }
 
-// Rate returns the expected tokens a second, those of others included.
+// Rate returns the expected tokens per second of the pass; others is how many tokens a pass brings to other sessions.
 func (w Way) Rate(others float64) float64 { return (others + 1 + w.Accepted) / w.Seconds() }
 
-// Hope returns the tokens a second that are not unlikely.
+// Hope returns the tokens per second that are still plausible: Rate with one standard error more tokens, in the Least time.
 func (w Way) Hope(others float64) float64 { return (others + 1 + w.Accepted + w.Doubt) / w.Least() }
 
-// Gain returns how many tokens more a round of the way is expected to bring than the same time at that rate; less than 0: how many fewer.
+// Gain returns how many more tokens a round of the way is expected to bring than the same time at rate, in tokens per second. It is
+// negative if the round brings fewer.
 func (w Way) Gain(rate, others float64) float64 { return others + 1 + w.Accepted - rate*w.Seconds() }
 
-// Loss returns how many tokens fewer a round of the way is expected to bring than the same time at that rate, never less than 0.
+// Loss returns how many fewer tokens a round of the way is expected to bring than the same time at rate; never less than 0.
 func (w Way) Loss(rate, others float64) float64 { return max(-w.Gain(rate, others), 0) }
 
-// Beside returns the way with free drafts merged into its own. They have so many rows, root included, and free of their tokens are expected
-// to be accepted. Tokens that both have count once. verify returns the seconds of a pass by its rows.
+// Beside returns the way with free drafts merged into its own. The free drafts have rows rows, root included, and free is how many of their
+// tokens are expected to be accepted. Tokens that both have count once. verify returns the seconds of a pass by its rows.
 func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) Way {
 	common := Common(free, w.Accepted)
 	w.Accepted += free - common
@@ -50,8 +51,8 @@ func (w Way) Beside(free float64, rows int, verify func(rows float64) float64) W
 	return w
 }
 
-// Saves returns the seconds that the way saves for each token against another way of that rate. It is the mean of three cases: what is
-// expected of the way's rounds, which counts twice, and one standard error less and more; a case in which the way is slower saves nothing.
+// Saves returns the seconds per token that the way saves against a way of the given rate. It is a mean over three cases: the expected
+// accepted tokens, which count twice, and one standard error less and more. A case in which the way is slower saves nothing.
 func (w Way) Saves(rate, others float64) (mean float64) {
 	for _, off := range []float64{-1, 0, 0, 1} {
 		x := w
@@ -71,14 +72,14 @@ func Common(a, b float64) float64 {
 // Second is the second step of a choice: whether models are asked beside free drafts that are known.
 type Second struct {
 	Chances     []float64 // of the free drafts' nodes below the root, likeliest first
-	Alone, Both Way       // with the nodes of them that pay, without the models and with them
-	Others      float64
-	Rate        float64 // tokens a second that the time of a round brings otherwise
+	Alone, Both Way       // the free nodes that pay: without the models, and with them
+	Others      float64   // tokens that a pass brings to other sessions
+	Rate        float64   // tokens per second that the time of a round is worth: set by Decide
 }
 
-// Decide reports whether the models are asked: whether a round with them gains more than one without. Gains are over latest, the rate of
-// the latest rounds in tokens a second, but at most over the better of both rounds' rates, because at a rate that neither reaches the
-// shorter of two poor rounds would win. It sets s.Rate.
+// Decide reports whether the models are asked: whether a round with them has the greater Gain. latest is the rate of the latest rounds, in
+// tokens per second. Gains are measured at that rate, or at the better of both rounds' rates if that is lower: at a rate that neither
+// reaches, the shorter of two poor rounds would win. Decide sets s.Rate.
 func (s *Second) Decide(latest float64) (ask bool) {
 	s.Rate = min(latest, max(s.Alone.Rate(s.Others), s.Both.Rate(s.Others)))
 	return s.Both.Gain(s.Rate, s.Others) > s.Alone.Gain(s.Rate, s.Others)
@@ -89,20 +90,21 @@ type Reason string
 
 const (
 	ReasonBest     Reason = "best"     // the highest rate
-	ReasonProbe    Reason = "probe"    // a look at one that may be better than the best
-	ReasonLearning Reason = "learning" // a look at one that nobody has tried
+	ReasonProbe    Reason = "probe"    // a look at a way that may be better than the best
+	ReasonLearning Reason = "learning" // a look at a way that nobody has tried
 )
 
 // Choice is a decision and the figures behind it.
 type Choice struct {
 	Ways   []Way
 	Others float64 // tokens of others in the pass
-	Taken  int
-	Best   int
+	Taken  int     // index in Ways
+	Best   int     // index in Ways of the highest rate
 	Reason Reason
 }
 
-// Choose decides between ways, at least one, by the credit for looks. Of equal ways it takes the first.
+// Choose takes the way with the highest rate, or looks at one that may be better if its Loss is within credit, in tokens. There must be at
+// least one way; of equal ways it takes the first. The result keeps ways.
 func Choose(ways []Way, others, credit float64) Choice {
 	c := Choice{Ways: ways, Others: others, Reason: ReasonBest}
 	for i, w := range ways {
@@ -162,8 +164,8 @@ func (s *Second) Explain() string {
 // Credit is what looks may still cost, in tokens.
 type Credit float64
 
-// Earn adds what a round earns, up to Tuned.Credit.
+// Earn adds what a round has earned, in tokens. The credit never exceeds Tuned.Credit.
 func (c *Credit) Earn(tokens float64) { *c = Credit(min(float64(*c)+tokens, Tuned.Credit)) }
 
-// Pay takes what a look has lost.
+// Pay subtracts what a look has cost, in tokens. The credit may become negative.
 func (c *Credit) Pay(tokens float64) { *c -= Credit(tokens) }

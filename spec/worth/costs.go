@@ -149,7 +149,7 @@ func (c *Costs) Widest() int { return c.knots[len(c.knots)-1].rows }
 // Time returns the expected time of a pass of that many rows, never less than for fewer rows, behind a usual context.
 func (c *Costs) Time(rows int) time.Duration { return c.TimeAt(rows, int(c.context)) }
 
-// TimeAt returns the expected time of a pass of that many rows, all of one session, behind so many positions.
+// TimeAt returns the expected time of a pass of that many rows, all of one session, behind context positions; at least 1 ns.
 func (c *Costs) TimeAt(rows, context int) time.Duration {
 	return time.Duration(max(c.time(max(rows, 1), float64(context))*float64(time.Second), 1))
 }
@@ -165,8 +165,8 @@ func (c *Costs) Read(tokens int) (t time.Duration) {
 	return t
 }
 
-// Draft returns how long a draft of so many passes takes, each of so many rows, by a model that must first read lag tokens. It reads them
-// in the first pass.
+// Draft returns how long a draft of passes passes with rows rows each takes. The model first reads lag tokens, in the first pass. No pass:
+// 0.
 func (c *Costs) Draft(passes, rows, lag int) time.Duration {
 	if passes < 1 {
 		return 0

@@ -49,7 +49,8 @@ type Drafter struct {
 	Rows *Costs
 }
 
-// Time returns how long a pass of the drafter's model over so many rows takes. target returns the same of the target's passes.
+// Time returns how long a pass of the drafter's model over rows rows takes; 0: unknown. target returns the same for the target; it counts
+// where d.Rows is nil.
 func (d *Drafter) Time(rows int, target func(rows int) time.Duration) time.Duration {
 	if d.Rows != nil {
 		target = d.Rows.Time

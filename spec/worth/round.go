@@ -2,8 +2,8 @@ package worth
 
 import "time"
 
-// Round is what the parts of a round take, in turn. The target may read weights from a disk: it computes while it reads on, and a part is
-// read while the draft computes (LLMCad, section 3.4):
+// Round has the times of a round's parts, which follow each other. A target may read weights from a disk. Then it computes while it reads
+// on, and a part of the weights is read while the draft computes (LLMCad, section 3.4):
 //
 //	T = draft + way + max(verify, read − min(draft, ahead)) + rest
 type Round struct {
@@ -17,12 +17,12 @@ func (r Round) Time() time.Duration {
 	return max(r.Draft+r.Way+max(r.Verify, r.Read-min(r.Draft, r.Ahead))+r.Rest, 1)
 }
 
-// Best returns how many guesses bring the most tokens per second, and that rate. Among equals it is the fewest:
+// Best returns the number of guesses that brings the most tokens per second, and that rate. Of equal numbers it takes the lowest:
 //
 //	argmax over n of (tokens + chance₁ + … + chanceₙ) / T(n)
 //
-// chances are those that guesses are accepted, likeliest first, and tokens are what a round brings without any. This is Dovetail's first
-// equation and PPD's τ(n)/L(n).
+// chances has each guess's chance to be accepted, likeliest first. tokens is what a round brings without guesses. time returns the time of
+// a round with n of them. This is Dovetail's first equation and PPD's τ(n)/L(n).
 func Best(tokens float64, chances []float64, time func(n int) time.Duration) (n int, rate float64) {
 	for i := range len(chances) + 1 {
 		if i > 0 {
@@ -53,9 +53,9 @@ func Chain(right []float64, n int) (chances []float64) {
 type Terms struct {
 	Verify *Costs        // passes of the target, with all weights in memory
 	Draft  time.Duration // a pass of the draft of one row, which drafts one more token
-	Right  []float64     // as Chain has it
-	Read   time.Duration // as Round has it, and
-	Ahead  time.Duration // likewise
+	Right  []float64     // as Chain takes it
+	Read   time.Duration // as in Round
+	Ahead  time.Duration // as in Round
 }
 
 // Forecast is what rounds with chains of one length are expected to bring.

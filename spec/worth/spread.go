@@ -21,7 +21,7 @@ type Spread struct {
 // level is a running mean.
 type level struct{ share, weight float64 }
 
-// NewSpread returns a spread as measured. Without a measurement of one row, experts are shared by nobody until passes tell.
+// NewSpread returns a spread as measured. Without a measurement of one row, rows share no experts until Observe has seen passes.
 func NewSpread(measured []tandem.Cost) *Spread {
 	doublings := bits.Len(tandem.MostUsed) - 1
 	s := &Spread{levels: make([]level, doublings), curve: make([]float64, doublings+1)}
@@ -59,7 +59,7 @@ func NewSpread(measured []tandem.Cost) *Spread {
 	return s
 }
 
-// Observe takes a pass of that many rows.
+// Observe takes a pass of that many rows and the experts that it used.
 func (s *Spread) Observe(rows int, used tandem.Experts) {
 	if len(used) == 0 || used.Validate(rows) != nil {
 		return

@@ -67,7 +67,7 @@ func (b *belief) expected() Expected {
 // Yields is what one session knows of the rounds of sets of drafters, by the set's name.
 type Yields map[string]*belief
 
-// Inherit returns what a new session begins with, if y is what earlier ones have handed on.
+// Inherit returns the yields that a new session begins with. y holds what earlier sessions have handed on, and is only read.
 func (y Yields) Inherit() Yields {
 	out := Yields{}
 	for set, b := range y {
@@ -87,7 +87,7 @@ func (y Yields) of(set string) *belief {
 	return b
 }
 
-// Of returns what is expected of a set; if nothing is known of it, that one token is accepted.
+// Of returns what is expected of a set. If nothing is known of it, one token is expected to be accepted.
 func (y Yields) Of(set string) Expected {
 	if b := y[set]; b != nil {
 		return b.expected()
@@ -95,7 +95,7 @@ func (y Yields) Of(set string) Expected {
 	return (&belief{}).expected()
 }
 
-// Observe takes a round of a set, or what such a round would have brought.
+// Observe takes what a round of a set has brought, or would have brought.
 func (y Yields) Observe(set string, x Yield) {
 	b := y.of(set)
 	b.rounds = min(b.rounds+1, Tuned.Rounds)
@@ -112,14 +112,14 @@ func (y Yields) Fade() {
 	}
 }
 
-// Recall takes what a set would have brought on the latest text by its drafters' hindsight: how many rounds that would have been, and their
-// mean of accepted tokens. rounds 0: hindsight says nothing.
+// Recall takes what the drafters' hindsight says of a set (spec.Foretold): on the latest text it would have had so many rounds, with that
+// mean of accepted tokens. It replaces what an earlier Recall has said. rounds 0: hindsight says nothing.
 func (y Yields) Recall(set string, accepted, rounds float64) {
 	b := y.of(set)
 	b.recall, b.recalls = accepted, rounds
 }
 
-// HandOn adds to to, what new sessions begin with, what the session has seen since the last call.
+// HandOn adds what the session has seen since the last HandOn to the yields that new sessions inherit.
 func (y Yields) HandOn(to Yields) {
 	for set, b := range y {
 		x := to.of(set)
