@@ -34,7 +34,8 @@ var Families = map[string]blocks.Family{
 	"gpt-oss":    gptoss,
 }
 
-// Read reads and checks the hyper-parameters of the language model in f; vocab is the size of its vocabulary.
+// Read reads and checks the hyper-parameters of the language model in f; vocab is the size of its vocabulary. Errors: Corrupt for missing
+// or impossible values, Unsupported for an architecture or a feature that tandem does not run.
 func Read(f *gguf.File, vocab int) (blocks.Config, error) {
 	name, err := f.String("general.architecture")
 	if err != nil {

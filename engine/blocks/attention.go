@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Attention is the attention of a layer, composed by Tensors.Attention of parts (AttentionPart). What is in brackets some parts add:
+// Attention is the attention of a layer. Tensors.Attention composes it of parts (AttentionPart); only some parts add what is in brackets:
 //
 //	n = In(x); q, k, v = W n [+ W' of a second input] [+ b]
 //	[q, k, v = norm of each head]; [RoPE(q, k)]; [q·temperature]; keep k, v
@@ -28,7 +28,7 @@ type Attention struct {
 	kept         []kernels.KVLayer // what the cache has of the layer; empty: the cache is another model's
 }
 
-// Heads are queries, or keys and values: products with the layer's input, and what is done with them, in this order.
+// Heads are queries, or keys and values: the products that make them of the layer's input, then what is done with these, field by field.
 type Heads struct {
 	Products []Product
 	Raw      []Lines // biases
@@ -36,10 +36,11 @@ type Heads struct {
 	Turns    []Lines // RoPE, and what comes behind it
 }
 
-// AttentionPart finds tensors of a layer, and puts what is computed with them into its attention.
+// AttentionPart finds tensors of a layer and adds to a what is computed with them. It runs when a model is read, once for each layer.
 type AttentionPart func(a *Attention)
 
-// Attention finds the tensors of attention, in the order of its parts, and composes it.
+// Attention composes the attention of layer t.I. It runs the parts in order, each of which finds its tensors, then adds RoPE, the queries'
+// temperature and the KV cache as the layer's shape and the model say. Errors go to the Catalog.
 func (t *Tensors) Attention(parts ...AttentionPart) *Attention {
 	s := t.Shape
 	a := &Attention{layer: t.I, width: s.Heads * s.HeadDim, In: t.attentionNorm(), Out: t.exit(),
@@ -104,7 +105,7 @@ func (a *Attention) Lay(b *Planner) {
 	a.Output.Leave(b, read.Out, a.Out)
 }
 
-// Keep lays out the layer's keys and values for rows that have no queries: they are made of in.
+// Keep lays out only the making and storing of the layer's keys and values, for rows without queries. They are made of in, (rows, d).
 func (a *Attention) Keep(b *Planner, in kernels.Act) {
 	b.products(a.Own.Products, in, false)
 	for _, lines := range [][]Lines{a.Own.Raw, a.Own.Norms, a.Own.Turns, a.keep} {
@@ -112,33 +113,33 @@ func (a *Attention) Keep(b *Planner, in kernels.Act) {
 	}
 }
 
-// Own reports whether the layer has keys and values of its own.
+// Own reports whether the layer has keys and values of its own, and so reads neither another layer's nor another model's.
 func (t *Tensors) Own() bool { return !t.Borrows && t.Shape.Source == t.I }
 
 // outputs returns how many numbers the heads' queries have together, and how many their keys, and values.
 func (s LayerShape) outputs() (q, kv int) { return s.Heads * s.HeadDim, s.KVHeads * s.HeadDim }
 
-// Separate finds matrices of queries, keys, values and the output, each in a tensor of its own, and biases, which may be missing.
+// Separate is the part for files with a tensor each for the matrices of queries, keys, values and the output, and perhaps for their biases.
 func (t *Tensors) Separate(a *Attention) {
 	t.Queries(a)
 	t.KeysValues(a)
 	t.Output(a)
 }
 
-// Queries finds the matrix of queries.
+// Queries finds the matrix of queries: (heads·head size, d).
 func (t *Tensors) Queries(a *Attention) {
 	q, _ := t.Shape.outputs()
 	t.twofold(a, &a.Queries, "q", q)
 }
 
-// KeysValues finds the matrices of keys and values.
+// KeysValues finds the matrices of keys and of values, each (KV heads·head size, d).
 func (t *Tensors) KeysValues(a *Attention) {
 	_, kv := t.Shape.outputs()
 	t.twofold(a, &a.Own, "k", kv)
 	t.twofold(a, &a.Own, "v", kv)
 }
 
-// KeysAsValues finds the matrix of keys of a layer whose values are its keys before their norm.
+// KeysAsValues finds the matrix of keys alone: the layer's values are its keys, before their norm and RoPE.
 func (t *Tensors) KeysAsValues(a *Attention) {
 	_, kv := t.Shape.outputs()
 	t.twofold(a, &a.Own, "k", kv)
@@ -160,7 +161,7 @@ func (t *Tensors) twofold(a *Attention, into *Heads, letter string, dim int) {
 	into.Products = append(into.Products, p)
 }
 
-// Output finds attention's output matrix, and the biases.
+// Output finds attention's output matrix, (d, heads·head size), and the biases of queries, keys, values and output that the file has.
 func (t *Tensors) Output(a *Attention) {
 	q, kv := t.Shape.outputs()
 	t.Mat(&a.Output.W, "attn_output.weight", t.C.Dim, q)
@@ -202,7 +203,7 @@ func (t *Tensors) Fused(a *Attention) {
 	}
 }
 
-// GatedQueries finds the matrices of queries and of what gates attention's output, whose rows alternate in one tensor, head by head.
+// GatedQueries finds two matrices in one tensor, head by head in turn: that of queries, and that of the gates of attention's output.
 func (t *Tensors) GatedQueries(a *Attention) {
 	q, _ := t.Shape.outputs()
 	a.Queries.Products = []Product{{Out: "q", Dim: q}, {Out: "attention's gate", Dim: q}}
@@ -210,7 +211,7 @@ func (t *Tensors) GatedQueries(a *Attention) {
 	a.gate = func(b *Planner) kernels.Buf { return b.BufOf("attention's gate", q) }
 }
 
-// HeadNorms finds the norms of queries' and keys' heads.
+// HeadNorms finds the norms of the heads of queries and, if the layer has its own, of keys: (head size) each, shared by all heads.
 func (t *Tensors) HeadNorms(a *Attention) {
 	q := t.Vec("attn_q_norm.weight", t.Shape.HeadDim)
 	if t.Own() {
@@ -238,7 +239,7 @@ func (t *Tensors) normHeads(a *Attention, q, k []float32) {
 	}
 }
 
-// ValueNorms norms values' heads without weights.
+// ValueNorms normalises the heads of values, without weights.
 func (t *Tensors) ValueNorms(a *Attention) {
 	_, kv := t.Shape.outputs()
 	ones := slices.Repeat([]float32{1}, t.Shape.HeadDim)
@@ -246,12 +247,12 @@ func (t *Tensors) ValueNorms(a *Attention) {
 	t.Traits |= ValueNorms
 }
 
-// PostNorm finds the norm of what attention adds.
+// PostNorm finds the norm of attention's output, (d), which is applied before that is added to the residual stream.
 func (t *Tensors) PostNorm(a *Attention) {
 	a.Out = PostNormed(t.Vec("post_attention_norm.weight", t.C.Dim))
 }
 
-// Sinks finds the scores without a value, one a head.
+// Sinks finds a score for each query head that takes part in the softmax but has no value: kernels.Attention.
 func (t *Tensors) Sinks(a *Attention) {
 	a.read.Sinks = t.Vec("attn_sinks.weight", t.Shape.Heads)
 	t.Traits |= Sinks

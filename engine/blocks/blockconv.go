@@ -12,7 +12,8 @@ type blockConv struct {
 	project kernels.W    // P: for both, one after the other
 }
 
-// BlockConvs puts convolutions around a part, if the model has some: part is its name in the file.
+// BlockConvs puts a convolution before and one behind a part of a layer, by changing in and out; part is its name in the file. A model
+// without convolutions stays as it is.
 func (t *Tensors) BlockConvs(part string, in *Entrance, out *Exit) {
 	s := t.C.BlockConv
 	if s.Taps == 0 {

@@ -10,7 +10,7 @@ import (
 type Config struct {
 	Arch    string
 	Name    string
-	Layers  int
+	Layers  int // without those of Nextn
 	Dim     int // hidden size d
 	Heads   int // query heads, of the layer with most
 	KVHeads int // key and value heads, of the layer with most
@@ -38,11 +38,11 @@ type Config struct {
 
 	Shapes []LayerShape // of its layers
 
-	Nextn           int  // layers behind the last that guess further tokens (MTP), which are left out
-	NextnBeforeNorm bool // they read the hidden state before the final norm, not behind it
+	Nextn           int  // layers behind the last one that guess further tokens (MTP); they are not among Layers
+	NextnBeforeNorm bool // these read the hidden state before the final norm instead of after it
 
 	AttnScale         float32 // attention scores are multiplied by it
-	StatedScale       bool    // AttnScale is a number of its own, not one that follows from sizes
+	StatedScale       bool    // the architecture has a key for AttnScale; else it follows from sizes
 	Temperature       float32 // queries are multiplied by 1 + temperature·ln(1 + ⌊position/Rope.Original⌋)
 	EmbedScale        float32 // embeddings are multiplied by it; 1: not
 	UsualEmbedScale   float32 // what EmbedScale is in this architecture if no key says otherwise
@@ -64,8 +64,8 @@ type LayerShape struct {
 	Later               bool // its rows see later rows of their block too (block drafts)
 }
 
-// Experts is the mixture of a model's feed-forward blocks: each row goes through `used` of `count` of them, weighted as route says.
-// The zero value is a model without.
+// Experts says how many experts a layer of a model has (Count), how many of them each row uses (Used), and how they are chosen and weighted
+// (Route). The zero value is a model without experts.
 type Experts struct {
 	Count, Used int
 	Route       kernels.RouteOpt
@@ -127,7 +127,7 @@ const minMultiplier, maxMultiplier = 1e-6, 1e6
 // Bound of the factors of queries. Published models have 16: a context of 2^18 positions, trained on 2^14.
 const maxSteps = 1 << 16
 
-// Recurrent reports whether the model has layers with states.
+// Recurrent reports whether the model has recurrent layers, whose states a sequence carries besides keys and values.
 func (c *Config) Recurrent() bool { return c.Delta != (kernels.DeltaShape{}) }
 
 // temperatureSteps returns how many factors queries may have: one for each Rope.Original positions of the context; 0: none.
@@ -146,7 +146,7 @@ func (c *Config) temperatures() (factors []float32) {
 	return factors
 }
 
-// Finish scales and caps logits as the model does.
+// Finish adds to p the scaling and the soft cap of logits, in place, as far as the model has them.
 func (c *Config) Finish(p *kernels.Program, logits kernels.Buf) {
 	if c.LogitScale != 1 {
 		p.Scale(logits, c.LogitScale)

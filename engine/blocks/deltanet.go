@@ -8,7 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// DeltaNet is a recurrent layer's (kernels.DeltaNet), whose state decays by α and is corrected by β (Gated DeltaNet, equation 10):
+// DeltaNet takes the place of attention in a recurrent layer (kernels.DeltaNet). α makes its state decay, β corrects it (Gated DeltaNet,
+// equation 10):
 //
 //	n = In(x); u, z, α, β = W n; x = Out(x, Wout (norm of each head (delta net(conv(u), α, β)) ∘ silu(z)))
 type DeltaNet struct {
@@ -22,7 +23,7 @@ type DeltaNet struct {
 
 const keyInterval = "full_attention_interval"
 
-// DeltaNets finds which layers are recurrent, and the sizes of those.
+// DeltaNets reads which layers are recurrent, into c.Shapes, which must be there, and the sizes of their delta nets, into c.Delta.
 func (h *Reader) DeltaNets(c *Config) {
 	every := h.Count(keyInterval, 4, MaxLayers)
 	recurrent := false
@@ -54,7 +55,7 @@ func (h *Reader) DeltaNets(c *Config) {
 	}
 }
 
-// RightKind refuses a layer with the tensors of the other kind.
+// RightKind fails if the file has tensors of attention for a recurrent layer, or of a delta net for any other.
 func (t *Tensors) RightKind() {
 	kind, others := "attention", []string{"ssm_conv1d.weight", "ssm_a", "ssm_out.weight", "attn_qkv.weight"}
 	if t.Shape.Recurrent {
@@ -68,7 +69,7 @@ func (t *Tensors) RightKind() {
 	}
 }
 
-// DeltaNet finds the tensors of a delta net.
+// DeltaNet finds the tensors of the layer's delta net and checks that its states decay.
 func (t *Tensors) DeltaNet() *DeltaNet {
 	d, s := &DeltaNet{In: t.attentionNorm(), Out: t.exit(), layer: t.I}, t.C.Delta
 	inner := s.ValueHeads * s.Dim

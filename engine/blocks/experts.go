@@ -18,8 +18,8 @@ const (
 	GateOfChosen = 3 // weights are shares of those that are chosen
 )
 
-// LayersOfExperts is Layers for an architecture whose layers, but for the first so many, have experts in place of a feed-forward block. One
-// key may say the widths of both.
+// LayersOfExperts is Layers for an architecture in which all layers but the first dense have experts in place of a feed-forward block. If
+// the file does not state the width of experts, that of feed-forward blocks is theirs too.
 func (h *Reader) LayersOfExperts(c *Config, dense int) {
 	if h.LayerHeads(c); h.Err != nil {
 		return
@@ -37,7 +37,7 @@ func (h *Reader) LayersOfExperts(c *Config, dense int) {
 	h.Widths(c, append(slices.Clone(ffn[:dense]), expert[dense:]...), expert)
 }
 
-// ExpertWidths reads the width of an expert of each layer; nil if the file does not say.
+// ExpertWidths reads the inner size of an expert, layer by layer; nil if the file does not state it.
 func (h *Reader) ExpertWidths(c *Config) []int {
 	if !h.Has(keyWidth) {
 		return nil
@@ -51,8 +51,8 @@ func (h *Reader) Dense(c *Config) int { return h.Optional(keyDense, c.Layers-1) 
 // ExpertCount reads the number of experts of a layer; 0: none.
 func (h *Reader) ExpertCount() int { return h.Optional(keyExperts, MaxExperts) }
 
-// Experts reads the mixture of an architecture that has one. usual is the gating function of files that do not name one, and normed whether
-// their weights, if they are not shares of those chosen, are divided by their sum.
+// Experts reads c.Experts, for an architecture that has experts. usual is the gating function where the file names none. normed says
+// whether weights are divided by their sum where the file does not say; weights that are shares of the chosen experts always are.
 func (h *Reader) Experts(c *Config, usual int, normed bool) {
 	e := &c.Experts
 	e.Count = h.Count(keyExperts, -1, MaxExperts)
@@ -80,7 +80,8 @@ func (h *Reader) Experts(c *Config, usual int, normed bool) {
 	}
 }
 
-// Shared gives layers with experts one that every row uses: of that width or, if it is 0, of so many times the width of the others.
+// Shared gives each layer with experts one more that every row uses. Its inner size is width or, if that is 0, count times that of the
+// layer's other experts.
 func (h *Reader) Shared(c *Config, count, width int) {
 	for i := range c.Shapes {
 		l := &c.Shapes[i]
@@ -97,7 +98,7 @@ func (h *Reader) Shared(c *Config, count, width int) {
 	}
 }
 
-// Mixture is the experts of a layer:
+// Mixture is a layer's experts with what chooses them. It takes the place of a feed-forward block:
 //
 //	n = In(x); the router's logits are Wr n [+ b], by which each row chooses experts e and their weights w (Experts.Route)
 //	x = Out(x, Σ w·(Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) of the experts chosen)
@@ -117,15 +118,15 @@ type Router struct {
 	Each     []float32 // (experts), factors of the weights; nil: none
 }
 
-// Units are the experts: gated units of so many inner elements; biases are (experts, outputs), nil where the file has none.
+// Units are the experts of a layer: gated units of one inner size. Biases are (experts, outputs); nil where the file has none.
 type Units struct {
 	Gate, Up, Down             kernels.W
 	GateBias, UpBias, DownBias []float32
 	width, layer               int
 }
 
-// SharingMixture is a mixture with an expert that every row uses: what it makes is added to the sum. Its weights are read with the
-// router's, since every pass needs them.
+// SharingMixture is a Mixture and an expert that every row uses, whose output is added to the weighted sum of the chosen ones. The shared
+// expert's weights are in the router's stage, since every pass needs them.
 type SharingMixture struct {
 	Mixture
 	Shared SharedExpert
@@ -144,7 +145,7 @@ func (t *Tensors) SharedExpert() SharedExpert {
 	return s
 }
 
-// GatedShare finds the row of which the shared expert's output is multiplied by sigmoid(Ws n).
+// GatedShare finds Ws, a matrix of one row: it multiplies the shared expert's output by sigmoid(Ws n). It changes s and returns it.
 func (s SharedExpert) GatedShare(t *Tensors) SharedExpert {
 	var share kernels.W
 	t.Row(&share, t.Name("ffn_gate_inp_shexp.weight"), t.C.Dim)
@@ -157,7 +158,7 @@ func (s SharedExpert) GatedShare(t *Tensors) SharedExpert {
 	return s
 }
 
-// Experts finds the tensors of a layer's experts. A layer without them has a feed-forward block.
+// Experts finds the tensors of a layer's experts and returns a *Mixture; for a layer without experts it returns FeedForward's block.
 func (t *Tensors) Experts(in Entrance) Part {
 	if t.Shape.Expert == 0 || t.C.Experts.Count == 0 {
 		return t.FeedForward(in)
@@ -166,7 +167,7 @@ func (t *Tensors) Experts(in Entrance) Part {
 	return &m
 }
 
-// SharingExperts is Experts for layers in which every row may use one expert, found by shared.
+// SharingExperts is Experts for layers that may have a shared expert. If the layer has one, shared finds its tensors.
 func (t *Tensors) SharingExperts(in Entrance, shared func() SharedExpert) Part {
 	if t.Shape.Shared == 0 {
 		return t.Experts(in)
@@ -195,7 +196,7 @@ func (t *Tensors) mixture(in Entrance) Mixture {
 	return m
 }
 
-// StackedUnits finds experts of which one tensor has gate and up.
+// StackedUnits finds the layer's experts in a file where one tensor holds gate and up of them all. They have no biases.
 func (t *Tensors) StackedUnits() Units {
 	n, u := t.C.Experts.Count, Units{width: t.Shape.Expert, layer: t.I}
 	t.OfExperts(t.Name("ffn_gate_up_exps.weight"), n, t.C.Dim, tensors.Rows(&u.Gate, u.width), tensors.Rows(&u.Up, u.width))
@@ -224,7 +225,8 @@ func (m *SharingMixture) Lay(b *Planner) {
 	m.Out.Join(b, branch)
 }
 
-// Choose lays out the choice of experts by what in has.
+// Choose lays out the choice of each row's experts by its logits, the router's product with in: (rows, d). The route is the caller's to use
+// in later operations of the same program.
 func (m *Router) Choose(b *Planner, in kernels.Act) kernels.Route {
 	e := b.Experts
 	logits, r := b.BufOf("router", e.Count), kernels.Route(len(b.Routes))
@@ -236,7 +238,8 @@ func (m *Router) Choose(b *Planner, in kernels.Act) kernels.Route {
 	return r
 }
 
-// Apart lays out the experts, which read b.Normed, in a stage of their own. It returns their outputs: (rows, used·dim).
+// Apart lays out the chosen experts in a stage of their own. They read b.Normed. It returns their outputs side by side, not yet weighted:
+// (rows, used·d).
 func (m *Units) Apart(b *Planner, r kernels.Route) kernels.Buf {
 	used, n := b.Experts.Used, m.width
 	gate, up, wide := b.BufOf("gates", used*n), b.BufOf("ups", used*n), b.ActOf("activated apart", used*n)

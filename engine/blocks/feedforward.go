@@ -22,7 +22,7 @@ type Gated struct {
 	raw      []Lines // biases
 }
 
-// FeedForward finds the matrices of a feed-forward block, each in a tensor of its own, and biases, which may be missing.
+// FeedForward finds the tensors of a feed-forward block: one for each matrix, and the biases that the file has.
 func (t *Tensors) FeedForward(in Entrance) *FeedForward {
 	f := &FeedForward{In: in, Gated: t.gated("ffn_gate.weight", "ffn_up.weight", t.Shape.FFN), Out: t.exit()}
 	f.bias(t.VecIf("ffn_gate.bias", f.width), t.VecIf("ffn_up.bias", f.width))
@@ -54,7 +54,7 @@ func (t *Tensors) down(f *FeedForward) {
 	f.Down.Then = biased(t.VecIf("ffn_down.bias", t.C.Dim))
 }
 
-// FusedFeedForward is FeedForward for files in which one tensor may hold gate and up.
+// FusedFeedForward is FeedForward for files in which the tensor of up may hold gate too: gate's rows, then up's.
 func (t *Tensors) FusedFeedForward(in Entrance) *FeedForward {
 	if t.Has("ffn_gate.weight") {
 		return t.FeedForward(in)
@@ -69,7 +69,7 @@ func (t *Tensors) FusedFeedForward(in Entrance) *FeedForward {
 	return f
 }
 
-// PostNorm finds the norm of what the block adds.
+// PostNorm finds the norm of the block's output, (d), which is applied before that is added to the residual stream. It returns f.
 func (f *FeedForward) PostNorm(t *Tensors) *FeedForward {
 	f.Out = PostNormed(t.Vec("post_ffw_norm.weight", t.C.Dim))
 	t.Traits |= PostNorms
@@ -82,7 +82,7 @@ func (f *FeedForward) Lay(b *Planner) {
 	f.Down.Leave(b, f.Inner(b), f.Out)
 }
 
-// Inner lays out a unit up to its last product, whose input it returns. It reads b.Normed.
+// Inner lays out a unit but for its last product. It reads b.Normed and returns the input of that product: (rows, width).
 func (g *Gated) Inner(b *Planner) kernels.Act {
 	b.products(g.Products, b.Normed, false)
 	b.lay(g.raw)

@@ -15,8 +15,8 @@ const (
 	maxCompress = 1 << 12 // elements of a kept key: kernels/cpu
 )
 
-// Latent reads the sizes of latent attention; c.Shapes are known. There are two layouts of files. The newer one says the sizes of what
-// is kept in key_length and value_length, and those of heads in keys of their own.
+// Latent reads the sizes of latent attention into c; LayerHeads must have made c.Shapes. There are two layouts of files. In the newer one,
+// key_length and value_length are the sizes of what is kept, and other keys have the sizes of heads.
 func (h *Reader) Latent(c *Config) {
 	if h.Err != nil {
 		return
@@ -81,7 +81,7 @@ type LatentAttention struct {
 	layer, heads   int
 }
 
-// Latent finds the tensors of latent attention.
+// Latent finds the tensors of the layer's latent attention, in either layout of files.
 func (t *Tensors) Latent() *LatentAttention {
 	k, heads := &t.C.Latent, t.Shape.Heads
 	m := &LatentAttention{In: t.attentionNorm(), Out: t.exit(), layer: t.I, heads: heads}

@@ -17,13 +17,13 @@ type Planner struct {
 	W      *Weights
 	X      kernels.Buf // (rows, d): the residual stream
 	Normed kernels.Act // (rows, d)
-	Inputs kernels.Buf // (rows, layers·size): what layers get of the token, of an architecture that has that
+	Inputs kernels.Buf // (rows, layers·size): what each layer gets of the token, where Config.LayerInput is not 0
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
 	tapped map[int]kernels.Buf   // by number of layers
 	fixed  map[int]kernels.Route // by number of heads: every row uses all
 	temper []float32             // factors of queries, one for each Rope.Original positions; nil: none
-	Ahead  int                   // positions by which its heads are turned further than the last one that they see
+	Ahead  int                   // RoPE turns heads as if they were so many positions further
 }
 
 // slot names a buffer of layers: layers that need the same size share it.
@@ -32,7 +32,7 @@ type slot struct {
 	dim  int
 }
 
-// NewPlanner returns a planner of a program for a model of this shape and with these weights, before its first operation.
+// NewPlanner returns a planner that adds the pass of a model to p, which has no operations yet. c is the model's shape, w its weights.
 func NewPlanner(p *kernels.Program, c *Config, w *Weights) *Planner {
 	return &Planner{Program: p, Config: c, W: w, bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{},
 		fixed: map[int]kernels.Route{}, tapped: map[int]kernels.Buf{}, temper: c.temperatures()}
@@ -47,10 +47,10 @@ func (b *Planner) allHeads(n int) kernels.Route {
 	return b.fixed[n]
 }
 
-// Concurrent is the option of a product beside which the next one may run.
+// Concurrent is the option of a product that does not have to end before the next operation begins.
 var Concurrent = kernels.MatMulOpt{Concurrent: true}
 
-// Norm fills out with the norm of in, or with in itself if there is no weight.
+// Norm fills out with the norm of in, or with in itself if weight is nil.
 func (b *Planner) Norm(in kernels.Buf, weight []float32, out kernels.Act) {
 	if weight == nil {
 		b.Feed(in, out)
@@ -59,14 +59,14 @@ func (b *Planner) Norm(in kernels.Buf, weight []float32, out kernels.Act) {
 	b.RMSNorm(in, weight, b.NormEps, out)
 }
 
-// Bias adds a bias, if there is one.
+// Bias adds values to each row of a buffer; nil: nothing.
 func (b *Planner) Bias(to kernels.Buf, values []float32) {
 	if values != nil {
 		b.AddBias(to, values)
 	}
 }
 
-// BufOf returns a buffer of f32 numbers of that name, (rows, dim). Layers that ask for the same share it.
+// BufOf returns the buffer of that name and size, (rows, dim), and adds it to the program at the first call. All who ask for it share it.
 func (b *Planner) BufOf(what string, dim int) kernels.Buf {
 	s := slot{what, dim}
 	if _, ok := b.bufs[s]; !ok {
@@ -75,7 +75,7 @@ func (b *Planner) BufOf(what string, dim int) kernels.Buf {
 	return b.bufs[s]
 }
 
-// ActOf returns an input of products of that name, (rows, dim), shared as a BufOf is.
+// ActOf returns the activation of that name and size, (rows, dim): BufOf for inputs of products.
 func (b *Planner) ActOf(what string, dim int) kernels.Act {
 	s := slot{what, dim}
 	if _, ok := b.acts[s]; !ok {
@@ -95,7 +95,7 @@ func (b *Planner) Tap(n int, wanted []int) {
 	}
 }
 
-// TapsAt returns where the wanted hidden states are.
+// TapsAt returns the buffers that Tap has noted for the wanted numbers of layers; None for a negative one, the state after the final norm.
 func (b *Planner) TapsAt(wanted []int) (at []kernels.Buf) {
 	for _, n := range wanted {
 		if n < 0 {

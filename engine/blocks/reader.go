@@ -9,7 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// Reader reads the hyper-parameters of an architecture from its keys. The first error sticks; later steps then do nothing.
+// Reader reads the hyper-parameters of an architecture from its keys, whose names its methods take without the prefix. The first error
+// stays in Err; what methods return after it means nothing, so the caller checks Err once at the end.
 type Reader struct {
 	File *gguf.File
 	Arch string // the prefix of keys
@@ -22,22 +23,22 @@ func NewReader(f *gguf.File, arch string) *Reader {
 	return &Reader{File: f, Arch: arch, read: map[string]bool{}}
 }
 
-// Fail makes an error of kind k that begins with the file's path, unless there was one before.
+// Fail sets Err to an error of kind k that begins with the file's path, unless there is one already.
 func (h *Reader) Fail(k tandem.Kind, format string, args ...any) {
 	if h.Err == nil {
 		h.Err = tandem.Errorf("engine", k, "%s: %s", h.File.Path(), fmt.Sprintf(format, args...))
 	}
 }
 
-// Keep remembers an error of a getter.
+// Keep sets Err to err, unless there is one already. nil is no error.
 func (h *Reader) Keep(err error) {
 	if h.Err == nil {
 		h.Err = err
 	}
 }
 
-// Knows takes note that keys are part of the architecture, and returns the first one's whole name. A key that no step has asked for is
-// refused if it would change the function: see special.
+// Knows notes that keys are part of the architecture, and returns the first one's whole name. Config refuses a key that would change the
+// function (special) if nothing has asked for it.
 func (h *Reader) Knows(keys ...string) string {
 	for _, key := range keys {
 		h.read[key] = true
@@ -45,10 +46,10 @@ func (h *Reader) Knows(keys ...string) string {
 	return h.Arch + "." + keys[0]
 }
 
-// Has reports whether the file has a key.
+// Has reports whether the file has a key. It does not count as asking for it: see Knows.
 func (h *Reader) Has(key string) bool { return h.File.Has(h.Arch + "." + key) }
 
-// Count reads a whole number from 1 to most; def < 0 makes the key required.
+// Count reads a whole number from 1 to most; def stands for a missing key, and def < 0 makes the key required. It returns 1 after an error.
 func (h *Reader) Count(key string, def, most int) int {
 	if !h.Has(key) && def >= 0 {
 		h.Knows(key)
@@ -69,14 +70,14 @@ func (h *Reader) Optional(key string, most int) int {
 	return n
 }
 
-// Switch reads true or false.
+// Switch reads true or false; def stands for a missing key.
 func (h *Reader) Switch(key string, def bool) bool {
 	v, err := h.File.BoolOr(h.Knows(key), def)
 	h.Keep(err)
 	return v
 }
 
-// Number reads a finite number above 0; a negative def makes the key required.
+// Number reads a finite number above 0; def stands for a missing key, and a negative def makes the key required.
 func (h *Reader) Number(key string, def float64) float64 {
 	full := h.Knows(key)
 	if !h.Has(key) && def >= 0 {
@@ -94,7 +95,7 @@ func (h *Reader) Number(key string, def float64) float64 {
 	return v
 }
 
-// Multiplier reads a factor.
+// Multiplier reads a factor from 1e-6 to 1e6; def stands for a missing key, and need not be in that range.
 func (h *Reader) Multiplier(key string, def float32) float32 {
 	full := h.Knows(key)
 	if !h.Has(key) {
@@ -107,7 +108,7 @@ func (h *Reader) Multiplier(key string, def float32) float32 {
 	return float32(v)
 }
 
-// SoftCap reads a soft cap.
+// SoftCap reads a soft cap: 0 for none, or 0.001 to 1e6; def stands for a missing key.
 func (h *Reader) SoftCap(key string, def float64) float32 {
 	full := h.Knows(key)
 	v, err := h.File.FloatOr(full, def)
@@ -117,7 +118,8 @@ func (h *Reader) SoftCap(key string, def float64) float32 {
 	return float32(v)
 }
 
-// PerLayer reads a count that may be one number or an array with one for each layer; def may stand for a missing key.
+// PerLayer reads a count from 1 to most for each layer: the file has one number or an array. def, one for each layer, stands for a missing
+// key; nil makes the key required.
 func (h *Reader) PerLayer(key string, def []int, most, layers int) []int {
 	full := h.Knows(key)
 	if !h.File.IsArray(full) {
@@ -138,7 +140,8 @@ func (h *Reader) PerLayer(key string, def []int, most, layers int) []int {
 
 const leastContext = 2 // tokens
 
-// Config reads and checks the hyper-parameters of a model; vocab is the size of its vocabulary, dim the hidden size.
+// Config reads and checks the hyper-parameters of a model, by family.Read for what is its own; vocab is the size of its vocabulary, dim the
+// hidden size. Errors: Corrupt, Unsupported.
 func (h *Reader) Config(family Family, vocab, dim int) (Config, error) {
 	c := Config{
 		Arch:          h.Arch,
@@ -174,13 +177,13 @@ func (h *Reader) Config(family Family, vocab, dim int) (Config, error) {
 	return c, h.Err
 }
 
-// Layers reads the layers' heads and the widths of their feed-forward blocks.
+// Layers makes c.Shapes for layers without experts: it reads the heads of each, and the widths of their feed-forward blocks.
 func (h *Reader) Layers(c *Config) {
 	h.LayerHeads(c)
 	h.Widths(c, h.PerLayer("feed_forward_length", nil, MaxDim, c.Layers), make([]int, c.Layers))
 }
 
-// LayerHeads makes the layers' shapes, with the number of heads of each, and in c the largest.
+// LayerHeads makes c.Shapes, with the numbers of heads of each layer, and sets c.Heads and c.KVHeads to the largest.
 func (h *Reader) LayerHeads(c *Config) {
 	heads := h.PerLayer("attention.head_count", nil, MaxHeads, c.Layers)
 	kv := h.PerLayer("attention.head_count_kv", heads, MaxHeads, c.Layers)
@@ -197,7 +200,7 @@ func (h *Reader) LayerHeads(c *Config) {
 	c.Heads, c.KVHeads = slices.Max(heads), slices.Max(kv)
 }
 
-// Widths fills in the widths of the layers' feed-forward blocks, and of one expert.
+// Widths sets in c.Shapes the inner sizes of each layer's feed-forward block and of each of its experts, and c.FFN to the largest of ffn.
 func (h *Reader) Widths(c *Config, ffn, expert []int) {
 	for i := range c.Shapes {
 		c.Shapes[i].FFN, c.Shapes[i].Expert = ffn[i], expert[i]
@@ -205,7 +208,7 @@ func (h *Reader) Widths(c *Config, ffn, expert []int) {
 	c.FFN = slices.Max(ffn)
 }
 
-// HeadSizes reads the size of heads, the same in all layers; layers are known. Scores are divided by its root.
+// HeadSizes reads the size of heads, the same in all layers of c.Shapes, which must be there. Scores are multiplied by 1/√size.
 func (h *Reader) HeadSizes(c *Config) {
 	if h.Err != nil {
 		return
@@ -231,7 +234,7 @@ func (h *Reader) sameHeads(c *Config) {
 	}
 }
 
-// CheckHeads refuses sizes of heads that contradict each other.
+// CheckHeads fails unless heads of that size, of which RoPE turns that many elements, are possible; c.Heads is known.
 func (h *Reader) CheckHeads(c *Config, head, turned int) {
 	switch {
 	case head > MaxHead:
@@ -248,8 +251,9 @@ const (
 	keyPattern = keyWindow + "_pattern"
 )
 
-// Window finds which layers attend through a sliding window, and its size; usual is the size if no key says it, 0 none. If the file does
-// not name the layers, all do but the last of every `period`; of period 0 all do. A window that no sequence reaches is 0.
+// Window reads the size of the sliding window, into c.Window, and which layers attend through it, into c.Shapes. usual is the size if no
+// key says it; 0: no window. If the file does not name the layers, all do but the last of every period; with period 0 all do. c.Window
+// stays 0 if no sequence can be longer than the window.
 func (h *Reader) Window(c *Config, usual, period int) {
 	window := usual
 	if h.Has(keyWindow) {
@@ -285,7 +289,7 @@ func (h *Reader) Window(c *Config, usual, period int) {
 	}
 }
 
-// NoWindow is Window for an architecture whose layers have none. A file may still name layers that do.
+// NoWindow is Window for an architecture without a window. It still takes one from a file that names the layers with it.
 func (h *Reader) NoWindow(c *Config) {
 	if h.Window(c, 0, 1); c.Window > 0 && !h.Has(keyPattern) {
 		h.Fail(tandem.Unsupported, "key %q is %d: the %s architecture has no sliding window as tandem runs it", h.Arch+"."+keyWindow,
@@ -293,7 +297,7 @@ func (h *Reader) NoWindow(c *Config) {
 	}
 }
 
-// NeedWindow refuses a file without a window.
+// NeedWindow fails if the file states no window.
 func (h *Reader) NeedWindow() {
 	key := h.Arch + "." + keyWindow
 	if n, err := h.File.IntOr(key, 0, math.MaxInt32, 0); err == nil && n == 0 {
@@ -301,7 +305,7 @@ func (h *Reader) NeedWindow() {
 	}
 }
 
-// NeedPattern refuses a file that does not name the layers with a window.
+// NeedPattern fails if the file does not name the layers with a window.
 func (h *Reader) NeedPattern(c *Config) {
 	if pattern := h.Arch + "." + keyPattern; !h.File.Has(pattern) {
 		h.Fail(tandem.Corrupt, "key %q is missing: want true (window) or false for each of %d layers", pattern, c.Layers)
@@ -310,7 +314,7 @@ func (h *Reader) NeedPattern(c *Config) {
 
 const keyNextn = "nextn_predict_layers"
 
-// Nextn takes the layers that guess further tokens (MTP) off the count of layers, which includes them.
+// Nextn moves the layers that guess further tokens (MTP) from c.Layers, which the file counts with them, to c.Nextn.
 func (h *Reader) Nextn(c *Config) {
 	key := h.Knows(keyNextn)
 	if !h.File.Has(key) {
@@ -327,7 +331,7 @@ func (h *Reader) Nextn(c *Config) {
 // NextnKey names the key that counts the layers that guess further tokens.
 func (c *Config) NextnKey() string { return c.Arch + "." + keyNextn }
 
-// Temperature reads the factor by which queries grow with their position.
+// Temperature reads c.Temperature, by which queries grow with their position; c.Rope is known.
 func (h *Reader) Temperature(c *Config) {
 	const key = "attention.temperature_scale"
 	if c.Temperature = h.Multiplier(key, 0); h.Err != nil {

@@ -16,8 +16,8 @@ type Rope struct {
 	Factor             float64 // by which the context is extended; 1: not extended
 	Magnitude          float64 // cosines and sines are multiplied by it
 	Original           int     // positions of training before the extension
-	BetaFast, BetaSlow float64 // YaRN: turns over Original above and below which a pair is kept or interpolated
-	ExactTurns         bool    // YaRN: those are not rounded to whole pairs
+	BetaFast, BetaSlow float64 // YaRN: a pair with more turns within Original than BetaFast is kept, with less than BetaSlow interpolated
+	ExactTurns         bool    // YaRN: the bounds between these pairs are not rounded to whole pairs
 }
 
 // Bounds of the factors, from keys or tensors, that divide RoPE's frequencies.
@@ -29,7 +29,7 @@ const minStill, maxStill = 1e20, 1e31
 // Bounds of YaRN's turns, whose logarithms must be finite. Published models have 1 and 32.
 const minRopeTurns, maxRopeTurns = 1e-6, 1e6
 
-// RoPE reads the keys below rope. Heads are known.
+// RoPE reads c.Rope from the keys below rope; c.Context is known.
 func (h *Reader) RoPE(c *Config) { h.rope(c, false, usualMagnitude) }
 
 // LongRoPE is RoPE for an architecture whose files may have a factor for each frequency: Finder.RopeFactors.
@@ -85,7 +85,7 @@ func (h *Reader) rope(c *Config, factors bool, magnitude func(m, factor float64)
 	}
 }
 
-// RopeBase reads a base of RoPE's frequencies.
+// RopeBase reads a base of RoPE's frequencies, 1 to 1e15; def stands for a missing key.
 func (h *Reader) RopeBase(key string, def float64) float64 {
 	base := h.Number(key, def)
 	if base < 1 || base > 1e15 {
@@ -94,9 +94,8 @@ func (h *Reader) RopeBase(key string, def float64) float64 {
 	return base
 }
 
-// RopeFactors finds the factors that divide RoPE's frequencies: Llama 3.1's single table, or one of LongRoPE's two, for
-// contexts longer than the training context and for others. The model's context, set when it is loaded, decides. still allows factors that
-// make pairs stand still.
+// RopeFactors finds the factors that divide RoPE's frequencies. They are Llama 3.1's single table, or one of LongRoPE's two: the long one
+// if C.Context, set when the model is loaded, exceeds the training context. still allows factors so large that pairs do not turn.
 func (f *Finder) RopeFactors(still bool) {
 	const longName, shortName = "rope_factors_long.weight", "rope_factors_short.weight"
 	c, w := f.C, f.W
@@ -115,7 +114,7 @@ func (f *Finder) RopeFactors(still bool) {
 	}
 }
 
-// Rotation returns RoPE's rotation for the heads of a layer; factors, if not nil, divide its frequencies one by one.
+// Rotation returns RoPE's rotation for the heads of a layer, local if it has the window. factors divide frequencies one by one; nil: none.
 func (c *Config) Rotation(local bool, factors []float32) kernels.Rotation {
 	r, n := c.Rope, c.RopeDim
 	if local {

@@ -26,8 +26,8 @@ type Weights struct {
 	Second      *Second // of the first layer; nil: none
 }
 
-// Second is what attention in the first layer reads beside the residual stream x (EAGLE-3): its q, k and v are W norm(x) + W' in. It is the
-// entrance of that layer, in place of the layer's own norm, which is of what in is made of.
+// Second is a second input of attention in the first layer (EAGLE-3): q, k and v are W norm(x) + W' In, x being the residual stream. Its
+// Entrance replaces that layer's own norm; Norm, which the file has as the layer's norm, is for what In is made of.
 type Second struct {
 	Entrance
 	Norm     []float32   // of what In is made of
@@ -35,7 +35,7 @@ type Second struct {
 	products []Product   // W'
 }
 
-// Finder finds the tensors of a model of shape C in its file, and puts them into W.
+// Finder finds the tensors of a model of shape C in its file, and puts them into W. The first error stays in the Catalog's Err.
 type Finder struct {
 	*tensors.Catalog
 	C    *Config
@@ -45,7 +45,7 @@ type Finder struct {
 	Borrows bool // layers read another model's keys and values
 }
 
-// Collect finds every tensor of a model. Others are refused.
+// Collect finds every tensor of a model, and fails if the file has others. The caller checks Err.
 func (f *Finder) Collect() {
 	c, w := f.C, f.W
 	f.Matrix(&w.Embed, "token_embd.weight", true, c.Vocab, c.Dim)
@@ -71,7 +71,7 @@ func (f *Finder) Collect() {
 	f.RefuseOthers(c.Arch)
 }
 
-// CollectLayers finds the tensors of all layers, and those that the architecture has beside them.
+// CollectLayers finds the tensors of all layers, and those of Family.Model. The caller checks Err.
 func (f *Finder) CollectLayers() {
 	if f.C.Family.Model != nil {
 		f.C.Family.Model(f)
@@ -94,28 +94,28 @@ type Tensors struct {
 	Traits Traits // of what has been found
 }
 
-// Name returns the whole name of a tensor of the layer.
+// Name returns the whole name of a tensor of the layer: "blk.3." before name in layer 3.
 func (t *Tensors) Name(name string) string { return fmt.Sprintf("blk.%d.%s", t.C.First+t.I, name) }
 
 // Has reports whether the layer has a tensor.
 func (t *Tensors) Has(name string) bool { return t.File.Tensor(t.Name(name)) != nil }
 
-// Mat finds a (rows, cols) matrix, rows being outputs.
+// Mat asks for a (rows, cols) matrix, rows being outputs: Catalog.Matrix, required.
 func (t *Tensors) Mat(into *kernels.W, name string, rows, cols int) {
 	t.Matrix(into, t.Name(name), true, rows, cols)
 }
 
-// Vec finds a vector of f32 numbers, of this length or shape.
+// Vec reads a vector of f32 numbers of this length or shape. It returns nil if that is missing or has another type or shape.
 func (t *Tensors) Vec(name string, shape ...int) []float32 {
 	return t.Vector(t.Name(name), true, shape...)
 }
 
-// VecIf finds a vector that may be missing, and then is nil.
+// VecIf is Vec for a vector that may be missing; nil if it is.
 func (t *Tensors) VecIf(name string, shape ...int) []float32 {
 	return t.Vector(t.Name(name), false, shape...)
 }
 
-// Norm finds the norm before a part, which has this name.
+// Norm finds the norm of that name, (d), and returns the entrance with it.
 func (t *Tensors) Norm(name string) Entrance { return Normed(t.Vec(name, t.C.Dim)) }
 
 // attentionNorm finds what attention, or what is in its place, is entered by.

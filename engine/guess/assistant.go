@@ -33,7 +33,7 @@ type Assistant struct {
 	embedded     kernels.Buf // (rows, target's d)
 }
 
-// Step is a row of an assistant's run: the state and the token that its next step takes, and what it sees.
+// Step is one chain of an assistant: what its next step takes, and the part of the cache that the chain sees.
 type Step struct {
 	Token tandem.Token
 	State []float32 // (target's d)
@@ -210,7 +210,8 @@ func (a *Assistant) chain(r *round, rows []Step, asks []*ask) error {
 	return nil
 }
 
-// Step runs a step for rows, at most 64, and calls use with what each found. Their states are then those for the next step.
+// Step runs a step for rows, at most 64. It calls use with the best tokens, at most top, of each row; best is valid only during the call.
+// Then it sets each row's State to the one for its next step. The caller sets Token.
 func (a *Assistant) Step(rows []Step, top int, use func(i int, best kernels.Top)) error {
 	p := &kernels.Pass{Rows: len(rows), TopK: top}
 	for i := range rows {

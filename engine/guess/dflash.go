@@ -69,16 +69,16 @@ func (d *Draft) CheckContext(all []State, rows int) error {
 	return nil
 }
 
-// WriteContext puts the target's states of rows of the text, the first of which is row `at` of a pass, where Enter has laid them out.
-// States that are not known count as zeros.
+// WriteContext writes the target's states of rows of the text into the buffers that Enter has laid out; the first is for row `at` of the
+// pass. States that are not known count as zeros. CheckContext must have accepted them.
 func (d *Draft) WriteContext(r kernels.Runner, at int, all []State) {
 	for i, s := range all {
 		d.write(r, at+i, s)
 	}
 }
 
-// WriteBlock puts the embeddings of rows of blocks, the first of which is row `at` of a pass, where Enter has laid them out. Errors: those
-// of Embed.
+// WriteBlock writes the embeddings of rows of blocks into the buffer that Enter has laid out; the first is for row `at` of the pass.
+// Errors: those of Embed.
 func (d *Draft) WriteBlock(r kernels.Runner, at int, tokens []tandem.Token) error {
 	for i, token := range tokens {
 		if err := d.Embed.Read(int(token), r.Row(d.embedded, at+i)); err != nil {

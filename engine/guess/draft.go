@@ -106,7 +106,7 @@ func (d *Draft) embedIn(f *gguf.File, t *gguf.Tensor) {
 	}
 }
 
-// Enter lays out what makes the residual stream b.X of embeddings and states.
+// Enter lays out how the residual stream b.X is made of embeddings and states. Call it before the draft's layers are laid out.
 func (d *Draft) Enter(b *blocks.Planner) {
 	if d.embedded = b.X; d.block {
 		b.Stage("the context")
@@ -134,8 +134,8 @@ func (d *Draft) Enter(b *blocks.Planner) {
 	d.entrance.enter(b, d.embedded, d.h)
 }
 
-// Write puts the embeddings and states of the rows of tokens, the first of which is row `at` of a pass, where Enter has laid them out.
-// Errors: Invalid for states of another number or width, and those of Embed.
+// Write writes the embeddings and states of the rows of tokens into the buffers that Enter has laid out; the first is for row `at` of the
+// pass. Errors: Invalid for states of another number or width, and those of Embed.
 func (d *Draft) Write(r kernels.Runner, at int, tokens []tandem.Token, all []State) error {
 	if len(all) != len(tokens) {
 		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(all), len(tokens),
@@ -209,7 +209,7 @@ func (d *Draft) collectTaps(c *tensors.Catalog, required bool, name func(i int) 
 	}
 }
 
-// WriteShape writes what of the header determines the function, beside the shape of the blocks.
+// WriteShape writes, for the draft's identity, all of its header that changes what it computes, except the shape of its blocks.
 func (d *Draft) WriteShape(w io.Writer) {
 	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.Config.Outputs), d.lineage)
 	if n := d.Spec.Draft.Norms; n != (side.Norms3{}) {
@@ -226,7 +226,7 @@ func (d *Draft) WriteShape(w io.Writer) {
 	}
 }
 
-// SelectorTables returns the tensors that Steps reads from the draft's file while the model is open.
+// SelectorTables returns the tensors that Steps reads from the draft's file while the model is open; nil: the draft has no selector.
 func (d *Draft) SelectorTables() []*gguf.Tensor {
 	if d.selector == nil {
 		return nil
@@ -234,15 +234,15 @@ func (d *Draft) SelectorTables() []*gguf.Tensor {
 	return d.selector.tables()
 }
 
-// Leave lays out what a draft computes of the states of wanted rows after the final norm, beside logits.
+// Leave lays out what a selector, if the draft has one, computes of wanted rows; normed are their states after the final norm.
 func (d *Draft) Leave(b *blocks.Planner, normed kernels.Act) {
 	if d.selector != nil {
 		d.selector.leave(b, normed)
 	}
 }
 
-// Steps returns what the selector adds to the logits of candidates of wanted row i: of each token before, in order, a number for each
-// token after it. nil: the draft has no selector. Errors: Corrupt for a file that was written to since it was opened.
+// Steps returns what the selector adds to the logits of wanted row i: number [j][k] is for token after[k] behind token before[j]. nil: the
+// draft has no selector. Errors: Corrupt for a file that was written to since it was opened.
 func (d *Draft) Steps(r kernels.Runner, i int, before, after []tandem.Token) ([][]float32, error) {
 	if d.selector == nil {
 		return nil, nil

@@ -18,8 +18,9 @@ var entrances = map[side.Kind]func() entrance{
 	side.MTP:      func() entrance { return &mtp{} },
 }
 
-// NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
-// unless f has them: of the output matrix only the rows of the tokens that the draft knows. Embeddings stay in their file.
+// NewDraft plans the draft in f, which spec describes, for the target in the file of. It borrows embedding and output matrix from there
+// unless f has them; of the output matrix only the rows of the tokens that the draft knows. Embeddings stay in their file. lineage is the
+// target's. Errors: Corrupt and Unsupported, for either file.
 func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
 	wide, block := spec.Kind == side.Eagle3, spec.Kind == side.DFlash
 	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, block: block, unnormed: wide}

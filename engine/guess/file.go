@@ -55,7 +55,8 @@ func (s *File) measure(path string) error {
 	return nil
 }
 
-// Load allocates and fills what the file needs. Close it whether or not that succeeds.
+// Load allocates and fills what the file needs; f is the file that was planned. Close it whether or not that succeeds. Errors: those of the
+// device and of reading f.
 func (s *File) Load(f *gguf.File) error {
 	for _, p := range s.passes {
 		if err := p.load(s.target, f); err != nil {
@@ -65,7 +66,7 @@ func (s *File) Load(f *gguf.File) error {
 	return nil
 }
 
-// Close frees what Load has allocated.
+// Close frees what Load has allocated. No guess may be in progress.
 func (s *File) Close() {
 	for _, p := range s.passes {
 		p.close()

@@ -73,7 +73,7 @@ func openable() string {
 	return strings.Join(names, ", ")
 }
 
-// Add adds a file that Plan has returned.
+// Add adds a file that Plan has returned, loaded or only planned. Close then closes it.
 func (l *List) Add(s *File) {
 	if l.files = append(l.files, s); s.output != nil {
 		l.output = s.output
@@ -103,7 +103,7 @@ func (l *List) Of(selfDraft string) Guesser {
 	return nil
 }
 
-// Stored returns the bytes of the weights that the files have of their own.
+// Stored returns the bytes of memory that the files' own weights take.
 func (l *List) Stored() (bytes int64) {
 	for _, s := range l.files {
 		for _, p := range s.passes {
@@ -115,7 +115,7 @@ func (l *List) Stored() (bytes int64) {
 	return bytes
 }
 
-// SelfDrafts describes the open files.
+// SelfDrafts describes the open files, in the order in which they were opened.
 func (l *List) SelfDrafts() (all []tandem.SelfDraft) {
 	for _, s := range l.files {
 		all = append(all, s.Spec.SelfDraft())

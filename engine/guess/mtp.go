@@ -42,8 +42,8 @@ func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, 
 		Blocks: 1, Draft: side.Draft{Width: c.Dim}}, nil
 }
 
-// NewMTP plans the draft inside the file f of its target, which has that shape; or, if spec names a lineage, the one in the side file f for
-// the target in the file of.
+// NewMTP plans an MTP draft for the target in the file of, which has shape target. If spec names a lineage, the draft is in the side file
+// f; else it is inside its target's file, and f is that file. Errors: Corrupt, Unsupported.
 func NewMTP(f *gguf.File, spec side.Spec, of *gguf.File, target blocks.Config) (*Draft, error) {
 	d := &Draft{Spec: spec, Config: target, lineage: spec.Lineage, entrance: &mtp{}, taps: []kernels.W{kernels.None},
 		unnormed: target.NextnBeforeNorm}

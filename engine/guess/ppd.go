@@ -37,7 +37,7 @@ func planPrompts(p *planning) (Guesser, error) {
 	return g, c.Err
 }
 
-// Embeddings returns what passes put in for prompt rows.
+// Embeddings returns the embeddings that passes take for prompt rows: (Members·Levels, d). They are only to be read.
 func (g *prompts) Embeddings() []float32 { return g.rows }
 
 func (g *prompts) guess(r *round, asks []*ask) error {

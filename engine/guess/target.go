@@ -41,7 +41,7 @@ type Ask struct {
 
 // Sequence tells what its rows see.
 type Sequence interface {
-	// Seen returns what a row behind a path of tree rows sees. Errors: Invalid for a path that is none.
+	// Seen returns what a row behind a path of tree rows sees: see Ask.Path. Errors: Invalid for rows that are not such a path.
 	Seen(path []int32) (Seen, error)
 }
 
@@ -53,7 +53,7 @@ type Seen struct {
 	Path   []kernels.Cell // tree rows behind the prefix
 }
 
-// Normed returns a hidden state after the target's final norm.
+// Normed returns a copy of a hidden state, (d), after the target's final norm.
 func (t *Target) Normed(h []float32) []float32 {
 	out := make([]float32, len(h))
 	ref.RMSNorm(h, t.Weights.OutputNorm, t.Config.NormEps, out)

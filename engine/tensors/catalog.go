@@ -14,41 +14,41 @@ import (
 )
 
 // Catalog finds a model's tensors in its file, checks their shapes, and remembers which were asked
-// for, so that unused tensors are noticed. The first error sticks.
+// for, so that unused tensors are noticed. Its methods set Err instead of returning an error; the caller checks it at the end.
 type Catalog struct {
 	File     *gguf.File
 	used     map[string]bool
-	Matrices []Matrix
-	Err      error
+	Matrices []Matrix // asked for, in this order: a handle is an index
+	Err      error    // the first one: Corrupt for a wrong or missing tensor, Unsupported, or one of reading File
 }
 
-// newCatalog returns a catalog of f without entries.
+// New returns a catalog of f from which nothing was asked for. f stays the caller's and must be open while the catalog is used.
 func New(f *gguf.File) *Catalog { return &Catalog{File: f, used: map[string]bool{}} }
 
-// Uses reports whether the tensor was asked for.
+// Uses reports whether the named tensor was asked for, or skipped.
 func (c *Catalog) Uses(name string) bool { return c.used[name] }
 
-// Skip takes note of a tensor that is not needed.
+// Skip marks a tensor as not needed, so that RefuseOthers accepts it.
 func (c *Catalog) Skip(name string) { c.used[name] = true }
 
-// Matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its
+// Matrix is a weight matrix of the program: rows [Row0, Row0+Rows) of a tensor, or of each of a tensor's matrices. Its handle is its
 // index in the catalog.
 type Matrix struct {
 	Tensor       *gguf.Tensor
 	Row0, Rows   int
-	Experts      int     // a tensor of so many matrices, of `rows` rows each; 0: of one
-	band, stride int     // the matrix takes band rows of every stride, from row0 on; 0: all
-	Heads        bool    // they belong to heads: every row uses all
-	Every        int     // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
-	Across       int     // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
+	Experts      int     // a stack of so many matrices, each of Rows rows; 0: one matrix
+	band, stride int     // the matrix takes band rows of every stride, from Row0 on; 0: all
+	Heads        bool    // the matrices of the stack belong to heads: every row of a pass uses all
+	Every        int     // rows of the tensor from one matrix of the stack to the next; 0: as many as the tensor's own matrices have
+	Across       int     // each matrix is the transpose of so many rows of the tensor, in F32; 0: it is as in the tensor
 	col0, width  int     // the matrix takes width columns, from col0 on; 0: all
-	Order        []int32 // which row of the tensor each of its rows is, those of all experts; nil: as they come
+	Order        []int32 // the tensor's row for each row of the matrix, all experts one after the other; nil: rows follow each other
 }
 
 // all returns the rows of all experts.
 func (m *Matrix) all() int { return max(1, m.Experts) * m.Rows }
 
-// From returns where row `row` of the matrix, or of all its experts, lies in the tensor.
+// From returns which row of the tensor is row `row` of the matrix; rows of a stack are numbered through. Order and Across must not be set.
 func (m *Matrix) From(row int) int {
 	if m.band > 0 {
 		return m.Row0 + row/m.band*m.stride + row%m.band
@@ -63,7 +63,7 @@ func (m *Matrix) From(row int) int {
 	return m.Row0 + row/m.Rows*every + row%m.Rows
 }
 
-// Cols returns the inputs of one of m's matrices, as products see it: those of a transposed one are the tensor's rows.
+// Cols returns the inputs of one of m's matrices as products see it; the inputs of a transposed one are rows of the tensor.
 func (m *Matrix) Cols() int {
 	if m.Across > 0 {
 		return m.Across
@@ -82,7 +82,7 @@ func (m *Matrix) Kind() kernels.Type {
 	return kernels.Type(m.Tensor.Type)
 }
 
-// FileBytes returns what one of m's matrices takes in the file.
+// FileBytes returns the bytes that one of m's matrices takes in the file.
 func (m *Matrix) FileBytes() int64 {
 	if m.Across > 0 {
 		return int64(m.Across) * int64(PerRow(m.Tensor))
@@ -90,7 +90,7 @@ func (m *Matrix) FileBytes() int64 {
 	return int64(m.Rows) * int64(PerRow(m.Tensor)) * int64(m.Cols()) / int64(m.Tensor.Shape[0])
 }
 
-// Name returns the tensor's name, with the rows if they are not all of it.
+// Name returns the tensor's name for messages, with the range of rows if m does not take all.
 func (m *Matrix) Name() string {
 	if m.Every > 0 {
 		n := m.Rows
@@ -105,21 +105,21 @@ func (m *Matrix) Name() string {
 	return fmt.Sprintf("%s[%d:%d]", m.Tensor.Name, m.Row0, m.Row0+m.Rows)
 }
 
-// Fail makes an error of kind k that begins with the file's path, unless there was one before.
+// Fail sets Err to an error of kind k that begins with the file's path, unless there is one already.
 func (c *Catalog) Fail(k tandem.Kind, format string, args ...any) {
 	if c.Err == nil {
 		c.Err = tandem.Errorf("engine", k, "%s: %s", c.File.Path(), fmt.Sprintf(format, args...))
 	}
 }
 
-// Keep remembers an error of the file.
+// Keep sets Err to err, an error of the file, unless there is one already.
 func (c *Catalog) Keep(err error) {
 	if c.Err == nil {
 		c.Err = err
 	}
 }
 
-// Find returns the named tensor if it has the shape, nil if it is absent or wrong.
+// Find returns the named tensor; nil if it is absent, which is an error if it is required, or has another shape, which always is one.
 func (c *Catalog) Find(name string, required bool, shape ...int) *gguf.Tensor {
 	t := c.File.Tensor(name)
 	if t == nil {
@@ -140,23 +140,24 @@ func (c *Catalog) Find(name string, required bool, shape ...int) *gguf.Tensor {
 	return t
 }
 
-// Band is a matrix that takes some rows of a tensor.
+// Band is a matrix that takes some rows of a tensor: made by Rows, for Stacked and OfExperts.
 type Band struct {
 	into *kernels.W
 	rows int
 }
 
-// Rows asks for a matrix of so many rows.
+// Rows returns a band of so many rows, whose handle goes into *into.
 func Rows(into *kernels.W, rows int) Band { return Band{into, rows} }
 
-// Matrix asks for a (rows, cols) weight matrix, rows being outputs.
+// Matrix asks for a (rows, cols) weight matrix, rows being outputs. Its handle goes into *into, which stays as it is after an error or if
+// the tensor is absent and not required. So do the methods below.
 func (c *Catalog) Matrix(into *kernels.W, name string, required bool, rows, cols int) {
 	if required || c.File.Tensor(name) != nil {
 		c.Stacked(name, cols, Band{into, rows})
 	}
 }
 
-// Gathered asks for a matrix of some rows of a (rows, cols) tensor: order says which, in the order of its outputs.
+// Gathered asks for a matrix of some rows of a (rows, cols) tensor. Output i of the matrix is row order[i] of the tensor. order is kept.
 func (c *Catalog) Gathered(into *kernels.W, name string, rows, cols int, order []int32) {
 	if t := c.Find(name, true, cols, rows); t != nil && c.Runs(t) {
 		*into = kernels.W(len(c.Matrices))
@@ -164,7 +165,7 @@ func (c *Catalog) Gathered(into *kernels.W, name string, rows, cols int, order [
 	}
 }
 
-// Lookup asks for a (rows, cols) tensor of which passes read single rows from the file; nil if it is absent and not required.
+// Lookup asks for a (rows, cols) tensor of which passes read single rows from the file. It returns nil if that is absent or wrong.
 func (c *Catalog) Lookup(name string, required bool, rows, cols int) *gguf.Tensor {
 	if t := c.Find(name, required, cols, rows); t != nil && c.Runs(t) {
 		return t
@@ -180,7 +181,7 @@ func (c *Catalog) Row(into *kernels.W, name string, cols int) {
 	}
 }
 
-// Stacked asks for matrices whose rows follow each other in one tensor.
+// Stacked asks for matrices whose rows follow each other in one tensor, in the order of bands, and fill it. The tensor is required.
 func (c *Catalog) Stacked(name string, cols int, bands ...Band) {
 	rows := 0
 	for _, b := range bands {
@@ -198,7 +199,7 @@ func (c *Catalog) Stacked(name string, cols int, bands ...Band) {
 	}
 }
 
-// Runs reports whether there are kernels for the type of t.
+// Runs reports whether there are kernels for the type of t. If not, it sets Err.
 func (c *Catalog) Runs(t *gguf.Tensor) bool {
 	ok := kernels.Type(t.Type).Supported()
 	if !ok {
@@ -216,7 +217,8 @@ func supported() string {
 	return strings.Join(names, ", ")
 }
 
-// Vector reads an F32 tensor, of one dimension or more; nil if it is absent and not required.
+// Vector reads an F32 tensor of one dimension or more, all of whose numbers must be finite. It returns nil if the tensor is absent, or has
+// another type or shape. The result is the caller's.
 func (c *Catalog) Vector(name string, required bool, shape ...int) []float32 {
 	t := c.Find(name, required, shape...)
 	if t == nil {
@@ -239,7 +241,7 @@ func (c *Catalog) Vector(name string, required bool, shape ...int) []float32 {
 	return v
 }
 
-// Interleaved asks for two matrices of so many rows whose rows alternate in one tensor: band rows of the first, then band of the second.
+// Interleaved asks for two (rows, cols) matrices that take turns in one tensor: band rows of the first, then band rows of the second.
 func (c *Catalog) Interleaved(name string, cols, rows, band int, first, second *kernels.W) {
 	t := c.Find(name, true, cols, 2*rows)
 	if t == nil || !c.Runs(t) {
@@ -251,7 +253,7 @@ func (c *Catalog) Interleaved(name string, cols, rows, band int, first, second *
 	}
 }
 
-// OfExperts asks for stacks of n weight matrices in one tensor. In each of its matrices their rows follow each other.
+// OfExperts asks for a stack of n matrices for each band. The tensor has n matrices of cols inputs, each with the bands' rows in order.
 func (c *Catalog) OfExperts(name string, n, cols int, bands ...Band) {
 	rows := 0
 	for _, b := range bands {
@@ -269,8 +271,8 @@ func (c *Catalog) OfExperts(name string, n, cols int, bands ...Band) {
 	}
 }
 
-// KeysAndValues asks for the matrices of heads whose rows alternate in one tensor: `plain` rows of the keys', which are taken as the
-// transpose, (rank, plain), then those of the values', (value, rank). Every row uses all heads.
+// KeysAndValues asks for two stacks of matrices, one matrix for each head, that take turns in one tensor: plain rows of keys, whose
+// transpose (rank, plain) is the matrix, then the rows of values, (value, rank). Every row of a pass uses all heads.
 func (c *Catalog) KeysAndValues(name string, heads, plain, value, rank int, keys, values *kernels.W) {
 	each := plain + value
 	t := c.Find(name, true, rank, heads*each)
@@ -282,14 +284,15 @@ func (c *Catalog) KeysAndValues(name string, heads, plain, value, rank int, keys
 		Matrix{Tensor: t, Row0: plain, Rows: value, Experts: heads, Heads: true, Every: each})
 }
 
-// OfHeads asks for a stack of matrices that every row uses.
+// OfHeads asks for a stack of n (rows, cols) matrices, one for each head. Every row of a pass uses all.
 func (c *Catalog) OfHeads(into *kernels.W, name string, n, rows, cols int) {
 	if c.OfExperts(name, n, cols, Band{into, rows}); c.Err == nil {
 		c.Matrices[*into].Heads = true
 	}
 }
 
-// beside asks for two matrices whose rows lie side by side in the rows of one tensor, each of cols inputs.
+// BesideEachOther asks for two (rows, cols) matrices that lie side by side in one tensor: each of its rows is a row of the first, then one
+// of the second. Unsupported if a block of the tensor's type would be cut.
 func (c *Catalog) BesideEachOther(name string, rows int, first, second *kernels.W, cols int) {
 	t := c.Find(name, true, 2*cols, rows)
 	if t == nil || !c.Runs(t) {
@@ -306,7 +309,7 @@ func (c *Catalog) BesideEachOther(name string, rows int, first, second *kernels.
 	}
 }
 
-// CheckFinite refuses a tensor with a number that is not finite.
+// CheckFinite fails if v, the numbers of the named tensor, holds an infinity or NaN.
 func (c *Catalog) CheckFinite(name string, v []float32) {
 	for i, x := range v {
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
@@ -316,7 +319,7 @@ func (c *Catalog) CheckFinite(name string, v []float32) {
 	}
 }
 
-// RefuseOthers reports a tensor that nobody has asked for.
+// RefuseOthers fails if the file has a tensor that nobody has asked for. Call it last.
 func (c *Catalog) RefuseOthers(arch string) {
 	for _, t := range c.File.Tensors() {
 		if !c.used[t.Name] {
@@ -326,7 +329,7 @@ func (c *Catalog) RefuseOthers(arch string) {
 	}
 }
 
-// LeaveOutTowers counts what reads pictures or sound as used: text does not depend on it.
+// LeaveOutTowers skips the tensors that read pictures or sound: text does not depend on them.
 func (c *Catalog) LeaveOutTowers() {
 	for _, t := range c.File.Tensors() {
 		if gguf.Tower(t.Name) != "" {
@@ -335,7 +338,7 @@ func (c *Catalog) LeaveOutTowers() {
 	}
 }
 
-// addWeights adds matrices to a program.
+// AddTo adds matrices to p as weights, in order. In a program without weights, their handles are then those of the catalog.
 func AddTo(p *kernels.Program, matrices []Matrix, layout func(kernels.Type) kernels.Layout) {
 	for i := range matrices {
 		x := &matrices[i]
@@ -343,7 +346,7 @@ func AddTo(p *kernels.Program, matrices []Matrix, layout func(kernels.Type) kern
 	}
 }
 
-// Packed returns the bytes that the matrix takes in memory.
+// Packed returns the bytes that m, with all matrices of a stack, takes in memory in the layout Groups16.
 func (m *Matrix) Packed() int64 {
 	return int64(max(1, m.Experts)) * int64(kernels.Groups16.Bytes(m.Kind(), m.Rows, m.Cols()))
 }

@@ -17,7 +17,8 @@ import (
 // blankBytes is how much of a KV cache that is to be locked is populated at a time.
 const blankBytes = 32 * kernels.PopulateBytes
 
-// AddLeaf takes a leaf of a digest: gguf.Digest.Add.
+// AddLeaf takes rows of t, from `row` on, as a leaf of the file's digest: see gguf.Digest.Add. data is valid only during the call.
+// Calls come from several goroutines.
 type AddLeaf func(t *gguf.Tensor, row int, data []byte)
 
 // chunk is a number of rows of a tensor that are read, repacked and hashed together, while they are in the core's cache.
@@ -126,21 +127,21 @@ func (c *chunk) read(dst []byte) error {
 	return nil
 }
 
-// Filling says what becomes of what is read.
+// Filling says what Fill does with what it reads. It calls Take and Add from several goroutines; src is valid only during the call.
 type Filling struct {
-	Take   func(p Piece, src []byte) error // of a matrix
+	Take   func(p Piece, src []byte) error // gets the rows of each piece of a matrix
 	Cache  kernels.Cache                   // is populated; nil: none
-	Add    AddLeaf
-	Lookup []*gguf.Tensor // tensors that are checked and added like matrices, and not taken, since they stay in their files
-	Forget bool           // drop what was read from the system's page cache
+	Add    AddLeaf                         // gets each leaf; not nil
+	Lookup []*gguf.Tensor                  // tensors that stay in their files: checked and added like matrices, but not taken
+	Forget bool                            // drop what was read from the system's page cache
 }
 
-// Into returns a filling that packs into a store.
+// Into returns a filling whose Take packs into s, the store of a program with the same matrices. The caller sets the other fields.
 func Into(s kernels.Store) Filling {
 	return Filling{Take: func(p Piece, src []byte) error { return s.Pack(p.matrix, p.row, src) }}
 }
 
-// PerRow returns the bytes of a row of a matrix.
+// PerRow returns the bytes of one row of t in the file.
 func PerRow(t *gguf.Tensor) int { return t.Size() / (t.Elements() / t.Shape[0]) }
 
 // chunksOf cuts the tensors of matrices into chunks; largest is the bytes of the largest.
@@ -240,8 +241,8 @@ func Warm(t *gguf.Tensor) error {
 	return nil
 }
 
-// Fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first
-// error ends it.
+// Fill reads all matrices, and populates the cache if there is one, on all cores. progress is told the bytes of both, by one goroutine at a
+// time; nil: not told. The first error ends it: of reading; Corrupt for weights that are not finite; Exhausted for the cache; or Take's.
 //
 // A cache that is to be locked comes first, so that a lack of memory shows at the start. Any other becomes real as its pages are first
 // written to, so that a large pool costs a start nothing. The file's pages stay in the system's cache for the next start, unless they are

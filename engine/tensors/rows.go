@@ -7,15 +7,15 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// ScalesAt says where the blocks of a quantised type have their scales and minima, which are IEEE halves: all else of a block is an
-// integer. MXFP4's scale is a power of two, and one byte.
+// ScalesAt says at which bytes of a block a quantised type has its scales and minima, which are IEEE halves; all else of a block is
+// integers. MXFP4 is not in it: its scale is one byte, a power of two.
 var ScalesAt = map[gguf.Type][]int{
 	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0}, gguf.Q2_K: {80, 82}, gguf.Q3_K: {108},
 	gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208}, gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0},
 }
 
-// Infinite returns where in whole rows of a tensor the first weight, or the first scale of a block, lies that is infinite or not a number:
-// the byte; -1 for none.
+// Infinite looks for a weight, or the scale of a block, that is infinite or not a number. rows are whole rows of a tensor of type t. It
+// returns the byte in rows where one begins; -1: there is none.
 func Infinite(t gguf.Type, rows []byte) int {
 	_, size := t.Block()
 	const half = 0x7c00 // the exponent of an infinity or NaN

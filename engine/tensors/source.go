@@ -28,15 +28,16 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var _ kernels.Source = (*Source)(nil)
 
-// NewSource returns the source of these matrices of the file of that name.
+// NewSource returns the source of these matrices of a file; name is for messages. Before it is read, Fill must have run with Note's result.
 func NewSource(matrices []Matrix, name string) *Source {
 	return &Source{matrices: matrices, name: name}
 }
 
-// Named gives the source the digest of the file's tensors, once it is known.
+// Named sets what Digest returns: the digest of the file's tensors.
 func (s *Source) Named(digest string) { s.digest = digest }
 
-// Note prepares the pieces of all matrices and returns what takes them when they are read for the first time.
+// Note prepares the pieces of all matrices. The function that it returns is a Filling's Take: it notes the checksum of each piece as that
+// is read for the first time.
 func (s *Source) Note() func(p Piece, src []byte) error {
 	s.pieces = make([][]sourcePiece, len(s.matrices))
 	chunks, _, _ := chunksOf(s.matrices)
