@@ -6,15 +6,16 @@ import "fmt"
 // parts at once. The functions of the same names use them if a Runner has them.
 type BulkCopier interface {
 	Runner
-	// ReadRows copies some columns of rows [0, n) of a buffer to dst, row after row: what later stages will read. dst has that
-	// many numbers. Errors: no such rows or columns; the device is lost.
+	// ReadRows copies some columns of rows [0, n) of a buffer to dst, row after row, as later stages will read them. dst is as long as
+	// what it gets. Errors: no such rows or columns; the device is lost.
 	ReadRows(b Buf, n int, cols Range, dst []float32) error
-	// WriteRows is the opposite, between stages or before a pass. What Row has returned of these rows changes too.
+	// WriteRows copies src to these columns, between stages or before a pass. Slices that Row has returned of these rows change too.
+	// Errors: as for ReadRows.
 	WriteRows(b Buf, n int, cols Range, src []float32) error
-	// ReadParts copies parts of the running pass to dst: of its row i those in range of[i], which counts block·Heads + query head.
-	// Each is O, Max and Sum. Errors: as for ReadRows.
+	// ReadParts copies parts of the running pass to dst, one after the other: O, then Max, then Sum. Of row i these are the parts in
+	// range of[i], where a part has number block·Heads + query head. Errors: as for ReadRows.
 	ReadParts(p Parts, of []Range, dst []float32) error
-	// WriteParts is the opposite, before the parts are joined.
+	// WriteParts copies src to these parts, before they are joined. Errors: as for ReadRows.
 	WriteParts(p Parts, of []Range, src []float32) error
 }
 

@@ -28,8 +28,8 @@ func (p *Program) Check() error {
 	return p.checkTaps()
 }
 
-// CheckFor is Check for a device that computes by itself. An *Unsupported error names what that device lacks: it takes weights in one
-// layout only, and has no Meet unless it runs a half of a divided pass.
+// CheckFor is Check for a device that computes by itself, takes weights in one layout only, and runs a Meet only as half of a divided pass.
+// It returns an *Unsupported error that names what the device lacks.
 func (p *Program) CheckFor(device string, layout Layout, half bool) error {
 	for i := range p.Weights {
 		if w := &p.Weights[i]; w.Layout != layout {
@@ -42,7 +42,8 @@ func (p *Program) CheckFor(device string, layout Layout, half bool) error {
 	return p.Check()
 }
 
-// CacheFor returns the cache with which p is compiled, which must be of a device's own type C and of p's shape; nil if p has no cache.
+// CacheFor returns c as a device's own type C, for compiling p. Errors: c is of another type, or its shape is not p's. If p has no cache it
+// returns the zero C.
 func CacheFor[C Cache](p *Program, c Cache) (own C, err error) {
 	if len(p.KV.Layers) == 0 {
 		return own, nil

@@ -23,7 +23,8 @@ type Device interface {
 	// to the caller and must outlive the Runner. Errors: the first mistake in the program (Program.Check); *Unsupported, naming
 	// what the device cannot do; not enough memory.
 	Compile(p *Program, w Weights, c Cache) (Runner, error)
-	// NewProbe returns a probe of the device's limits. It reads that many bytes in turn, which should far exceed the caches.
+	// NewProbe returns a probe of the device's limits, which the caller closes. It reads that many bytes over and over: they should far
+	// exceed the processor's caches.
 	NewProbe(bytes int) (Probe, error)
 }
 
@@ -78,14 +79,14 @@ type Fitter interface {
 	Fit(p *Program, pages int) (Device, error)
 }
 
-// MemoryOwner is a Device with memory of its own, which Footprint.Own counts.
+// MemoryOwner is a Device with memory of its own, apart from the processor's: see Footprint.Own.
 type MemoryOwner interface {
 	Device
 	// Free returns how many bytes of that memory are free, and the name of the device that it belongs to.
 	Free() (bytes int64, of string, err error)
 }
 
-// Footprint is memory in bytes: the processor's and, apart from that, what a device takes of memory of its own.
+// Footprint is what a program takes of memory, in bytes: of the processor's (Space) and of the device's own (Own).
 type Footprint struct {
 	Space
 	Own Space
@@ -99,7 +100,7 @@ type Space struct {
 	States  int64 // slots and records of recurrent layers, part of the cache
 }
 
-// With returns what both take.
+// With returns the sum of both.
 func (f Footprint) With(o Footprint) Footprint {
 	return Footprint{f.Space.with(o.Space), f.Own.with(o.Own)}
 }
@@ -196,15 +197,15 @@ type Runner interface {
 	// Start checks a pass and keeps it; then Stage(0), Stage(1) … run it stage by stage, with other devices' parts in
 	// between. The caller may change the pass again once its last stage has run.
 	Start(a *Pass) error
-	// Stage runs stage i of the pass that Start has kept. Each stage runs once, in order.
+	// Stage runs stage i of the pass that Start has kept. The caller runs each stage once, in order.
 	Stage(i int) error
 	// Row returns row i of a buffer, nil if there is none. It holds a result if the last pass had so many rows. The caller may write to
 	// it before a pass and between stages: later stages read what it has written. Valid until the next pass.
 	Row(b Buf, i int) []float32
 	// Top returns what TopK found in wanted row i of the last pass; zero if the pass had no such row. Valid until the next pass.
 	Top(i int) Top
-	// Part points to the result of AttendBlocks for one row, block and query head. Before JoinBlocks the caller may read it, or write
-	// there what another device has computed. Zero if the pass has no such part.
+	// Part points to the result of AttendBlocks for one row, block and query head. Before JoinBlocks runs, the caller may read it, or
+	// write there what another device has computed. Zero if the pass has no such part. Valid until the next pass.
 	Part(p Parts, row, block, head int) Part
 	// Close frees the runner's memory, including what Row, Top and Part returned. A second Close does nothing.
 	Close()
@@ -236,8 +237,8 @@ type Timer interface {
 // LaunchTimer is a Runner whose passes are launches on another processor, each of which takes a while even if it does nothing.
 type LaunchTimer interface {
 	Runner
-	// LeastTime returns how many launches the last pass had. It runs n graphs of as many launches that do nothing, and returns the
-	// shortest time of one.
+	// LeastTime returns how many launches the last pass had, and how long so many launches take that do nothing: it runs them n times
+	// and returns the shortest time.
 	LeastTime(n int) (launches int, least time.Duration, err error)
 }
 

@@ -8,9 +8,9 @@ type Divider interface {
 	// Sides returns the two; the left one has the first outputs of each matrix and the first blocks of attention. They belong to whoever
 	// made the device.
 	Sides() (left, right Device)
-	// Divide says how later passes are divided. Of all divisions a pass takes those for the fewest Rows that are not fewer than its own, or
-	// those for the most Rows if it has more; and of these the first whose Context is not shorter than its own, or the last if all are.
-	// Without divisions each side gets half. Errors: those of CheckDivisions; then nothing has changed.
+	// Divide says how later passes are divided. A pass takes the divisions with the fewest Rows that are at least its own, or with the most
+	// Rows if it has more. Of these it takes the first whose Context is at least its own, or the last one if none is that long. Without
+	// divisions each side gets half. Errors: those of CheckDivisions; then nothing has changed.
 	Divide(all []Division) error
 }
 
@@ -22,7 +22,7 @@ type Division struct {
 	Blocks  float64 `json:"blocks"`  // the left's share of the blocks of 256 positions that a row attends to
 }
 
-// CheckDivisions reports what is wrong with divisions: a share below 0 or above 1, or an order other than by rows and then by context.
+// CheckDivisions returns an error if a share is below 0 or above 1, or if divisions are not ordered by rows and then by context.
 func CheckDivisions(all []Division) error {
 	for i, x := range all {
 		switch {

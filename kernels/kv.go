@@ -24,7 +24,7 @@ const (
 
 var kvTypes = [...]string{"f16", "q8_0"}
 
-// ParseKVType reads "f16" or "q8_0"; "" is f16.
+// ParseKVType reads "f16" or "q8_0"; "" is f16. Anything else is an error.
 func ParseKVType(s string) (KVType, error) {
 	for i, n := range kvTypes {
 		if s == n {
@@ -64,7 +64,7 @@ type State struct {
 	Record int    // numbers of a record
 }
 
-// Equal reports whether s and o keep the same.
+// Equal reports whether s and o are the same in all fields.
 func (s KVShape) Equal(o KVShape) bool {
 	return s.Type == o.Type && slices.Equal(s.Layers, o.Layers) && slices.Equal(s.States, o.States) && s.Slots == o.Slots &&
 		s.Records == o.Records
@@ -86,14 +86,14 @@ func (s KVShape) RecordBytes() (n int64) {
 	return n
 }
 
-// StateLayout says where the states of recurrent layers lie in a cache that has all slots, then all records, in bytes.
+// StateLayout says where the states of recurrent layers lie in a cache that has all slots and then all records. All its numbers are bytes.
 type StateLayout struct {
-	Slot, Record     int   // from one to the next
-	InSlot, InRecord []int // per state
-	Size             int   // of all
+	Slot, Record     int   // from one slot, or record, to the next
+	InSlot, InRecord []int // per state: where it begins in a slot, or record
+	Size             int   // of all slots and records
 }
 
-// PlaceStates lays the states out, each at a multiple of so many bytes.
+// PlaceStates returns the layout of s.States in which each begins at a multiple of align bytes.
 func (s KVShape) PlaceStates(align int) (l StateLayout) {
 	bytes := func(floats int) int { return (4*floats + align - 1) / align * align }
 	for _, x := range s.States {
@@ -116,8 +116,8 @@ type KVLayer struct {
 	Rotated    int // with Latent: elements of the single key that RoPE turns
 }
 
-// Seen returns what attention sees of a layer: KV heads, and the elements of a key and of a value. A compressed layer is one head. Its key
-// is the rotated key followed by the latent vector, its value the latent vector.
+// Seen returns what attention sees of a layer: the number of KV heads, and the elements of a key and of a value. A compressed layer has one
+// head. Its key is the rotated key followed by the latent vector, its value is the latent vector.
 func (l KVLayer) Seen() (heads, key, value int) {
 	if l.Latent > 0 {
 		return 1, l.Rotated + l.Latent, l.Latent
@@ -125,7 +125,7 @@ func (l KVLayer) Seen() (heads, key, value int) {
 	return l.Heads, l.Dim, l.Dim
 }
 
-// UniformKV returns the shape of layers that all keep as many heads of the same size.
+// UniformKV returns the shape for layers layers, each with heads KV heads of dim elements, without recurrent layers.
 func UniformKV(layers, heads, dim int, t KVType) KVShape {
 	s := KVShape{Type: t}
 	for range layers {
@@ -142,7 +142,7 @@ func (s KVShape) Kept(i int) int {
 	return i
 }
 
-// Check reports what is wrong with s.
+// Check returns an error that names the first thing wrong with s; nil: a device may be asked for such a cache.
 func (s KVShape) Check() error {
 	const most = 1 << 12
 	if len(s.Layers) < 1 || len(s.Layers) > most {

@@ -36,7 +36,7 @@ func (l Layout) Bytes(t Type, rows, cols int) int {
 	return 0
 }
 
-// Segment32 returns the bytes of one output's segment of 256 inputs in Groups32; the end of a row takes a whole one.
+// Segment32 returns the bytes that 256 inputs of one output take in Groups32. The last segment of a row is as long, however few it has.
 func Segment32(t Type) int {
 	switch t {
 	case Q8_0:

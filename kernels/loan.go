@@ -13,9 +13,9 @@ type Loan struct {
 	From            []W     // per weight of Borrower: which of Owner's it is
 }
 
-// Borrow returns the weights of a program, weight i being from[i] of the owner's. Errors: a weight of another shape, type or layout; one
-// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring. Such a store may
-// still lend a matrix of which the borrower only looks up rows, if it is a RowStore.
+// Borrow returns the weights of a program: weight i of borrower is weight from[i] of owner, in owner's store. Errors: a weight of another
+// shape, type or layout; a weight that the owner's passes do not read; a store that is not resident, since a pass of the borrower would
+// disturb its ring. A RowStore that is not resident may still lend a matrix of which the borrower only looks up rows.
 func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 	if len(from) != len(borrower.Weights) {
 		return nil, fmt.Errorf("kernels: %d weights borrowed for a program of %d", len(from), len(borrower.Weights))
@@ -49,7 +49,8 @@ func (p *Program) looksUp(w W) bool {
 	return true
 }
 
-// Rows brings the rows of tokens from a store that is not resident.
+// Rows reads the rows of tokens from a RowStore that is not resident, as a Runner must before a pass with these tokens. With any other
+// store it does nothing. Errors: RowStore.Rows's.
 func (l *Loan) Rows(tokens []int32) error {
 	from, ok := l.Store.(RowStore)
 	if l.Store.Resident() || !ok {
@@ -73,7 +74,7 @@ func (p *Program) find(w W) (stage, at int) {
 	return -1, -1
 }
 
-// Acquire returns the weights of a stage of the borrower.
+// Acquire implements Weights for a stage of the borrower.
 func (l *Loan) Acquire(stage int, experts []int32) (all [][]byte, err error) {
 	for _, w := range l.Borrower.StageWeights(stage) {
 		if from, ok := l.Store.(RowStore); ok && !l.Store.Resident() {

@@ -19,7 +19,7 @@ type Uses struct {
 	Layer  int   // of the KV cache, or None
 }
 
-// Uses returns what o, an operation of p, touches.
+// Uses returns what o, an operation of p, reads and writes.
 func (p *Program) Uses(o Op) Uses { return o.uses(p) }
 
 // touches returns Uses of an operation that reads some buffers and changes at most one.
@@ -34,7 +34,8 @@ func fills(out Act, reads ...Buf) Uses {
 	return u
 }
 
-// Numbers returns the numbers that an operation brings along, in the order in which devices keep them; nil: none.
+// Numbers returns the numbers that an operation holds itself, such as the weights of a norm, in the order in which devices keep them. nil:
+// it holds none. They are only to be read.
 func Numbers(o Op) []float32 {
 	if n, ok := o.(interface{ numbers() []float32 }); ok {
 		return n.numbers()
@@ -51,13 +52,13 @@ type Range struct{ From, To int }
 // Shares is the denominator of Pass.Left.
 const Shares = 4096
 
-// Cut returns where outputs are divided when the Left has left Shares of them: a multiple of GroupRows, or the end.
+// Cut returns where the outputs r are divided if the Left gets left of Shares of them: a multiple of GroupRows behind From, or To.
 func (r Range) Cut(left int32) int {
 	groups := (r.To - r.From + GroupRows - 1) / GroupRows
 	return min(r.From+(groups*int(left)+Shares/2)/Shares*GroupRows, r.To)
 }
 
-// Part returns the outputs of one side.
+// Part returns the outputs of r that side s computes, divided as by Cut; all of them for Whole.
 func (r Range) Part(s Side, left int32) Range {
 	switch s {
 	case Left:

@@ -52,7 +52,8 @@ type AttentionOpt struct {
 	Later   bool    // a row also sees the cells that the pass lists for it behind its own: later rows of its block
 }
 
-// Blocks returns o in two steps that hand over in parts: its blocks, those of a side, and how they are joined.
+// Blocks returns o as two operations: one that fills parts with the blocks of a side, and one that joins the parts. shared is as in
+// AttendBlocks.
 func (o Attention) Blocks(parts Parts, side Side, shared int) (AttendBlocks, JoinBlocks) {
 	return AttendBlocks{o.AttentionOpt, o.Q, o.Layer, o.Heads, side, shared, parts},
 		JoinBlocks{o.AttentionOpt, parts, o.Layer, o.Out, o.Sinks, o.Gate, o.Gated}

@@ -5,13 +5,12 @@ import (
 	"math"
 )
 
-// Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
-// then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
-// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions count what the row's table and its list
-// hold. Where the table leaves out a part of the text, Turn has the row's position in the whole text. Behind the row itself its list of
-// ancestors may go on with later rows of its block, which only attention that is Later sees. Positions are needed by
-// programs with RoPE or a KV cache, prefixes by programs that convolve blocks, and the rest of the rows' lists too by
-// programs with a KV cache. Neighbouring rows that name the same table share the work of fetching its keys.
+// Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and then its ancestors, the last of which
+// is the row itself; Pos = Prefix+AncLen-1. A row that extends the prefix has Prefix = Pos+1 and no ancestors: its own cell is in its
+// table. Positions count what the row's table and its list hold. Where the table leaves out a part of the text, Turn has the row's position
+// in the whole text. Behind the row itself its list of ancestors may go on with later rows of its block, which only attention that is Later
+// sees. Positions are needed by programs with RoPE or a KV cache, prefixes by programs that convolve blocks, and the rest of the rows'
+// lists too by programs with a KV cache. Neighbouring rows that name the same table share the work of fetching its keys.
 type Pass struct {
 	Rows           int
 	Tokens         []int32   // what Embed looks up; -1-i for row i of Given
@@ -31,7 +30,7 @@ type Pass struct {
 	TopK           int     // values that TopK returns for each of them, at most MaxTop
 }
 
-// Turns returns the rows' positions in their texts.
+// Turns returns each row's position in its text: Turn, or Pos if that is empty. The slice is a's.
 func (a *Pass) Turns() []int32 {
 	if len(a.Turn) > 0 {
 		return a.Turn
@@ -42,10 +41,9 @@ func (a *Pass) Turns() []int32 {
 // Keys returns how many positions row i sees at most: more than its own and those before it if later rows of its block are listed.
 func (a *Pass) Keys(i int) int { return int(a.Prefix[i] + a.AncLen[i]) }
 
-// Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a
-// tree depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the
-// slot From holds. Several walks may begin with the same slot if none saves in it; else no two steps of a pass name the same slot or
-// record.
+// Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a tree
+// depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the slot
+// From holds. Several walks may begin with the same slot if none saves in it; else no two steps of a pass name the same slot or record.
 type Walk struct {
 	From  int32 // slot; -1: zeros, before the first row of a text
 	Steps []Step
@@ -70,7 +68,7 @@ const MaxTop = 64
 // MaxPages bounds a KV cache: cells are numbered in 31 bits.
 const MaxPages = math.MaxInt32 / PageRows
 
-// PassLimits are the limits on the passes of a program, computed once so that checking each pass is quick.
+// PassLimits are the limits on a program's passes, computed once so that checking a pass is quick. One goroutine at a time may use them.
 type PassLimits struct {
 	rows, wanted     int
 	embedRows, embed int // rows of the smallest matrix that tokens index, and columns of given embeddings; 0 without
@@ -107,7 +105,7 @@ func (p *Program) PassLimits(pages int) PassLimits {
 	return l
 }
 
-// Check returns an error for a pass with an invalid size or index; nothing of it must be computed.
+// Check returns an error for a pass with an invalid size or index. A Runner then computes nothing of the pass.
 func (l *PassLimits) Check(a *Pass) error {
 	if a.Rows < 1 || a.Rows > l.rows {
 		return fmt.Errorf("kernels: pass of %d rows, want 1 to %d", a.Rows, l.rows)

@@ -59,20 +59,20 @@ type Weight struct {
 	Layout     Layout // in which Weights hands it over
 }
 
-// AllRows returns the outputs of all its matrices.
+// AllRows returns the number of outputs of all its matrices together.
 func (w *Weight) AllRows() int { return max(1, w.Experts) * w.Rows }
 
-// Each returns what one matrix of w takes in its layout; expert e begins at e times that.
+// Each returns the bytes of one matrix of w in its layout; expert e begins at byte e·Each.
 func (w *Weight) Each() int { return w.Layout.Bytes(w.Type, w.Rows, w.Cols) }
 
-// Bytes returns what w takes in its layout.
+// Bytes returns the bytes of all matrices of w in its layout.
 func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Each() }
 
 // PartShape is what AttendBlocks hands over for each row and each of its blocks: Heads times (m, l, o), o of Dim numbers.
 type PartShape struct{ Heads, Dim int }
 
-// RouteShape is the choice of Used of Experts for each row, with a weight for each. In a Fixed route every row uses all experts, in order:
-// no operation chooses them, and they have no weights.
+// RouteShape is a choice of Used experts out of Experts for each row, each with a weight. In a Fixed route every row uses all experts, in
+// order: no operation chooses them, and they have no weights.
 type RouteShape struct {
 	Experts, Used int
 	Fixed         bool
@@ -93,16 +93,15 @@ type Stage struct {
 
 const maxDim = 1 << 24
 
-// NewProgram returns an empty program for passes of at most maxRows rows, of which at most maxWanted are
-// wanted (have logits).
+// NewProgram returns an empty program for passes of at most maxRows rows, of which at most maxWanted are wanted (have logits).
 func NewProgram(maxRows, maxWanted int) *Program {
 	return &Program{MaxRows: maxRows, MaxWanted: maxWanted}
 }
 
-// Buf adds a buffer of MaxRows rows.
+// Buf adds a buffer of (MaxRows, dim) numbers.
 func (p *Program) Buf(dim int) Buf { return p.buffer(Buffer{Dim: dim}) }
 
-// WantedBuf adds a buffer of MaxWanted rows.
+// WantedBuf adds a buffer of (MaxWanted, dim) numbers.
 func (p *Program) WantedBuf(dim int) Buf { return p.buffer(Buffer{dim, true}) }
 
 func (p *Program) buffer(b Buffer) Buf {
@@ -110,10 +109,10 @@ func (p *Program) buffer(b Buffer) Buf {
 	return Buf(len(p.Buffers) - 1)
 }
 
-// Act adds an activation of MaxRows rows.
+// Act adds an activation of (MaxRows, dim) numbers.
 func (p *Program) Act(dim int) Act { return p.activation(Activation{Dim: dim}) }
 
-// WantedAct adds an activation of MaxWanted rows.
+// WantedAct adds an activation of (MaxWanted, dim) numbers.
 func (p *Program) WantedAct(dim int) Act { return p.activation(Activation{dim, true}) }
 
 func (p *Program) activation(a Activation) Act {
@@ -121,13 +120,13 @@ func (p *Program) activation(a Activation) Act {
 	return Act(len(p.Activations) - 1)
 }
 
-// Weight adds a matrix.
+// Weight adds a matrix, or a stack of experts' matrices, and returns its handle.
 func (p *Program) Weight(w Weight) W {
 	p.Weights = append(p.Weights, w)
 	return W(len(p.Weights) - 1)
 }
 
-// Stage begins a stage with the next operation.
+// Stage begins a stage with the operation that is added next; name is for messages.
 func (p *Program) Stage(name string) {
 	if n := len(p.Stages); n > 0 && p.Stages[n-1].First == len(p.Ops) {
 		p.Stages[n-1].Name = name // the new stage replaces one without operations

@@ -68,11 +68,10 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
-// Block returns how many elements of a row share one block, and the block's bytes in a GGUF file; 0, 0
-// for a type that is not supported.
+// Block returns how many elements of a row share one block, and the block's bytes in a GGUF file; 0, 0 for a type that is not supported.
 func (t Type) Block() (elems, bytes int) { return formats[t].elems, formats[t].bytes }
 
-// Super reports whether products with t take activations that have one scale per 256.
+// Super reports whether products with t take int8 activations with one scale for 256 numbers.
 func (t Type) Super() bool {
 	switch t {
 	case Q2_K, Q3_K, Q4_K, Q5_K, Q6_K:

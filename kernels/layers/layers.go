@@ -21,22 +21,22 @@ const (
 	far  = 1
 )
 
-// Config says what a Device is made of.
+// Config says what a Device is made of. The devices stay the caller's, and must stay open as long as the Device is used.
 type Config struct {
 	Near, Far kernels.Device
 	Budget    int64             // bytes of Far's memory for its layers: their weights, keys and values, and buffers
-	Tell      func(p Placement) // called when memory for layers on Far is reserved; nil: nobody wants to know
+	Tell      func(p Placement) // called after weights were reserved on Far; nil: nothing is called
 }
 
-// Placement tells where the layers of a model are.
+// Placement tells where the layers of a model are, and what those on the far device take of its memory, in bytes.
 type Placement struct {
 	Far     string // the device with the first layers
-	Layers  int    // how many
-	Of      int    // of how many
-	Weights int64  // bytes of Far's memory, without keys and values
-	KV      int64
+	Layers  int    // how many it has
+	Of      int    // how many the model has
+	Weights int64
+	KV      int64 // keys and values, and states of recurrent layers
 	Buffers int64
-	Budget  int64
+	Budget  int64 // Config.Budget
 }
 
 func (p Placement) String() string {
@@ -45,7 +45,8 @@ func (p Placement) String() string {
 		kernels.Bytes(p.Buffers))
 }
 
-// Device is a kernels.Device made of two. Until Fit nothing runs on the far one.
+// Device is a kernels.Device made of two. Of a Device by New nothing runs on the far one: Fit and With return devices that have layers
+// there. Like any kernels.Device, it may be used by several goroutines.
 type Device struct {
 	Config
 	layers int       // the first so many are far
@@ -58,16 +59,16 @@ var (
 	_ kernels.ThreadSetter = (*Device)(nil)
 )
 
-// New returns a device whose far one gets layers of each model by Fit. Both stay the caller's.
+// New returns a device without layers on c.Far: see Fit.
 func New(c Config) *Device { return &Device{Config: c} }
 
-// With returns d with the first n layers of every program on the far device, and those that share keys with them.
+// With returns a copy of d with the first n layers of every program on the far device, and those that read these layers' keys.
 func (d *Device) With(n int) *Device { return &Device{Config: d.Config, layers: n} }
 
 func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.Near, d.Far} }
 
-// Fit returns d with as many layers of p on the far device as its budget holds, beside a KV cache of so many pages. Errors: not even one
-// fits; the far device has less memory than the budget.
+// Fit returns a copy of d with as many layers of p on the far device as the budget holds, their part of a KV cache of so many pages
+// included. It allocates nothing. Errors: not even one layer fits; the far device has less free memory than the budget; as for Footprint.
 func (d *Device) Fit(p *kernels.Program, pages int) (kernels.Device, error) {
 	if apart, ok := d.Far.(kernels.MemoryOwner); ok {
 		free, of, err := apart.Free()
@@ -135,20 +136,20 @@ func (d *Device) of(side int, err error) error {
 	return fmt.Errorf("layers: the %s device (%s): %w", [2]string{"near", "far"}[side], d.sides()[side].About().Name, err)
 }
 
-// About names both. Its threads are the near device's.
+// About names both devices and says how many layers are on the far one. Threads are the near device's.
 func (d *Device) About() kernels.About {
 	a, b := d.Near.About(), d.Far.About()
 	return kernels.About{Name: name, Threads: a.Threads,
 		Kernels: fmt.Sprintf("%d on %s %s, the rest on %s %s", d.layers, b.Name, b.Kernels, a.Name, a.Kernels)}
 }
 
-// Layout returns the near device's. Weights of layers on the far one are kept in its own.
+// Layout returns the near device's layout. Layers on the far device keep their weights in that one's own layout.
 func (d *Device) Layout(t kernels.Type) kernels.Layout { return d.Near.Layout(t) }
 
 // NewProbe returns a probe of the near device.
 func (d *Device) NewProbe(bytes int) (kernels.Probe, error) { return d.Near.NewProbe(bytes) }
 
-// SetThreads sets those of the near device.
+// SetThreads sets the near device's threads. It is an error if that device has none.
 func (d *Device) SetThreads(n int) error {
 	t, ok := d.Near.(kernels.ThreadSetter)
 	if !ok {
@@ -157,7 +158,7 @@ func (d *Device) SetThreads(n int) error {
 	return t.SetThreads(n)
 }
 
-// Free returns what is free of the far device's own memory: without limit if it has none.
+// Free returns the free bytes of the far device's own memory; the largest int64 if it has no memory of its own.
 func (d *Device) Free() (int64, string, error) {
 	if apart, ok := d.Far.(kernels.MemoryOwner); ok {
 		return apart.Free()
@@ -181,7 +182,7 @@ func (d *Device) Lost() error {
 	return nil
 }
 
-// Footprint returns what both sides take.
+// Footprint returns the sum of what both devices take.
 func (d *Device) Footprint(p *kernels.Program) (sum kernels.Footprint, err error) {
 	halves, err := d.divide(p)
 	if err != nil {

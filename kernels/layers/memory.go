@@ -14,7 +14,7 @@ type stores struct {
 	of      [2]kernels.Store // nil: the side has no operations
 }
 
-// NewWeights returns memory on both devices.
+// NewWeights returns memory on each device for the weights of its operations. Then it calls Config.Tell, if the far device has any.
 func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	s := &stores{program: p}
 	var err error
@@ -112,7 +112,7 @@ type cache struct {
 	of     [2]kernels.Cache // nil: the side keeps nothing
 }
 
-// NewCache returns a cache on both devices.
+// NewCache returns a cache with so many pages on each device, each for its own layers alone.
 func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ type given struct {
 
 var errClosed = errors.New("layers: the runner is closed")
 
-// Compile makes both halves of p ready.
+// Compile makes both halves of p ready. w and c must be of this Device with as many layers on the far one.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
 	halves, err := d.divide(p)
 	if err != nil {
