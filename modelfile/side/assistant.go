@@ -15,11 +15,11 @@ const Assistant Kind = "gemma4-assistant"
 // AssistantLevels is how many tokens an assistant drafts in a chain.
 const AssistantLevels = 4
 
-// AssistantShape is what no other side file has: an assistant's tensors under the names that its file gives them, and, if its tokens are
-// divided into clusters (Gemma 4 E2B, E4B), their number.
+// AssistantShape is what only an assistant has: the names that its file gives to tensors, and, if its tokens are divided into clusters
+// (Gemma 4 E2B, E4B), the number of these. The zero value is that of other kinds.
 type AssistantShape struct {
 	Enter, Leave     string // the matrices between the target's width and its own
-	Clusters, Chosen int    // of tokens, and of them those whose tokens a step looks at; 0: a step looks at all tokens
+	Clusters, Chosen int    // clusters of tokens, and how many of them a step looks into; 0: a step looks at all tokens
 	Centroids, Order string
 }
 
@@ -111,9 +111,9 @@ func oneOf(f *gguf.File, names []string) *gguf.Tensor {
 	return nil
 }
 
-// ReadOrder reads the tokens of all clusters, one cluster after the other, from the tensor t of file f, which has an entry for each token.
-// There are two forms: all tokens, cluster by cluster; and for each token the number of its cluster, in which case the tokens of a cluster
-// are taken in ascending order. The order within a cluster means nothing.
+// ReadOrder returns the tokens of all clusters, one cluster after the other, all of one size. It reads them from the tensor t of file f,
+// which has an entry for each token, in one of two forms: the tokens themselves, cluster by cluster; or for each token the number of its
+// cluster. The order within a cluster means nothing. Errors: Unsupported (another type), Corrupt, and those of reading.
 func ReadOrder(f *gguf.File, t *gguf.Tensor, clusters int) ([]int32, error) {
 	fail := func(k tandem.Kind, format string, args ...any) ([]int32, error) {
 		return nil, tandem.Errorf(op, k, "%s: tensor %q%w", f.Path(), t.Name, fmt.Errorf(format, args...))

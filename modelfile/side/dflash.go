@@ -26,7 +26,7 @@ type Block struct {
 	EmbedScale, LogitScale, LogitCap float64
 }
 
-// Levels returns how many tokens a block guesses.
+// Levels returns how many tokens a block guesses. b must be that of a block draft.
 func (b *Block) Levels() int {
 	if b.Anchor {
 		return b.Rows
@@ -37,7 +37,7 @@ func (b *Block) Levels() int {
 // Two reports whether the draft is of DFlash2.
 func (b *Block) Two() bool { return b.ConvTaps > 0 || b.Rank > 0 }
 
-// Groups returns how many groups of columns have weights of their own in the convolutions of a draft of that width.
+// Groups returns how many groups of columns have weights of their own in the convolutions, which b must have, of a draft of that width.
 func (b *Block) Groups(width int) int { return width / b.ConvGroup }
 
 // DFlash (z-lab, 2026): keys and values of the text are made of the target's states alone; the rows of a block see them, and each other.
@@ -203,7 +203,7 @@ func (b *Block) check(s *Spec) error {
 	return b.checkNumbers(s)
 }
 
-// MaxConvTaps and MaxSelected bound what DFlash2 adds to blocks: rows of a convolution, and candidates of a level.
+// MaxConvTaps bounds the rows of a DFlash2 convolution, MaxSelected the candidates of a level that its selector compares.
 const MaxConvTaps, MaxSelected = 32, 64
 
 // checkNumbers refuses convolutions and a selector that cannot be.

@@ -43,11 +43,11 @@ func checkMTP(s *Spec) error {
 
 const mtpPrefix = "mtp:"
 
-// MTPPath names the draft inside the model's own file at path, wherever the path of a side file may stand.
+// MTPPath returns a name for the draft inside the model's own file at path. It may stand wherever the path of a side file may.
 func MTPPath(path string) string { return mtpPrefix + path }
 
 // IsMTPPath reports whether path was made by MTPPath.
 func IsMTPPath(path string) bool { return strings.HasPrefix(path, mtpPrefix) }
 
-// FileOf returns the file that a path names: of MTPPath the model's.
+// FileOf returns the path of the file to open: the model's for a name made by MTPPath, else path itself.
 func FileOf(path string) string { return strings.TrimPrefix(path, mtpPrefix) }

@@ -3,8 +3,8 @@ package side
 // RopeFactors names the tensor that divides RoPE's frequencies one by one (Llama 3's scaling).
 const RopeFactors = "rope_freqs.weight"
 
-// Scaling is how RoPE's frequencies are scaled to a longer context. The keys are those of llama files, and the engine checks what they
-// say. Numbers that are 0 are not said. The zero value is no scaling.
+// Scaling is how RoPE's frequencies are scaled to a longer context, by the keys of llama files. The engine checks the values. A number that
+// is 0 is not in the file. The zero value is no scaling.
 type Scaling struct {
 	Kind               string  // linear or yarn
 	Factor             float64 // by which the context is extended

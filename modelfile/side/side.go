@@ -70,7 +70,7 @@ func (k Kind) layout() *layout {
 	return nil
 }
 
-// All returns the kinds.
+// All returns all kinds, in a fixed order.
 func All() (all []Kind) {
 	for _, l := range layouts {
 		all = append(all, l.kind)
@@ -78,7 +78,7 @@ func All() (all []Kind) {
 	return all
 }
 
-// Kinds returns the kinds whose files have tandem's own format.
+// Kinds returns the kinds whose files have tandem's own format: those that Read reads and Slots describes.
 func Kinds() []Kind {
 	return slices.DeleteFunc(All(), func(k Kind) bool { return k.layout().tensors == nil })
 }
@@ -89,17 +89,17 @@ func (k Kind) InVerifier() bool {
 	return l != nil && l.selfDraft != ""
 }
 
-// Sort returns how the self-draft of a kind InVerifier guesses.
+// Sort returns how the self-draft of the kind guesses. k must be InVerifier; it panics for an unknown kind.
 func (k Kind) Sort() Sort { return k.layout().sort }
 
-// Head returns the names of head k, from 0 to Levels − 1, of a file of sort Heads.
+// Head names the tensors of head k, 0 to Levels − 1. The file must be of sort Heads.
 func (s *Spec) Head(k int) Head { return s.Kind.layout().head(s, k) }
 
-// Prompts names the tensor with the embeddings of prompt rows, (Members·Levels, Dim), number member·Levels + level, of a file of sort
-// Prompts.
+// Prompts names the tensor with the embeddings of prompt rows, (Members·Levels, Dim). Its row member·Levels + level is for that member and
+// level. The file must be of sort Prompts.
 func (s *Spec) Prompts() string { return s.Kind.layout().prompts }
 
-// IsDraft reports whether the kind is a draft with states, which a drafter runs (engine.OpenDraft).
+// IsDraft reports whether the kind is a draft with states, which a drafter runs (engine.OpenDraft). "", an ordinary model, is none.
 func (k Kind) IsDraft() bool { return k != "" && !k.InVerifier() }
 
 // Keys that all files of tandem's format have, and limits of what they say.
@@ -120,7 +120,7 @@ type Spec struct {
 	Name                string // in messages; not checked
 	Lineage, Vocabulary string // of the target: 32 and 16 hexadecimal digits; "" where the file names none
 	Dim, Vocab          int    // the target's width and its number of tokens
-	Taps                []int  // the target's hidden states that it reads: after so many layers, or LastNorm; none for ppd
+	Taps                []int  // the target's hidden states that it reads, by the number of layers before them, or LastNorm; none for ppd
 
 	Levels  int // tokens that it guesses ahead. medusa: heads; ppd: prompt tokens; assistant: tokens of a chain; 0: a draft
 	Members int // ppd: embeddings for each prompt token
@@ -216,7 +216,7 @@ func (l *layout) allNumbers(s *Spec) (all []number) {
 	return all
 }
 
-// SetKeys writes the keys of a file in tandem's format to w.
+// SetKeys sets the keys of a file in tandem's format in w. s must be a spec that Check accepts.
 func (s *Spec) SetKeys(w *gguf.Writer) {
 	l := s.Kind.layout()
 	set := func(name string, v any) { w.Set(string(s.Kind)+"."+name, v) }
@@ -234,8 +234,8 @@ func (s *Spec) SetKeys(w *gguf.Writer) {
 	}
 }
 
-// Check refuses the spec of a file in tandem's format that contradicts itself or the format's limits. The error has no kind: who calls
-// knows whom to blame.
+// Check returns an error if s, the spec of a file in tandem's format, contradicts itself or the format's limits. The error has no kind: the
+// caller knows whose mistake it is.
 func (s *Spec) Check() error {
 	l := s.Kind.layout()
 	if err := s.checkTaps(l.taps); err != nil {
@@ -270,7 +270,7 @@ func (s *Spec) checkTaps(most int) error {
 	return nil
 }
 
-// Fits refuses a target that the side file was not made for. Errors: Invalid, with what would be right.
+// Fits returns an error unless the side file at path was made for target t: Invalid, with what would be right.
 func (s *Spec) Fits(path string, t Target) error {
 	fail := func(format string, args ...any) error {
 		return tandem.Errorf(op, tandem.Invalid, "%s does not belong to %s: %w", path, t.Path, fmt.Errorf(format, args...))
@@ -295,7 +295,7 @@ func (s *Spec) Fits(path string, t Target) error {
 	return nil
 }
 
-// SelfDraft describes the self-draft that the target of a file InVerifier has.
+// SelfDraft describes the self-draft that a target gets by this file, whose kind must be InVerifier.
 func (s Spec) SelfDraft() tandem.SelfDraft {
 	return tandem.SelfDraft{Name: s.Kind.layout().selfDraft, Levels: s.Levels, Members: s.Members}
 }
@@ -308,7 +308,7 @@ func (s *Spec) StateWidth() (target, own int) {
 	return len(s.Taps) * s.Dim, s.Draft.Width
 }
 
-// String describes the file in some words.
+// String describes the file in a few words, without sizes of its blocks.
 func (s Spec) String() string {
 	if l := s.Kind.layout(); l != nil {
 		return l.describe(&s)
@@ -331,8 +331,8 @@ func (s *Spec) Shape() string {
 	return words
 }
 
-// Lineage identifies the side file at path, whatever its weights were quantised to and its target expanded to. It reads the whole
-// file. Errors: as gguf.Open's and those of broken files, and ctx's once it has ended.
+// Lineage returns what identifies the side file at path. It stays the same when its weights are quantised or its target is expanded. It
+// reads the whole file. Errors: as gguf.Open's and those of broken files, and ctx's once it has ended.
 func Lineage(ctx context.Context, path string) (string, error) {
 	f, err := gguf.Open(path)
 	if err != nil {

@@ -44,7 +44,8 @@ func (l *slots) maybe(name string, g Growth, shape ...int) {
 	l.all = append(l.all, Slot{Name: name, Shape: shape, Growth: g, Optional: true})
 }
 
-// Complete refuses a set of tensors that lacks one. The error has no kind: who calls knows whom to blame.
+// Complete returns an error if a tensor that the file must hold is missing; has reports whether there is one of that name. s must be a spec
+// that Check accepts. The error has no kind: the caller knows whose mistake it is.
 func (s *Spec) Complete(has func(name string) bool) error {
 	for _, slot := range s.Slots() {
 		if !slot.Optional && !has(slot.Name) {

@@ -26,7 +26,7 @@ const (
 	mostText = 256 << 20
 )
 
-// Config says what to make.
+// Config says which draft to make of which model.
 type Config struct {
 	In, Out string   // GGUF files
 	Keep    int      // tokens that the draft can say; 0: usualKeep, or half of the vocabulary if that is less
@@ -35,7 +35,7 @@ type Config struct {
 	convert.Options
 }
 
-// Result describes the draft that was made.
+// Result describes the draft that was made. Counts are of tokens where nothing else is said.
 type Result struct {
 	*convert.Result
 	Kept       int     `json:"kept"`
@@ -46,7 +46,7 @@ type Result struct {
 	LeftOut    int     `json:"left_out,omitempty"` // files in folders that are not UTF-8 text
 }
 
-// String describes the file but for its size.
+// String describes the draft in a line, without the file's size.
 func (r *Result) String() string {
 	of := ""
 	if r.Tokens > 0 {
@@ -55,7 +55,8 @@ func (r *Result) String() string {
 	return fmt.Sprintf("%d of %d tokens%s, %v", r.Kept, r.Vocabulary, of, r.Result)
 }
 
-// Run makes the draft. Errors: those of reading In and the texts, token.Vocab.Frequent's and convert.Trim's.
+// Run makes the draft and writes it to c.Out. Errors: Invalid for Keep below 0 and for texts without text; those of reading In and the
+// texts, token.Vocab.Frequent's and convert.Trim's; ctx's once it has ended.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	v, err := token.Open(c.In)
 	if err != nil {
