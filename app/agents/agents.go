@@ -20,10 +20,10 @@ type Program struct {
 	Title   string // as its makers do
 	Binary  string // looked for in PATH
 	Install string // the command that installs it
-	Version string // that was tried
+	Version string // the one that was tried with tandem
 	Begins  int    // tokens of its first request
 	Env     []Var
-	Unset   []string // variables that would make it use another server, or send another server's key
+	Unset   []string // variables to remove: they would make it use another server, or send another server's key
 	Files   []File   // in a folder of its own
 	Args    []string // before the user's
 }
@@ -31,10 +31,10 @@ type Program struct {
 // Var is a variable of the environment.
 type Var struct{ Name, Value string }
 
-// File is a file. Name is a path below the program's folder.
+// File is a file for a program to read. Name is a path below the program's folder.
 type File struct{ Name, Text string }
 
-// Server is what a program is told of a server.
+// Server is what a program is told of a server: the values for Program.For.
 type Server struct {
 	URL, Key, Model string
 	Context         int    // tokens of a conversation
@@ -64,7 +64,8 @@ const (
 	mostOutput = 32000 // tokens of an answer that programs ask for
 )
 
-// TooSmall says what a program cannot do in a conversation of so many tokens; "" if there are enough.
+// TooSmall returns what will go wrong in a conversation of at most context tokens, as the end of a sentence that begins with the program;
+// "" if there are enough.
 func (p Program) TooSmall(context int) string {
 	switch {
 	case context >= p.Begins+work:
@@ -77,8 +78,8 @@ func (p Program) TooSmall(context int) string {
 		": its first request will be refused"
 }
 
-// For returns p with the server's values in place of their names. Errors: Invalid for a value that could not be written as it is into
-// settings of every form.
+// For returns a copy of p in which the names "{url}", "{key}", "{model}", "{dir}", "{context}", "{output}" and "{compact}" are replaced by
+// s's values. Errors: Invalid for a value with quotes, backslashes or control characters, which not all forms of settings can hold.
 func (p Program) For(s Server) (Program, error) {
 	output := min(max(s.Context/4, 1), mostOutput)
 	values := [][2]string{{"{url}", s.URL}, {"{key}", s.Key}, {"{model}", s.Model}, {"{dir}", s.Dir},
@@ -105,7 +106,7 @@ func (p Program) For(s Server) (Program, error) {
 	return p, nil
 }
 
-// Write writes p's files into dir, for this user alone.
+// Write writes p's files into dir, which must exist, readable for this user alone. Errors: Unavailable.
 func (p Program) Write(dir string) error {
 	for _, f := range p.Files {
 		if err := os.WriteFile(filepath.Join(dir, f.Name), []byte(f.Text), 0o600); err != nil {
@@ -115,7 +116,8 @@ func (p Program) Write(dir string) error {
 	return nil
 }
 
-// Environ returns the environment env with p's variables. Where env names a proxy, the server's machine is excepted.
+// Environ returns a copy of the environment env with p's variables set and those of Unset removed. If env names a proxy, NO_PROXY excepts
+// this machine's loopback addresses.
 func (p Program) Environ(env []string) []string {
 	set := map[string]string{}
 	proxied := false
@@ -150,8 +152,8 @@ func (p Program) Environ(env []string) []string {
 
 const local = "127.0.0.1,localhost,::1"
 
-// Script returns the commands by which a shell does what tandem launch does once a server runs: with a folder of mktemp's in place of the
-// folder "{dir}". args are the user's.
+// Script returns shell commands that do what tandem launch does once a server runs. mktemp makes the folder that "{dir}" stands for, so p
+// comes from For with Dir "{dir}". args are the user's.
 func (p Program) Script(args []string) string {
 	var b strings.Builder
 	if p.private() {

@@ -14,14 +14,14 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles/gateway"
 )
 
-// Gateway is a gateway's HTTP server, as a program uses it.
+// Gateway is a gateway's HTTP server, as a program uses it. Its methods wait askTime at most for each answer.
 type Gateway struct {
 	URL, Key string
 	Ours     bool  // started by this process
 	Held     *Held // keeps what its processes say while the program runs; may be nil
 }
 
-// Description is what is used of the answer of /tandem/v1/describe.
+// Description is the part of the answer of /tandem/v1/describe that this package uses.
 type Description struct {
 	Model    string           `json:"model"`
 	Context  int              `json:"context"`
@@ -107,7 +107,7 @@ func (s Gateway) ask(ctx context.Context, method, path string, body []byte) ([]b
 
 func micro(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Told returns what a program is told of the server. A model's name that settings cannot hold is replaced: the server takes any.
+// Told returns what a program with the folder dir is told of the server. The server takes any model's name, so an awkward one is "tandem".
 func (s Gateway) Told(d Description, dir string) Server {
 	name := d.Model
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
@@ -118,8 +118,8 @@ func (s Gateway) Told(d Description, dir string) Server {
 	return Server{URL: s.URL, Key: s.Key, Model: name, Context: d.Context, Dir: dir}
 }
 
-// Used returns what was had of the server since before. A server of our own is asked for a few tokens of plain decoding if it did too
-// little of it.
+// Used returns what the program had of the server since before. If too few rounds were plain, a server of our own is asked for a few tokens
+// of plain decoding, to compare with. The result is zero if the server does not answer.
 func (s Gateway) Used(ctx context.Context, before Description) (u Use) {
 	after, err := s.quiet(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ func (h *Held) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Hold keeps what is written until release is called, which passes it on.
+// Hold keeps what is written from now on, at most the latest mostHeld bytes. The caller must call release, which passes them on to To.
 func (h *Held) Hold() (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,8 +24,8 @@ type Models struct {
 	NoDraft      bool     `json:"no_draft,omitempty"`
 }
 
-// Last is what launch remembers from one call to the next, in a file of the cache's folder for this user alone: the models, for a call
-// that names none, and the key of its servers. The key stays the same, since what a server keeps of texts belongs to a key.
+// Last is what launch remembers from one call to the next: the models, for a call that names none, and the key of its servers. It is in a
+// file of the cache's folder, for this user alone. The key stays the same, since what a server keeps of texts belongs to a key.
 type Last struct {
 	Models
 	Key string `json:"key"`
@@ -38,8 +38,8 @@ const (
 	maxLast  = 64 << 10
 )
 
-// OpenLast reads what is remembered in a folder; a file that is not there, or that others could have written or read, is none. Errors:
-// Invalid.
+// OpenLast reads what is remembered in a folder. A file that is missing, or that others can write or read, counts as empty. Without a key
+// it makes one. Errors: Invalid for a file that cannot be read.
 func OpenLast(folder string) (*Last, error) {
 	l := &Last{path: filepath.Join(folder, lastName)}
 	text, err := files.ReadFile(l.path, maxLast)
@@ -63,7 +63,8 @@ func private(path string) bool {
 	return err == nil && st.Mode().Perm()&0o077 == 0 && files.Trusted(filepath.Dir(path)) == nil
 }
 
-// Else gives c the models of the last time, if it names none. Errors: Invalid if there was no last time.
+// Else gives c the models of the last time if it names no target; a template that c names stays. Errors: Invalid if c names drafts without
+// a target, or if there was no last time.
 func (l *Last) Else(c *Models) error {
 	switch {
 	case c.Target != "":
@@ -80,7 +81,7 @@ func (l *Last) Else(c *Models) error {
 	return nil
 }
 
-// Save remembers c.
+// Save writes c and the key to the file, with absolute paths of files that exist. Errors: Unavailable.
 func (l *Last) Save(c Models) error {
 	l.Target, l.NoDraft, l.ChatTemplate = absolute(c.Target), c.NoDraft, absolute(c.ChatTemplate)
 	l.Draft, l.Heads, l.DraftHeads = allAbsolute(c.Draft), allAbsolute(c.Heads), allAbsolute(c.DraftHeads)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Look returns the path of p's program. Errors: Unavailable, with how it is installed.
+// Look returns the path of p's program in PATH. Errors: Unavailable, with how it is installed.
 func (p Program) Look() (string, error) {
 	path, err := exec.LookPath(p.Binary)
 	if err != nil {
@@ -30,7 +30,7 @@ type Running struct {
 	group bool // it leads a group
 }
 
-// Start starts p's program at path.
+// Start starts p's program at path with p.Args, then args, and with p.Environ(environ). The caller must Wait. Errors: Unavailable.
 func (p Program) Start(path string, args []string, environ []string) (*Running, error) {
 	r := &Running{cmd: exec.Command(path, append(append([]string{}, p.Args...), args...)...), group: !terminal()}
 	r.cmd.Args[0] = p.Binary
@@ -52,7 +52,7 @@ func terminal() bool {
 	return f.Close() == nil
 }
 
-// Interrupt sends SIGINT on, unless the terminal has.
+// Interrupt passes SIGINT on to the program, unless the terminal has sent it to both.
 func (r *Running) Interrupt() {
 	if r.group {
 		r.signal(syscall.SIGINT)
@@ -67,8 +67,8 @@ func (r *Running) signal(s syscall.Signal) {
 	_ = syscall.Kill(pid, s)
 }
 
-// Wait waits for the program's end and returns its status as a shell tells it: 128+n after signal n. When ctx ends, the program gets
-// SIGTERM, and SIGKILL if it has not ended after stopTime or when force ends.
+// Wait waits for the program's end and returns its status as a shell gives it: 128+n after signal n. When ctx ends, the program gets
+// SIGTERM, and SIGKILL if it is still running after stopTime or when force ends. Call it once. Errors: Unavailable.
 func (r *Running) Wait(ctx, force context.Context) (status int, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.cmd.Wait() }()

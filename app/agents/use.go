@@ -16,10 +16,10 @@ type Use struct {
 	Exact       bool // drafts are accepted only where plain decoding gives the same
 }
 
-// LeastPlain is how many plain rounds tell what plain decoding takes.
+// LeastPlain is how many plain rounds it takes to know what plain decoding takes.
 const LeastPlain = 8
 
-// Line sums it up in a line.
+// Line sums the use up in one line for a person: tokens, their rate, and that rate over plain decoding's if it was measured.
 func (u Use) Line() string {
 	if u.Tokens == 0 || u.Time <= 0 {
 		return "no tokens were generated"

@@ -36,12 +36,12 @@ type Limits struct {
 	FloatMAC float64 `json:"float_mac_t_s"` // f32 fused multiply-adds
 }
 
-// LimitsOf returns l as results have it.
+// LimitsOf returns l in the units of results.
 func LimitsOf(l kernels.Limits) Limits {
 	return Limits{l.ReadBytes / 1e9, l.IntMACs / 1e12, l.FloatMACs / 1e12}
 }
 
-// String returns l for people.
+// String returns l in words, with units.
 func (l Limits) String() string {
 	return fmt.Sprintf("%.1f GB/s read, %.0f Gmac/s int8, %.0f Gmac/s f32", l.Read, 1e3*l.MAC, 1e3*l.FloatMAC)
 }

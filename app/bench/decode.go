@@ -21,7 +21,7 @@ type Decode struct {
 	KVType  string
 	Passes
 	Guessing    measure.Guessing // also decode with chains, if there are any; Context is that of passes
-	Draft       *engine.Model    // whose passes run for the guesses of chains; nil: they cost nothing
+	Draft       *engine.Model    // runs a pass for each guess of a chain, so that guesses take time; nil: they take none
 	ByOperation bool             // also time the operations of Rounds further passes of each kind
 }
 
@@ -45,7 +45,7 @@ type passResult struct {
 	Attention   float64 `json:"attention_share"` // of the pass
 }
 
-// DecodeResult is the result of Decode.
+// DecodeResult is the result of Decode: what the command prints as JSON or as text.
 type DecodeResult struct {
 	Model   string       `json:"model"`
 	ISA     string       `json:"isa"`
@@ -82,8 +82,8 @@ type opTime struct {
 	WaitMS []float64 `json:"wait_ms"` // of each thread, for the others to end it
 }
 
-// Options returns the options with which a model of that context must be opened: buffers and KV memory for the passes. The
-// caller adds the device. Errors: Invalid, in the words of the command line.
+// Options returns the options with which the model must be opened: buffers and KV memory for the passes. context is the model's, in tokens.
+// The caller adds the device. Errors: Invalid, in the words of the command line.
 func (d Decode) Options(context int) (engine.Options, error) {
 	if err := d.Passes.Validate(); err != nil {
 		return engine.Options{}, err
@@ -107,7 +107,7 @@ func (d Decode) Options(context int) (engine.Options, error) {
 	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest, d.Prefill), MaxWanted: widest, KVPages: pages}, nil
 }
 
-// Run measures passes of m, which was opened with Options. Errors: those of the model, and that of ctx.
+// Run measures passes of m, which was opened with Options and which nothing else uses meanwhile. Errors: those of the model, and ctx's.
 func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
 	var r *DecodeResult
 	var err error

@@ -15,7 +15,8 @@ type Logits struct {
 	Greedy    []tandem.Token `json:"greedy"`
 }
 
-// LogitsOf runs tokens and then n more, always the likeliest, through a model, without speculation. Errors: the model's, and ctx's.
+// LogitsOf runs tokens through a model and notes the top best logits after each. Then it decodes n more tokens, each the likeliest, without
+// speculation. Errors: the model's, and ctx's.
 func LogitsOf(ctx context.Context, m *engine.Model, tokens []tandem.Token, top, n int) (*Logits, error) {
 	seq, err := m.NewSequence(len(tokens)+n, 0)
 	if err != nil {

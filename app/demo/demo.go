@@ -49,7 +49,7 @@ type Generation struct {
 	DecodeMS        float64        `json:"decode_ms"`
 }
 
-// Decoder continues the demo's prompt by at most that many tokens and passes each piece of text to show, whose error ends it.
+// Decoder continues the demo's prompt by at most that many tokens. It passes each piece of text to show, and returns show's error at once.
 type Decoder func(ctx context.Context, way Way, tokens int, show func(Piece) error) (Generation, error)
 
 // View shows a demo. Its methods are called in this order: for each way Begin, any number of Show, and End; then Finish.
@@ -76,8 +76,8 @@ type Result struct {
 // decoded plainly, so that the measured run does not start with knowledge of the drafters.
 const warmUp = 4
 
-// Run decodes r.Prompt both ways by at most so many tokens, and fills in r. Errors: those of decode and view; Internal if the ways do not
-// bring the same tokens, after everything is shown.
+// Run decodes both ways, each by at most tokens tokens after r.Prompt, shows them on view and fills in r. Errors: those of decode and view;
+// Internal, after everything is shown, if the two ways have different tokens.
 func (r *Result) Run(ctx context.Context, decode Decoder, tokens int, view View) error {
 	if _, err := decode(ctx, Plain, min(warmUp, tokens), func(Piece) error { return nil }); err != nil {
 		return err

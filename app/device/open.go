@@ -24,8 +24,9 @@ type Opener struct {
 	ISA string // instruction set, as --isa has it; "" or auto: the machine's best
 }
 
-// At returns what opens devices at a place, with that many threads (0: one per core). They are closed after everything that runs on
-// them. Devices on a single group of cores share it: each has as many of the cores as threads, in turn.
+// At returns a function that opens devices at p, each with that many threads (0: one per core). The caller closes each after everything
+// that runs on it. If p is a single group of cores, devices with fewer threads than it has cores share it: each takes as many cores as
+// threads, in turn. One goroutine at a time may call the function.
 func (o Opener) At(p Spec) func(threads int) (roles.Device, error) {
 	taken := 0
 	return func(threads int) (roles.Device, error) {
@@ -41,7 +42,7 @@ func (o Opener) At(p Spec) func(threads int) (roles.Device, error) {
 	}
 }
 
-// Open opens the device that p names. threads are those of all cores; 0: one per core. Errors: an Unusable for a GPU.
+// Open opens the device that p names; the caller closes it. threads is for a p of all cores; 0: one per core. Errors: Unusable, Invalid.
 func (o Opener) Open(p Spec, threads int) (roles.Device, error) {
 	switch {
 	case p.Right != nil:
@@ -68,7 +69,7 @@ func (o Opener) Open(p Spec, threads int) (roles.Device, error) {
 	return d, nil
 }
 
-// CPU starts threads that passes run on; 0: one per core.
+// CPU opens the processor with that many threads; 0: one per core. The caller closes it. Errors: Invalid.
 func (o Opener) CPU(threads int) (*cpu.Device, error) {
 	set, err := ParseISA(o.ISA)
 	if err != nil {
@@ -108,7 +109,7 @@ func (o Opener) layers(bytes int64, threads int) (roles.Device, error) {
 	return layered{layers.New(layers.Config{Near: near, Far: far, Budget: bytes, Tell: tell}), near, far}, nil
 }
 
-// CheckLayers refuses so many bytes for layers on the first GPU if it cannot be used, or has less memory.
+// CheckLayers returns Unavailable if the first GPU cannot be used, and Exhausted if it has less memory than so many bytes for layers.
 func CheckLayers(bytes int64) error {
 	chips, err := gpu.Chips()
 	if err != nil {
@@ -121,18 +122,19 @@ func CheckLayers(bytes int64) error {
 	return nil
 }
 
-// Unusable is the error for a GPU that cannot be used.
+// Unusable is the error for a GPU that cannot be used: see NoRoom.
 type Unusable struct{ error }
 
 // Unwrap returns the cause.
 func (u Unusable) Unwrap() error { return u.error }
 
-// NoRoom reports whether err says that a GPU cannot be used, or has not enough memory.
+// NoRoom reports whether err says that a GPU cannot be used or has too little memory, so that a caller may choose the processor instead.
 func NoRoom(err error) bool {
 	return errors.As(err, new(Unusable)) || errors.As(err, new(*cuda.OutOfMemory))
 }
 
-// CheckThreads refuses a number of threads, the value of a flag, where the cores of p, the value of the flag device, say it already.
+// CheckThreads returns Invalid for a number of threads, n of the named flag, that is impossible, or not 0 where p, the value of the flag
+// named by device, names its cores.
 func (p Spec) CheckThreads(device, flag string, n int) error {
 	if p.Grouped() && n != 0 {
 		return tandem.Errorf("", tandem.Invalid, "--%s %d with --%s %v: a group has a thread for each of its cores: leave --%s out",
@@ -141,7 +143,7 @@ func (p Spec) CheckThreads(device, flag string, n int) error {
 	return CheckThreads(flag, n)
 }
 
-// CheckThreads refuses an impossible number of threads.
+// CheckThreads returns Invalid unless n, the value of the named flag, is 0 to 1024.
 func CheckThreads(flag string, n int) error {
 	if n < 0 || n > 1024 {
 		return tandem.Errorf("", tandem.Invalid, "--%s is %d: want 1 to 1024, or 0 to choose by the number of cores", flag, n)
@@ -164,7 +166,7 @@ func ParseISA(isa string) (cpu.ISA, error) {
 	return set, nil
 }
 
-// About describes a GPU.
+// About describes a GPU in a few words: name, architecture, memory.
 func About(c cuda.Chip) string {
 	of := "of its own"
 	if c.Integrated {
@@ -173,7 +175,7 @@ func About(c cuda.Chip) string {
 	return fmt.Sprintf("%s, %s, %d GB %s", c.Name, c.Arch, (c.Total+1<<29)>>30, of)
 }
 
-// Planner is the device for planning a model's memory before it is loaded; it runs nothing.
+// Planner returns the device for planning a model's memory before it is loaded. It is shared and runs nothing; nobody closes it.
 var Planner = sync.OnceValue(func() kernels.Device {
 	d, err := cpu.New(1, cpu.Generic)
 	if err != nil {

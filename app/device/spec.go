@@ -27,7 +27,7 @@ type Spec struct {
 const Help = "cpu, cuda, cuda:N, cores:LIST (a group of cores, as in cores:0-3,6), " +
 	"two of them that divide each pass (cuda+cpu), or auto"
 
-// Parse reads the value of a flag. It does not ask whether the processors are there: see Check.
+// Parse reads s, the value of the named flag; "" is all cores. Errors: Invalid. Whether the processors are there only Check asks.
 func Parse(flag, s string) (Spec, error) {
 	wrong := func(format string, args ...any) (Spec, error) {
 		return Spec{}, tandem.Errorf("", tandem.Invalid, "--%s is %q: %s", flag, s, fmt.Sprintf(format, args...))
@@ -115,7 +115,7 @@ func parseCores(list string) (cores []int, why string) {
 	return cores, ""
 }
 
-// Processors returns the one or two of p.
+// Processors returns the one or two processors of p, each as a Spec of its own. With Layers the second is the first GPU.
 func (p Spec) Processors() []Spec {
 	switch {
 	case p.Layers > 0:
@@ -147,7 +147,7 @@ func (p Spec) String() string {
 	return "cpu"
 }
 
-// LayersSetting stands between cpu and the bytes of layers on a GPU.
+// LayersSetting stands between "cpu" and the bytes of layers on a GPU in the String of a Spec with Layers.
 const LayersSetting = ", --gpu-memory "
 
 // common returns the cores that two groups have in common.
@@ -155,7 +155,7 @@ func (p Spec) common(q Spec) []int {
 	return slices.DeleteFunc(slices.Clone(p.Cores), func(c int) bool { return !slices.Contains(q.Cores, c) })
 }
 
-// Overlaps reports whether something would compute for both.
+// Overlaps reports whether a core or GPU is in both p and q.
 func (p Spec) Overlaps(q Spec) bool {
 	for _, a := range p.Processors() {
 		for _, b := range q.Processors() {
@@ -173,25 +173,25 @@ func (p Spec) Overlaps(q Spec) bool {
 	return false
 }
 
-// Grouped reports whether p names its cores, so that nobody else says how many threads there are.
+// Grouped reports whether p names cores. Then these say how many threads there are, and no flag may.
 func (p Spec) Grouped() bool {
 	return slices.ContainsFunc(p.Processors(), func(x Spec) bool { return x.Cores != nil })
 }
 
-// Shared reports whether p is all cores and nothing else, or may become that.
+// Shared reports whether p computes on all cores, or may (auto).
 func (p Spec) Shared() bool { return p.Auto || p.Right == nil && p.GPU == nil && p.Cores == nil }
 
-// OnGPU reports whether p has a GPU.
+// OnGPU reports whether one of p's processors is a GPU.
 func (p Spec) OnGPU() bool {
 	return slices.ContainsFunc(p.Processors(), func(x Spec) bool { return x.GPU != nil })
 }
 
-// Others returns the cores that p leaves alone, of all that there are.
+// Others returns those of the cores in all that p does not compute on.
 func (p Spec) Others(all []int) []int {
 	return slices.DeleteFunc(slices.Clone(all), func(c int) bool { return p.Overlaps(Spec{Cores: []int{c}}) })
 }
 
-// Check reads the value of a flag and refuses a processor that is not there.
+// Check is Parse for the error alone, and also returns one if a processor of s is not there: Unavailable for a GPU, Invalid for a core.
 func Check(flag, s string) error {
 	p, err := Parse(flag, s)
 	if err != nil {
@@ -228,5 +228,5 @@ func (p Spec) there() error {
 	return nil
 }
 
-// Streams reports whether weights can be streamed to p.
+// Streams reports whether weights can be streamed to p: only to cores of the processor alone.
 func (p Spec) Streams() bool { return p.GPU == nil && p.Right == nil && p.Layers == 0 }

@@ -20,12 +20,13 @@ import (
 
 const modulePath = "github.com/tandem-llm/tandem"
 
-// Target returns path, or the shipped target's if path is empty.
+// Target returns path, or the path of the shipped target if path is empty. Errors: Invalid if the shipped models cannot be found.
 func Target(path string) (string, error) { return modelPath(path, models.Target, "target") }
 
-// Drafts returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
-// everything if r's strategy asks only one drafter; for a target of another vocabulary ownDrafts. mtp stands for the draft inside target's
-// file. Errors: Invalid for two drafters of one name, and for mtp without a target (""); those of a target that cannot be read.
+// Drafts returns the paths of the drafts for requests like r. "mtp" in drafts stands for the draft inside target's file; target "" is the
+// shipped one. If drafts names none, they are the shipped experts, or the one draft for everything if r's strategy asks only one drafter.
+// For a target of another vocabulary they are then the draft inside its file or, without one, drafter.Lookup. Errors: Invalid for two
+// drafters of one name, and for mtp without a target; those of a target that cannot be read.
 func Drafts(drafts []string, target string, r tandem.Request) ([]string, error) {
 	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
 	if len(drafts) > 0 {
@@ -77,7 +78,7 @@ func ownDrafts(target string) ([]string, error) {
 	return []string{mtp}, nil
 }
 
-// Shipped returns the paths of shipped drafts.
+// Shipped returns the paths of the shipped drafts of these file names. Errors: Invalid if the shipped models cannot be found.
 func Shipped(names ...string) (paths []string, err error) {
 	for _, name := range names {
 		path, err := modelPath("", name, "draft")
@@ -89,7 +90,7 @@ func Shipped(names ...string) (paths []string, err error) {
 	return paths, nil
 }
 
-// Heads returns the paths of the side files that --heads names.
+// Heads returns the paths of the side files that --heads names, in order; medusa and ppd stand for the shipped ones. Errors: Invalid.
 func Heads(heads []string) ([]string, error) {
 	heads = slices.Clone(heads)
 	return heads, shippedSides(heads, "heads")
@@ -139,7 +140,7 @@ func modelPath(path, name, flag string) (string, error) {
 			"models/%s is the default (looked above %s)", flag, name, cwd)
 }
 
-// Checkout returns the folder of the checkout around the working directory; ok is false outside of one.
+// Checkout returns the folder of the checkout of tandem that the working directory is in; ok is false outside of one.
 func Checkout() (dir string, ok bool) {
 	cwd, err := os.Getwd()
 	for dir := cwd; err == nil; dir = filepath.Dir(dir) { // the working directory may have been removed

@@ -14,16 +14,16 @@ type Capacity struct {
 	Free int64 `json:"free_bytes"` // what everything may take, weights included
 }
 
-// Cut reports whether a session has less than the context that it would have with more memory.
+// Cut reports whether a session has less context than it would have with more memory.
 func (c Capacity) Cut() bool { return c.One < c.Context }
 
-// Shortage says what a session has less than it could.
+// Shortage says, in a sentence for a person, how much context a session has of what it could have. It is for a Capacity that is Cut.
 func (c Capacity) Shortage() string {
 	return fmt.Sprintf("a session has at most %s of %s tokens: the memory for keys and values, %s, does not hold more", Digits(c.One),
 		Digits(c.Context), memory.Bytes(c.Bytes))
 }
 
-// String says what it holds in one line.
+// String says in one line how many tokens and sessions fit, and into how much memory.
 func (c Capacity) String() string {
 	each := fmt.Sprintf("%d sessions of %s or 1 of %s", c.Sessions, Digits(c.Each), Digits(c.One))
 	switch {
@@ -36,7 +36,7 @@ func (c Capacity) String() string {
 		memory.Bytes(c.Free))
 }
 
-// Digits writes a number with its thousands apart: 32,768.
+// Digits returns n in decimal digits with commas between thousands: 32,768.
 func Digits(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

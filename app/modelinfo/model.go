@@ -26,12 +26,12 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Query says what to look at.
+// Query says which file to look into, and for which use.
 type Query struct {
 	Path     string
 	Identity bool           // also the identity and lineage, or a side file's digest: reads the whole file
 	Target   string         // of a side file: the model that it may belong to; "": none
-	Heads    []string       // side files that the model is to have as a target
+	Heads    []string       // paths of side files that the model is to have as a target
 	Sizes    settings.Sizes // of a verifier with the model
 	KVType   string
 	KVMemory int64            // in bytes; 0: what roles.Room chooses
@@ -44,7 +44,7 @@ type Info interface {
 	Print(to io.Writer) error // in words, for a person; an error is of writing
 }
 
-// Of looks into a file. Errors: Invalid, and those of reading it.
+// Of looks into the file c.Path. Errors: Invalid for settings that do not go with it, and those of reading it.
 func Of(ctx context.Context, c Query) (Info, error) {
 	f, err := gguf.Open(c.Path)
 	if err != nil {

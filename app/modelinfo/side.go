@@ -182,7 +182,7 @@ func (m *Side) target() string {
 	return fmt.Sprintf("lineage %s, %s, fingerprint %s", m.Lineage, size, m.Vocabulary)
 }
 
-// SideTarget reads what a side file for the model at path must fit: the whole file, for the lineage of one that states none.
+// SideTarget returns what a side file for the model at path must fit. If the model states no lineage, it reads the whole file to find it.
 func SideTarget(ctx context.Context, path string) (side.Target, error) {
 	info, err := engine.Inspect(path)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Budget bounds memory.
+// Budget bounds the memory of everything that is started. MemoryBudget nil: no budget is named.
 type Budget struct{ settings.Budget }
 
-// Validate refuses impossible budgets.
+// Validate returns Invalid for a budget that is not between 1 byte and the machine's memory.
 func (f Budget) Validate() error {
 	if f.MemoryBudget == nil {
 		return nil
@@ -29,7 +29,7 @@ func (f Budget) Validate() error {
 	return nil
 }
 
-// On refuses a budget for a target that does not compute on one set of the processor's cores alone.
+// On returns Unsupported if a budget is named and the target, at the place --device names, does not compute on the processor's cores alone.
 func (f Budget) On(at string, layers settings.GPULayers) error {
 	p, err := device.Parse("device", at)
 	switch {
@@ -45,8 +45,8 @@ func (f Budget) On(at string, layers settings.GPULayers) error {
 	return nil
 }
 
-// Streaming returns how a target is streamed, with packed files in the folder that c names.
-// Nil: where all weights must fit, on a GPU or on two devices.
+// Streaming returns how a target at `at`, the value of --device, is streamed, with packed files in the cache that c names.
+// nil: it cannot be, because it computes on a GPU or on two devices.
 func (f Budget) Streaming(env Env, at string, layers settings.GPULayers, c settings.CacheFolder) *roles.Streaming {
 	if p, err := device.Parse("device", at); err != nil || !p.Streams() || layers.GPUMemory > 0 {
 		return nil
@@ -57,7 +57,8 @@ func (f Budget) Streaming(env Env, at string, layers settings.GPULayers, c setti
 	}}
 }
 
-// Fit returns o with a streaming device if a budget is named and the model does not fit into it.
+// Fit returns o, with a streaming device in place of o.Device if a budget is named and the model at path does not fit into it. Errors:
+// those of measuring the model; a budget that is too small even for streaming.
 func (f Budget) Fit(env Env, c settings.CacheFolder, path string, o engine.Options) (engine.Options, error) {
 	if f.MemoryBudget == nil {
 		return o, nil

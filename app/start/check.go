@@ -21,7 +21,8 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Checked returns s with what was found out about its models. It refuses what cannot run before any process is started.
+// Checked returns s with what was found out about its models: the fields below "Found out by Checked", and the drafts that pay. r is a
+// request like those to come. Call it before Start: it returns an error for what cannot run, before any process is started.
 func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	err := s.check()
 	if err != nil {
@@ -50,7 +51,7 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	return s, err
 }
 
-// Widen gives the planner room for wide trees where the target is streamed, unless a tree is named.
+// Widen gives a request of the planner bounds for wide trees if the target is streamed; tree is the tree that was named, "" for none.
 func (s Setup) Widen(r *tandem.Request, tree string) {
 	if s.Streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
 		r.Bounds = tandem.StreamedBounds
@@ -89,7 +90,7 @@ func (s Setup) check() error {
 	return cmp.Or(budget.Validate(), budget.On(s.Device, s.GPULayers), CheckPlan(s.PassCosts), err)
 }
 
-// Wide gives the planner of a server whose target is streamed room for wide trees, unless a tree is named.
+// Wide makes bounds for wide trees the gateway's default if the target is streamed, the planner chooses and s names no tree.
 func (s *Setup) Wide() {
 	if planner := string(tandem.StrategyPlanner); s.Streamed && s.Tree == "" && cmp.Or(s.Strategy, planner) == planner {
 		s.Strategy, s.Tree = planner, tandem.StreamedBounds.String()
@@ -109,7 +110,7 @@ func (s *Setup) planned(env Env) {
 	}
 }
 
-// CheckPlan refuses a plan that somebody has named and that is not there; the default one may be missing.
+// CheckPlan returns Invalid if m names the file of a plan and there is none. The default file may be missing.
 func CheckPlan(m settings.PassCosts) error {
 	if m.Plan == "" || m.Plan == "off" {
 		return nil
@@ -120,7 +121,7 @@ func CheckPlan(m settings.PassCosts) error {
 	return nil
 }
 
-// PlanFile returns the file of the plan to look for; "" for none.
+// PlanFile returns the path of the plan to read: the named one or the default, whether or not it is there; "" if plans are off.
 func PlanFile(m settings.PassCosts) string {
 	switch m.Plan {
 	case "off":

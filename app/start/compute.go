@@ -14,13 +14,13 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Compute says what computes.
+// Compute says what computes: the flags of a command with one model.
 type Compute struct {
 	settings.Processor
 	settings.GPULayers
 }
 
-// Validate refuses values that no device takes.
+// Validate returns an error for values that no device takes, or that name a processor that is not there: see device.Check.
 func (c Compute) Validate() error {
 	p, err := device.Parse("device", c.Device)
 	if err != nil {
@@ -29,10 +29,11 @@ func (c Compute) Validate() error {
 	return cmp.Or(c.GPULayers.Check(c.Device), p.CheckThreads("device", "threads", c.Threads), device.Check("device", c.Device))
 }
 
-// Opener returns what opens the devices that these flags name.
+// Opener returns an opener of devices with the instruction set of these flags.
 func (c Compute) Opener() device.Opener { return device.Opener{ISA: c.ISA} }
 
-// Place returns what opens devices at a place: that of --device, or the one chosen for auto.
+// Place returns a function that opens devices at p, as device.Opener.At does. p is the place that --device names, or the one chosen for
+// auto. If that is all cores, --gpu-memory adds layers on a GPU.
 func (c Compute) Place(p device.Spec) func(threads int) (roles.Device, error) {
 	if p.GPU == nil && p.Right == nil && p.Cores == nil && c.GPUMemory > 0 {
 		p.Layers = int64(c.GPUMemory)
@@ -40,7 +41,7 @@ func (c Compute) Place(p device.Spec) func(threads int) (roles.Device, error) {
 	return c.Opener().At(p)
 }
 
-// ThreadsAt returns how many threads all models at a place have together; 0: one per core of the machine.
+// ThreadsAt returns how many threads all models at p have together; 0: one per core of the machine.
 func (c Compute) ThreadsAt(p device.Spec) int {
 	if p.Right == nil && p.Cores != nil {
 		return len(p.Cores)
@@ -48,12 +49,13 @@ func (c Compute) ThreadsAt(p device.Spec) int {
 	return c.Threads
 }
 
-// Choose calls run with where to compute: see placement.Choose. d is what a profile decides; nil: nothing.
+// Choose calls run with the place to compute at: see placement.Choose. d is what a profile has decided for auto; nil: nothing.
 func (c Compute) Choose(say Say, d *profile.Decision, run func(p device.Spec) error) error {
 	return placement.Choose(c.Device, c.Threads, d, func(format string, args ...any) { say("tandem: "+format, args...) }, run)
 }
 
-// Load opens a device and, with it, a model.
+// Load opens a device and calls open for a model on it. The caller calls closed, which closes both; it is nil after an error. Errors: those
+// of the device, and open's.
 func (c Compute) Load(say Say, open func(d kernels.Device) (*engine.Model, error)) (m *engine.Model, closed func(), err error) {
 	err = c.Choose(say, nil, func(p device.Spec) error {
 		d, err := c.Place(p)(c.Threads)
@@ -73,8 +75,9 @@ func (c Compute) Load(say Say, open func(d kernels.Device) (*engine.Model, error
 	return m, closed, err
 }
 
-// Gain returns how far ahead a drafter at a place drafts, as drafter.Setup takes it, and what opens the cores that it leaves to a verifier
-// on this machine. A verifier on the same cores is something that only whoever starts both knows.
+// Gain returns two things for a drafter at p: how far ahead it drafts, as drafter.Setup takes it, and what opens the cores that it leaves
+// to a verifier on this machine; nil: nothing is to be opened. Only a caller that starts both knows whether a verifier has the same cores.
+// ahead is the setting; only drafter.Measured is looked into.
 func (c Compute) Gain(ahead float64, p device.Spec) (float64, func() (roles.Device, error), error) {
 	if ahead != drafter.Measured {
 		return ahead, nil, nil
@@ -93,5 +96,6 @@ func (c Compute) Gain(ahead float64, p device.Spec) (float64, func() (roles.Devi
 	}
 }
 
-// SharedGain is about what a pass ahead costs a verifier on the same cores, if the draft leaves it some of them.
+// SharedGain is Gain's first result for a drafter on all cores: about what a pass ahead costs a verifier on the same ones, if the draft
+// leaves it some of them.
 const SharedGain = 0.7

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// PrefixPages returns the bound in pages, as verifier.Config and drafter.Config take it.
+// PrefixPages returns --prefix-cache in pages, as verifier.Config and drafter.Config take it: 0 for auto, -1 for off. Errors: Invalid.
 func PrefixPages(p settings.Prefixes) (int, error) {
 	switch p.PrefixCache {
 	case "auto", "":
@@ -27,7 +27,7 @@ func PrefixPages(p settings.Prefixes) (int, error) {
 	return int(n / kernels.PageRows), nil
 }
 
-// PrefixFiles returns where a verifier keeps long prefixes on disk; without Limit: nowhere.
+// PrefixFiles returns where a verifier keeps long prefixes on disk. Limit 0: nowhere.
 func PrefixFiles(p settings.PrefixStore, of settings.CacheFolder) (prefixes.Config, error) {
 	if p.PrefixStore.Bytes() == 0 {
 		return prefixes.Config{}, nil
@@ -42,7 +42,7 @@ func PrefixFiles(p settings.PrefixStore, of settings.CacheFolder) (prefixes.Conf
 // PrefixFolder returns the folder of the files with prefixes in a cache.
 func PrefixFolder(c *cache.Cache) string { return filepath.Join(c.Folder(), "prefixes") }
 
-// OpenCache returns the cache of those settings.
+// OpenCache returns the cache of those settings. It makes no folder yet.
 func OpenCache(c settings.CacheFolder) (*cache.Cache, error) {
 	dir, err := CacheDir(c.CacheDir)
 	if err != nil {
@@ -51,7 +51,7 @@ func OpenCache(c settings.CacheFolder) (*cache.Cache, error) {
 	return cache.New(dir, int64(c.CacheLimit)), nil
 }
 
-// CacheDir returns the path of the cache's folder.
+// CacheDir returns the path of the cache's folder, the user's default one if c names none.
 func CacheDir(c settings.CacheDir) (string, error) {
 	if c.Cache == "" {
 		return cache.Dir()

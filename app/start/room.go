@@ -4,7 +4,7 @@ import (
 	"github.com/tandem-llm/tandem/app/modelinfo"
 )
 
-// Room is the memory for keys and values, as it is divided among the processes. Zero: each process finds its own.
+// Room is the memory for keys and values, as Checked has divided it among the processes. The zero value: each process finds its own.
 type Room struct {
 	modelinfo.Capacity
 	target int64 // bytes of the target's pool

@@ -23,10 +23,10 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/supervise"
 )
 
-// Say prints a line of progress on stderr.
+// Say prints a line of progress, formatted as by fmt.Printf and without a line break, on stderr.
 type Say func(format string, args ...any)
 
-// Env is what starting needs of the program.
+// Env is what this package needs of the program. All fields must be set.
 type Env struct {
 	Stderr  io.Writer // shows how models load
 	Say     Say
@@ -54,7 +54,7 @@ type Setup struct {
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
 }
 
-// Start starts all processes at the same time and returns when all serve. The caller must Stop them; after an error none is left.
+// Start starts all processes of s, which comes from Checked, and waits until all serve. The caller Stops them. After an error none is left.
 func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	notes := ""
 	if kept, err := OpenCache(s.CacheFolder); err == nil {

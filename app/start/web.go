@@ -24,7 +24,7 @@ const (
 	leastKey   = 16      // characters of a key: shorter ones are used, with a warning
 )
 
-// Tokens returns the keys of the clients. Errors: Invalid.
+// Tokens returns the keys of the clients: those of the flag, then those of the file. Errors: as ReadKeys.
 func Tokens(f settings.Web) ([]string, error) {
 	all := append([]string{}, f.APIKey...)
 	if f.APIKeys == "" {
@@ -52,7 +52,7 @@ func WarnOfKeys(f settings.Web, say Say) {
 	}
 }
 
-// ReadKeys returns the keys in the file that a flag names, at least one.
+// ReadKeys returns the keys in the file at path, at least one; flag is for messages. Errors: Invalid, also if others can write the file.
 func ReadKeys(flag, path string) ([]string, error) {
 	file, err := files.Open(path)
 	if err != nil {
@@ -80,7 +80,7 @@ func ReadKeys(flag, path string) ([]string, error) {
 	return all, nil
 }
 
-// MetricsKeys returns the only keys that open the metrics; nil: those of the clients do.
+// MetricsKeys returns the only keys that open the metrics, from a file that may be replaced; nil: the clients' keys do.
 func MetricsKeys(f settings.Web) (*access.Keys, error) {
 	if f.MetricsKey == "" {
 		return nil, nil
@@ -88,7 +88,7 @@ func MetricsKeys(f settings.Web) (*access.Keys, error) {
 	return access.Follow(f.MetricsKey, func() ([]string, error) { return ReadKeys("--metrics-key", f.MetricsKey) })
 }
 
-// Keys returns the clients' keys, ready to be compared; nil for none. A file of them may be replaced.
+// Keys returns the clients' keys, ready to be compared; nil: there are none. Their file may be replaced while the gateway runs.
 func Keys(f settings.Web) (*access.Keys, error) {
 	if f.APIKeys != "" {
 		return access.Follow(f.APIKeys, func() ([]string, error) { return Tokens(f) })
@@ -100,7 +100,7 @@ func Keys(f settings.Web) (*access.Keys, error) {
 	return access.New(tokens)
 }
 
-// CheckWeb refuses now what the gateway, a child process, would refuse later.
+// CheckWeb returns now the error that the gateway, a child process, would have later: for keys, names or chat templates.
 func CheckWeb(f settings.Web) error {
 	keys, err := Keys(f)
 	if err != nil {
@@ -115,7 +115,8 @@ func CheckWeb(f settings.Web) error {
 	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)
 }
 
-// Dialing returns the options of a client with that certificate for a gateway at addr.
+// Dialing returns the options with which a client reaches a gateway at addr by that certificate; none if addr is a loopback address or
+// there is no certificate. Errors: those of loading it.
 func Dialing(c settings.Certificate, addr string) ([]client.Option, error) {
 	certificate, err := roles.TLSFiles(c).Load()
 	if err != nil || certificate == nil || rpc.Loopback(addr) {
@@ -140,7 +141,7 @@ func FixedPort(addr string) (string, error) {
 	return net.JoinHostPort(host, port), err
 }
 
-// FreePort returns addr, or addr with a port that is free now if its own is in use.
+// FreePort returns addr, or addr with port 0, for a port that the system chooses, if its own cannot be listened on.
 func FreePort(addr string) string {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {

@@ -27,7 +27,7 @@ const (
 	perText  = 160
 )
 
-// Shape describes the model of a shard, and its arrays.
+// Shape describes the model of a shard, and the sizes of its arrays. All shards of a folder have the same.
 type Shape struct {
 	Name       string          `json:"name"` // as the model's file has it
 	Identity   tandem.Identity `json:"identity"`
@@ -65,7 +65,7 @@ type place struct {
 	Piece int `json:"piece"`
 }
 
-// Header is what a shard says of itself.
+// Header is what a shard says of itself: its shape, its texts, and where they come from in the order of all texts.
 type Header struct {
 	Shape
 	Tokens  int    `json:"tokens"`
@@ -75,7 +75,7 @@ type Header struct {
 	Next    place  `json:"next"` // where the next shard begins
 }
 
-// Arrays are the data of a shard, a row for each token.
+// Arrays are the data of a shard: a row for each token, of all texts one after the other.
 type Arrays struct {
 	IDs      []int32   // (tokens)
 	LogSum   []float32 // (tokens): the logarithm of the sum of exp(logit) over the vocabulary
@@ -96,7 +96,7 @@ func (a *Arrays) add(b *Arrays) {
 	a.TopIDs, a.TopProbs, a.States = append(a.TopIDs, b.TopIDs...), append(a.TopProbs, b.TopProbs...), append(a.States, b.States...)
 }
 
-// Shard is the content of a file.
+// Shard is the content of one file of a folder.
 type Shard struct {
 	Header
 	Arrays

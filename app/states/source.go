@@ -44,7 +44,7 @@ type Message struct {
 	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
 }
 
-// Finished reports whether the chat has its answer.
+// Finished reports whether the chat has its answer: whether its last message is the assistant's.
 func (c *Chat) Finished() bool {
 	n := len(c.Messages)
 	return n > 0 && c.Messages[n-1].Role == "assistant"

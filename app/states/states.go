@@ -31,7 +31,7 @@ type Config struct {
 	Model   string   // path of the target's GGUF file
 	Texts   []string // files and folders of plain text, which is cut into pieces of Context tokens
 	Prompts []string // files of JSON lines: see Chat
-	// Texts are not run themselves: the model answers instructions that are made of them (commented functions, headings, manual pages)
+	// MakePrompts: Texts are not run themselves. The model answers instructions made of them (commented functions, headings, manual pages).
 	MakePrompts bool
 	Raw         bool   // prompts are texts that the target continues, without its chat template
 	Out         string // folder of shards
@@ -50,16 +50,16 @@ type Config struct {
 
 	Vocab    *token.Vocab // the model's, with the ends of turns that its chat template writes
 	Render   Renderer     // nil: there are no chats
-	Template string       // a name for what Render does, so that another one is noticed
+	Template string       // names what Render does; a run that goes on with another name is refused
 	Open     Opener
-	Progress func(Progress) // nil: not told
+	Progress func(Progress) // called by one goroutine at a time; nil: nothing is called
 }
 
-// Opener opens the model. It adds the device to the options. closed frees the model and the device.
+// Opener opens the model with options o, to which it adds the device. Run calls closed, which frees both.
 type Opener func(o engine.Options) (m *engine.Model, closed func(), err error)
 
-// Renderer makes tokens of a conversation: all of them if the last message is the assistant's, else those of the prompt for its answer.
-// prompt is how many tokens are before the answer.
+// Renderer makes the tokens of a conversation: all of it if the last message is the assistant's, else the prompt for its answer. prompt is
+// the number of tokens before the answer.
 type Renderer func(ctx context.Context, c Chat) (tokens []tandem.Token, prompt int, err error)
 
 // Progress is how far a run is.
@@ -110,7 +110,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Result is what a folder of shards holds after a run.
+// Result is what a folder of shards holds after a run, whichever run has written it. Before, Seconds and Rate are of this run.
 type Result struct {
 	Model      string          `json:"model"`
 	Identity   tandem.Identity `json:"identity"`
@@ -144,8 +144,9 @@ func (r *Result) String() string {
 	return s
 }
 
-// Run runs the texts that have no shard yet. Errors: Validate's; Invalid for texts that cannot be read, or a folder of other arguments or
-// of another model; Corrupt for damaged shards; Exhausted for a full disk; the model's, and ctx's once it has ended.
+// Run runs the texts that have no shard yet, and writes their shards. Errors: Validate's; Invalid for texts that cannot be read, or a
+// folder that other arguments or another model have written; Corrupt for damaged shards; Exhausted for a full disk; the model's, and ctx's
+// once it has ended. Shards that are complete then stay, and a later Run goes on behind them.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -222,7 +223,8 @@ func (c *Config) left(f *folder, tokens int, size int64, origin string) int {
 	return max(n, 0)
 }
 
-// UsualTaps returns the states that drafts of the EAGLE-3 type are trained with where none are named: of a low, a middle and a high layer.
+// UsualTaps returns the taps that drafts of the EAGLE-3 type are trained with if none are named: after a low, a middle and a high layer of
+// a model with that many layers.
 func UsualTaps(layers int) []int {
 	taps := []int{max(1, layers/4), max(1, layers/2), max(1, layers-1)}
 	return slices.Compact(taps)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// Client is the part of a client.Client that is needed.
+// Client is the part of client.Client that this package uses.
 type Client interface {
 	// Generate continues a prompt. An error comes once, as the last of the sequence.
 	Generate(ctx context.Context, r client.Request) iter.Seq2[client.Event, error]
@@ -23,11 +23,11 @@ type Client interface {
 
 // Answer is one generation as its client saw it.
 type Answer struct {
-	Request  tandem.Request // of an answer in a conversation with its prompt
-	Text     string         // as the model wrote it; of an answer in a conversation control tokens may be written out
-	Said     string         // of an answer in a conversation, the text
-	Thought  string         // and what the model thought before
-	Limit    int            // tokens that it may have had, by the gateway's account: the context is an end too
+	Request  tandem.Request // what was asked for; in a conversation, Tokens are its prompt
+	Text     string         // as the model wrote it; in a conversation control tokens may be written out
+	Said     string         // in a conversation: the text without thoughts
+	Thought  string         // in a conversation: what the model thought before
+	Limit    int            // most tokens that the gateway allowed it: the context bounds it too
 	Prompt   []tandem.Token
 	Identity string // of the verifier that computed the text
 	Tokens   []tandem.Token
@@ -38,8 +38,8 @@ type Answer struct {
 	Finished client.Finished
 }
 
-// Generate runs r, hands each piece to show, and returns the whole answer; with an error it returns what has come. An error of
-// show ends the generation.
+// Generate runs r, calls show with each piece, and returns the whole answer; never nil: with an error it holds what has come. An error
+// of show ends the generation and is returned.
 func Generate(ctx context.Context, c Client, r tandem.Request, show func(*client.Delta) error) (*Answer, error) {
 	out := newListener(r)
 	defer out.end()
@@ -129,7 +129,7 @@ func (l *listener) hear(e client.Event) {
 // end completes the answer.
 func (l *listener) end() { l.Text = l.text.String() }
 
-// Difference says where answers differ in ids or text, "" if they are equal.
+// Difference says where one of the answers, at least one, first differs from the first in ids or text; "" if all are equal.
 func Difference(answers []*Answer) string {
 	a := answers[0]
 	for _, b := range answers[1:] {

@@ -22,7 +22,7 @@ type Generation struct {
 	Stats          oai.Stats      `json:"stats"`
 }
 
-// NewGeneration returns an answer that was not stopped.
+// NewGeneration returns answer a as --json prints it. a must be Whole.
 func NewGeneration(a *Answer) Generation {
 	f := a.Finished
 	return Generation{Text: a.Text, Tokens: a.Tokens, PromptTokens: f.PromptTokens, PromptTokenIDs: a.Prompt, Identity: a.Identity,
@@ -30,7 +30,7 @@ func NewGeneration(a *Answer) Generation {
 		Stats: Statistics(a)}
 }
 
-// Statistics sums up an answer, in the form of the answers over HTTP.
+// Statistics sums up an answer, in the form that answers over HTTP have. It counts the tokens that have come.
 func Statistics(a *Answer) oai.Stats {
 	r := Result(a.Finished)
 	r.OutputTokens = len(a.Tokens)

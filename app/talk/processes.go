@@ -14,7 +14,7 @@ type Processes struct {
 	Draft   []string              // paths of the drafts
 }
 
-// Generate runs r to its end and hands the tokens on as they come.
+// Generate runs r to its end and calls show with the tokens as they come. Errors: the gateway's, as by Error.
 func (p Processes) Generate(ctx context.Context, r tandem.Request, show func([]tandem.Token)) (out tandem.Result, err error) {
 	for event, err := range p.Gateway.Generate(ctx, Wire(r)) {
 		switch {

@@ -26,11 +26,11 @@ type Conversation struct {
 	words    map[uint32]string // of tokens, as the gateway writes them
 }
 
-// Clear forgets what was said, but for the latest answer.
+// Clear forgets what was said. Last stays.
 func (t *Conversation) Clear() { t.messages, t.text = nil, "" }
 
-// Say adds said and the answer to the conversation; it hands each piece of the answer to show. An answer that was stopped
-// half-way stays and is returned with the error; if there was none, Say returns nil and takes said back.
+// Say adds said and the answer to the conversation. It calls show with each piece of the answer; an error of show ends it. If tokens have
+// come before an error, they stay as the answer and are returned with the error; if none have, Say returns nil and takes said back.
 func (t *Conversation) Say(ctx context.Context, said string, show func(*Shown) error) (answer *Answer, err error) {
 	messages, text := t.messages, t.text
 	if t.Chat {
@@ -74,7 +74,7 @@ func (t *Conversation) converse(ctx context.Context, said string, show func(*Sho
 	return answer, err
 }
 
-// Word returns the text of a token, "" if the gateway does not say.
+// Word returns the text of a token; "" if the gateway does not answer. It asks once for each token.
 func (t *Conversation) Word(ctx context.Context, token uint32) string {
 	if word, known := t.words[token]; known {
 		return word
@@ -92,7 +92,7 @@ func (t *Conversation) Word(ctx context.Context, token uint32) string {
 
 // Comparison is the latest request, repeated with and without speculation.
 type Comparison struct {
-	Tokens, Runs int           // tokens of a run; runs that were compared
+	Tokens, Runs int           // tokens of a run; runs whose texts were compared, the latest answer perhaps among them
 	With, Plain  time.Duration // decoding time, each of the faster run: other load can only make a run slower
 	Differ       string        // where runs differ, "" for nowhere
 	Lossy        bool          // drafts were accepted by typical acceptance, so runs may differ
@@ -102,8 +102,9 @@ type Comparison struct {
 const Runs = 4
 
 // Compare repeats the latest request with and without speculation, in turn, and compares. It calls step with the number of the run
-// that begins, 1 to Runs. Each run has a cache salt of its own: it takes what a first answer takes. speculate sets the current options of
-// speculation in a request that had none. Errors: Invalid before anything was asked.
+// that begins, 1 to Runs. Each run has a cache salt of its own, so that it takes as long as a first answer. If the latest request did not
+// speculate, speculate sets the current options of speculation in it. Errors: Invalid before anything was asked; speculate's, and the
+// gateway's.
 func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Request) error, step func(run int)) (out Comparison, err error) {
 	if t.Last == nil {
 		return out, tandem.Errorf("", tandem.Invalid, "nothing was asked yet")

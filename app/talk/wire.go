@@ -34,7 +34,7 @@ func Result(f client.Finished) tandem.Result {
 		CachedTokens: f.CachedPromptTokens, OutputTokens: f.OutputTokens, Stats: tandem.Stats(f.Statistics)}
 }
 
-// Error returns a gateway's error with its kind, which decides the exit code.
+// Error returns a gateway's error as Invalid or Unavailable of package tandem, which decides the exit code. Other errors stay as they are.
 func Error(err error) error {
 	var e *client.Error
 	if !errors.As(err, &e) {

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Loading passes the lines of processes that start together on to a terminal, and shows what they say of loading in one line: it is
-// overwritten, and removed once all have loaded. Elsewhere it passes all lines on. Each Write is a line. Safe for concurrent use.
+// Loading passes the lines of processes that start together on to a terminal. What they say of loading it shows in one line, which it
+// overwrites, and removes once all have loaded. Each Write must be one line. Safe for concurrent use. NewLoading makes it.
 type Loading struct {
 	to    io.Writer
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type Loading struct {
 // loads is a line of a process that tells how far Progress is.
 var loads = regexp.MustCompile(`^(\w+): loading .*: (\d+) % of (.*)\n$`)
 
-// NewLoading returns where processes write whose lines go to to.
+// NewLoading returns the writer for the lines of processes that start together: a *Loading if to is a terminal, else to itself. Close it.
 func NewLoading(to io.Writer) io.Writer {
 	if f, ok := to.(*os.File); !ok || !Is(f) {
 		return to
@@ -77,7 +77,7 @@ func (l *Loading) end() {
 	l.names, l.done, l.drawn = nil, map[string]string{}, false
 }
 
-// Close removes what NewLoading's writer may show still, once the processes serve or have ended.
+// Close removes the line that w, a writer by NewLoading, may still show. Call it once the processes serve or have ended. w stays usable.
 func Close(w io.Writer) {
 	if l, ok := w.(*Loading); ok {
 		l.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 )
 
-// Open loads a model with open, such as engine.Open, and shows the progress on to.
+// Open loads the model at path with open, such as engine.Open, and shows the progress on to. o.Progress is called too. Errors: open's.
 func Open(to io.Writer, path string, o engine.Options, open func(string, engine.Options) (*engine.Model, error)) (*engine.Model, error) {
 	p := NewProgress(to, "loading "+Shown(roles.ModelName(path)))
 	defer p.End()
@@ -27,7 +27,7 @@ func Open(to io.Writer, path string, o engine.Options, open func(string, engine.
 	return open(path, o)
 }
 
-// Wide gives Go all processors until back is called: loading hashes what it reads, in Go.
+// Wide lets Go code run on all processors until back is called, unless GOMAXPROCS is set. It is for loading, which hashes in Go.
 func Wide() (back func()) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
@@ -56,7 +56,7 @@ func NewProgress(to io.Writer, name string) *Progress {
 	return &Progress{to: to, name: name, terminal: ok && Is(f), start: time.Now(), shown: -1}
 }
 
-// Step tells how much is done; it is engine.Options.Progress.
+// Step shows how much is done, in bytes; it has the form of engine.Options.Progress. One goroutine at a time may call it.
 func (p *Progress) Step(done, total int64) {
 	now := time.Now()
 	if now.Sub(p.start) < quiet || total == 0 {
@@ -76,14 +76,14 @@ func (p *Progress) Step(done, total int64) {
 	}
 }
 
-// End removes the line from a terminal.
+// End removes the line, if there is one, from a terminal.
 func (p *Progress) End() {
 	if p.terminal && p.shown >= 0 {
 		fmt.Fprint(p.to, "\r\x1b[K")
 	}
 }
 
-// Steps shows the progress of one task after another.
+// Steps shows the progress of one task after another, each as Progress does. One goroutine at a time may use it.
 type Steps struct {
 	To     io.Writer
 	Counts bool // tasks are counted, not measured in bytes
@@ -91,7 +91,7 @@ type Steps struct {
 	now    *Progress
 }
 
-// Step tells how much of a task is done.
+// Step shows how much of the task called doing is done. Another name ends the task before.
 func (s *Steps) Step(doing string, done, total int64) {
 	if s.now == nil || doing != s.doing {
 		s.End()
@@ -101,7 +101,7 @@ func (s *Steps) Step(doing string, done, total int64) {
 	s.now.Step(done, total)
 }
 
-// End ends the last task.
+// End ends the last task, if there was one.
 func (s *Steps) End() {
 	if s.now != nil {
 		s.now.End()

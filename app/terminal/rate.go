@@ -20,13 +20,13 @@ type Rate struct {
 	begun    bool
 }
 
-// NewRate shows the progress of a task on to; what it counts are units, such as tokens.
+// NewRate returns a Rate that writes to to, for a task that begins now. unit names what is counted, such as "tokens".
 func NewRate(to io.Writer, unit string) *Rate {
 	f, ok := to.(*os.File)
 	return &Rate{to: to, unit: unit, terminal: ok && Is(f), now: time.Now, start: time.Now()}
 }
 
-// Step tells that n units are done, before of them ahead of this task's start, and which share of the whole that is, 0 to 1.
+// Step shows that n units are done, before of them ahead of this task. share is the done part of all work, 0 to 1. The first shows nothing.
 func (r *Rate) Step(n, before int, share float64) {
 	now := r.now()
 	if !r.begun {

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Shown returns a name, key or path, which may come out of a file, as it is written to a terminal: as it is, or quoted if it holds
-// anything that is not printable, such as an escape sequence or a line break.
+// Shown returns a name, key or path that may come out of a file, for a terminal: unchanged, or quoted if it holds anything that is not
+// printable, such as an escape sequence or a line break.
 func Shown(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
@@ -30,8 +30,8 @@ func AllShown(all []string) string {
 	return strings.Join(out, ", ")
 }
 
-// Printable passes lines and tables on to a terminal with control characters written out, but for line breaks and tabs. It is for text that
-// is made of names out of files in many places; Shown is for a single name. A rune must not be split between two writes.
+// Printable passes lines and tables on to a terminal. It writes control characters, except line breaks and tabs, as escapes. It is for text
+// with many names out of files; Shown is for a single name. A rune must not be split between two writes.
 type Printable struct{ To io.Writer }
 
 // Write implements io.Writer.
@@ -54,12 +54,13 @@ func (p Printable) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Dangerous reports whether a terminal may take r for more than a character: control characters, and those that turn the direction of text.
+// Dangerous reports whether a terminal may take r for more than a character: a control character except line break and tab, or one that
+// turns the direction of text.
 func Dangerous(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
 }
 
-// OneLine replaces control characters in s, so that it fits one line of a terminal.
+// OneLine returns s for one line of a terminal: trimmed, with a space in place of each line break, tab and Dangerous character.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || Dangerous(r) {
@@ -87,7 +88,7 @@ func Harmless(text string) string {
 	}, text)
 }
 
-// On returns a model's text as w may have it: Harmless if w is a terminal.
+// On returns a model's text as it may be written to w: Harmless if w is a terminal, else unchanged.
 func On(w io.Writer, text string) string {
 	if f, ok := w.(*os.File); ok && Is(f) {
 		return Harmless(text)
@@ -111,7 +112,7 @@ func Is(f *os.File) bool {
 	return err != nil || !os.SameFile(st, null)
 }
 
-// PrintJSON prints v as one line. What a terminal would obey is escaped.
+// PrintJSON prints v as one line of JSON, in which characters that a terminal would obey are escaped. Errors: v's encoding, and w's.
 func PrintJSON(w io.Writer, v any) error {
 	var line strings.Builder
 	e := json.NewEncoder(&line)

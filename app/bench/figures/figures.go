@@ -25,7 +25,7 @@ func US(d time.Duration) float64 { return float64(d) / 1e3 }
 // MiB formats a number of bytes.
 func MiB(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// Quantile returns the q-th quantile of values, 0 if there are none.
+// Quantile returns the value at rank q of values, 0 ≤ q ≤ 1; 0 if there are none. values stays as it is.
 func Quantile(values []time.Duration, q float64) time.Duration {
 	if len(values) == 0 {
 		return 0
@@ -34,7 +34,7 @@ func Quantile(values []time.Duration, q float64) time.Duration {
 	return sorted[int(q*float64(len(sorted)-1)+0.5)]
 }
 
-// MedianTime returns the median time of n runs, after a first one that does not count.
+// MedianTime returns the median time of n runs, after a first one that does not count. Errors: run's, and ctx's once it has ended.
 func MedianTime(ctx context.Context, n int, run func() error) (time.Duration, error) {
 	var times []time.Duration
 	for range n + 1 {

@@ -21,15 +21,15 @@ type Spread struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
-	Sure   float64 `json:"confidence"` // that it does
+	Sure   float64 `json:"confidence"` // that the interval holds the true ratio, 0 to 1; 0: not known
 	N      int     `json:"n"`
 }
 
-// Sure is the confidence of an interval.
+// Sure is the confidence of the intervals of SpreadOf.
 const Sure = 0.9
 
 // SpreadOf returns the spread of ratios, all above 0. The interval is Student's for the mean of their logarithms: two speeds of one round
-// share the machine's state, and what is left varies by factors. Of one ratio nothing is known: Low and High are it, Sure is 0.
+// share the machine's state, and what is left varies by factors. With one ratio Low and High are that ratio, and Sure is 0.
 func SpreadOf(ratios []float64) Spread {
 	n := len(ratios)
 	if n < 2 {
@@ -47,7 +47,7 @@ func SpreadOf(ratios []float64) Spread {
 	return Spread{Median(ratios), math.Exp(mean - half), math.Exp(mean + half), Sure, n}
 }
 
-// Below returns how far the lower end is below the geometric mean, the middle of the interval; infinite if nothing is known.
+// Below returns by how much the geometric mean, the middle of the interval, exceeds its lower end; infinite if Sure is 0.
 func (s Spread) Below() float64 {
 	if s.Sure == 0 {
 		return math.Inf(1)
@@ -84,7 +84,7 @@ func inside(t float64, degrees int) float64 {
 	return 2 / math.Pi * (angle + sin*sum)
 }
 
-// String returns the interval.
+// String returns the interval with its confidence, or "once".
 func (s Spread) String() string {
 	if s.N < 2 {
 		return "once"

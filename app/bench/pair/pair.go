@@ -28,7 +28,7 @@ type Way struct {
 	Name string
 	URL  string         // of the server, without a path; "": the one that Bench.Start starts
 	Body map[string]any // fields of its requests besides those of Bench
-	Peer bool           // another program's server, whose texts may be others
+	Peer bool           // another program's server: its texts may differ
 }
 
 // Bench says what to measure.
@@ -43,9 +43,9 @@ type Bench struct {
 	Raw         bool          // prompts are texts to continue, not chats
 	Rounds      int           // at most
 	Budget      time.Duration // no round begins after it; 0: no bound
-	Keys        []string      // of the servers, one for each answer: at least Tenants(); none: new ones
+	Keys        []string      // that the servers know, a new one for each answer: at least Tenants() of them; none: Run makes some
 
-	AtOnce []int         // with so many requests at once, in place of each prompt alone
+	AtOnce []int         // numbers of requests to send at once, instead of each prompt alone; none: alone
 	Gap    time.Duration // mean time between two of them, whose arrivals are a Poisson process; 0: all come at once
 
 	// Start starts a server that knows keys, calls do with its URL, and ends it. do's ctx ends when the server is gone.
@@ -85,7 +85,7 @@ func (c *Bench) Validate() error {
 	return nil
 }
 
-// Tenants returns how many answers there are at most.
+// Tenants returns how many answers Run asks for at most, each by a tenant of its own: the number of Keys.
 func (c *Bench) Tenants() int {
 	round := len(c.Prompts) * (passes*len(c.Ways) + 1)
 	for _, n := range c.AtOnce {
@@ -110,7 +110,8 @@ const (
 	near       = 0.02 // how far the lower end of the interval may be below the ratio
 )
 
-// Run measures. With an error it returns the rounds that were complete before, nil if none was.
+// Run measures all ways in rounds, as the package comment says. With an error it also returns the result of the rounds that were complete
+// before; nil if none was. A text that differs between ways is not such an error: see Result.Err. Errors: Validate's, ctx's, the servers'.
 func Run(ctx context.Context, c Bench) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

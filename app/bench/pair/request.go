@@ -171,7 +171,7 @@ func get(ctx context.Context, client *http.Client, url, key string, to any) erro
 	return nil
 }
 
-// Drafters returns the drafters of a tandem server that knows key.
+// Drafters returns the names of the drafters of the tandem server at url, which must know key.
 func Drafters(ctx context.Context, url, key string) ([]string, error) {
 	var said struct{ Drafters []string }
 	err := get(ctx, http.DefaultClient, url+"/tandem/v1/describe", key, &said)

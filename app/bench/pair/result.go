@@ -27,7 +27,7 @@ type Result struct {
 	Ways    []string      `json:"ways"`
 	Peers   []peerResult  `json:"peers,omitempty"`
 	Rounds  int           `json:"rounds"`
-	Ended   string        `json:"ended"`             // how many rounds there are, how near the interval is, and what bound ended them
+	Ended   string        `json:"ended"`             // in words: the number of rounds, how near the interval is, what ended them
 	Prompts []promptRow   `json:"prompts,omitempty"` // the last is all of them
 	Crowds  []crowdRow    `json:"crowds,omitempty"`
 	Suites  []suiteResult `json:"suites"` // one, as test/scripts/bench-bars reads it
@@ -144,7 +144,7 @@ func (r *Result) peer(name string, equal bool) {
 
 func (r *Result) measured() bool { return len(r.prompts)+len(r.crowds) > 0 }
 
-// Err returns an error if a text was not the same in all ways.
+// Err returns an error if a text was not the same in all ways, other programs' not counted.
 func (r *Result) Err() error {
 	if len(r.Differ) > 0 {
 		return tandem.Errorf("", tandem.Internal, "%d texts differ, the first: %s", len(r.Differ), r.Differ[0])

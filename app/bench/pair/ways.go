@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/app/bench/prompts"
 )
 
-// Choose fills in the prompts of a file: those of the ids or domains in only, none for all. Errors: Invalid, in the words of the command
-// line.
+// Choose adds to c.Prompts those prompts of the file at path whose id or domain is in only; without any, all. Errors: Invalid, in the words
+// of the command line.
 func (c *Bench) Choose(path string, only []string) error {
 	sets, err := prompts.Read(path)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *Bench) Choose(path string, only []string) error {
 	return nil
 }
 
-// Fixed says which ways the planner is compared with unless others are named.
+// Fixed makes the ways of a benchmark: those that the planner is compared with if no others are named.
 type Fixed struct {
 	URL    string // of the tandem server; "": the one that Bench.Start starts
 	Draft  string // name of the draft of the chains and the tree; "": none
@@ -47,9 +47,9 @@ var shapes = []struct {
 	nodes, depth, breadth int
 }{{"chain of 2", 2, 2, 1}, {"chain of 4", 4, 4, 1}, {"tree of 8", 8, 4, 4}}
 
-// And returns plain decoding, the planner, and the other fixed ways, which are lookup alone, as far as it pays, and shapes, or in their
-// place those that are named, as NAME={…}; and the peers, as NAME=URL {…}. subject is the way that is judged. Errors: Invalid, in the
-// words of the command line.
+// And returns the ways to compare: plain decoding, the planner, then lookup alone as far as it pays and a few fixed shapes, or instead of
+// these two the named ways, each as NAME={…}; last the peers, each as NAME=URL {…}. subject is the name of the way that is judged: a named
+// way of that name replaces one that has it. Errors: Invalid, in the words of the command line.
 func (f Fixed) And(ways, peers []string, subject string) ([]Way, error) {
 	out := []Way{f.speculation("plain", map[string]any{"enabled": false}),
 		f.speculation("planner", map[string]any{"strategy": string(tandem.StrategyPlanner)})}

@@ -69,7 +69,7 @@ func Read(path string) ([]Set, error) {
 	return sets, nil
 }
 
-// Take returns the first n prompts, all for n = 0.
+// Take returns the set with its first n prompts; with all for n = 0. It shares the prompts.
 func (s Set) Take(n int) Set {
 	if n > 0 && n < len(s.Prompts) {
 		s.Prompts = s.Prompts[:n]

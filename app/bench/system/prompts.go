@@ -38,8 +38,7 @@ func allSets(domains []promptSet, vocab int) []promptSet {
 	return sets
 }
 
-// hostilePrompts makes n prompts, the same at every call: random tokens of a vocabulary, base64, hex
-// dumps and random characters in turn.
+// hostilePrompts makes n prompts, the same at every call: random tokens of a vocabulary, base64, hex dumps and random characters in turn.
 func hostilePrompts(n, vocab int) []benchPrompt {
 	out := make([]benchPrompt, n)
 	for i := range out {

@@ -144,8 +144,7 @@ func (c *comparison) pairs(a, b int) []float64 {
 	return pairs
 }
 
-// truth holds the first continuation of each prompt; every variant, process group and batch must give the same.
-// Safe for concurrent use.
+// truth holds the first continuation of each prompt; every variant, process group and batch must give the same. Safe for concurrent use.
 type truth struct {
 	mu     sync.Mutex
 	texts  map[string][]tandem.Token

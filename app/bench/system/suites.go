@@ -91,8 +91,7 @@ func (b *runner) each(sets []promptSet, do func(*runner, promptSet) error) error
 	return nil
 }
 
-// plainSuite compares the strategy asked for with plain decoding: with all drafters, and with the domain's
-// expert alone.
+// plainSuite compares the strategy asked for with plain decoding: with all drafters, and with the domain's expert alone.
 func (b *runner) plainSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	err := b.each(b.pick(append(b.domains(), setHostile)...), func(b *runner, set promptSet) error {
@@ -162,9 +161,8 @@ var (
 	sweepDepth = []int{1, 2, 3, 4, 5, 7, 11, 15, 31}
 )
 
-// plannerSuite finds the best fixed (drafter, nodes, depth) of each class by a sweep
-// and then runs it against the planner and plain decoding on all prompts, so that a lucky winner
-// has to win again.
+// plannerSuite finds the best fixed (drafter, nodes, depth) of each class by a sweep and then runs it against the planner and plain
+// decoding on all prompts, so that a lucky winner has to win again.
 func (b *runner) plannerSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	return r, b.each(b.pick(append(b.domains(), setHostile, setMixed)...), func(b *runner, set promptSet) error {
@@ -223,8 +221,7 @@ func (b *runner) sweep(set promptSet) (variant, error) {
 	return b.fixed(drafter, shape), nil
 }
 
-// lengthSuite compares Minions' length rule with fixed lengths, for one drafter, so that nothing but the
-// length differs.
+// lengthSuite compares Minions' length rule with fixed lengths, for one drafter, so that nothing but the length differs.
 func (b *runner) lengthSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	return r, b.each(b.pick(b.domains()...), func(b *runner, set promptSet) error {
@@ -256,10 +253,9 @@ func (b *runner) lengthSuite() (*suiteResult, error) {
 	})
 }
 
-// voteSuite compares votes of all drafters with each drafter alone, by acceptance: drafted tokens accepted
-// in a round, for drafts of one shape. With chains of one length, as in Minions with adaptive
-// weights: the path of the weighted majority, and all chains in one tree. With trees grown by levels: all trees
-// in one, cut to the same number of nodes.
+// voteSuite compares votes of all drafters with each drafter alone, by acceptance: drafted tokens accepted in a round, for drafts of one
+// shape. With chains of one length, as in Minions with adaptive weights: the path of the weighted majority, and all chains in one tree.
+// With trees grown by levels: all trees in one, cut to the same number of nodes.
 func (b *runner) voteSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	if len(b.drafters) < 2 {

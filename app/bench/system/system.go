@@ -29,17 +29,18 @@ type Bench struct {
 	Target      string // path
 	SmallTarget string // of the suite memory beside others; "": Target
 	Drafts      []string
-	Informed    []string // names of what guesses from the target's own states: its ways, and drafts that read them
+	Informed    []string // names of self-drafts and drafts that guess from the target's own states
 	Streamed    bool     // the target is larger than its memory budget
 
-	Request     tandem.Request // what was asked for, without a prompt; it speculates
-	Tree        *tandem.Bounds // that it was asked for; nil: each strategy's own
+	Request     tandem.Request // the request for each prompt, which is set in it; it must speculate
+	Tree        *tandem.Bounds // the bounds that were asked for; nil: each strategy's own
 	LengthStart int            // first speculation length of Minions
 
 	// Start starts the processes of a group, calls do with them, and ends them. do's ctx also ends when a process
 	// is gone for good; its cause is the reason, which Start then returns.
 	Start func(g Group, do func(context.Context, Processes) error) error
-	// AtRatio returns a group whose draft's pass of one row takes about want of the target's, and what releases their files.
+	// AtRatio returns a group in which a pass of the draft over one row takes about want times as long as one of the target, and a
+	// function that releases the group's files.
 	AtRatio func(ctx context.Context, want float64) (g Group, release func(), err error)
 }
 
@@ -52,15 +53,15 @@ type Group struct {
 	Batches  int      // that sessions are divided into; 0: as the settings say
 }
 
-// Processes are a gateway and what is behind it, while they run.
+// Processes are a gateway and what is behind it, while they run. Its methods may be called from several goroutines.
 type Processes interface {
-	// Generate runs r to its end and hands the tokens on as they come.
+	// Generate runs r to its end and calls heard with the tokens as they come.
 	Generate(ctx context.Context, r tandem.Request, heard func([]tandem.Token)) (tandem.Result, error)
 	// Counters returns the sums of the processes' counters by role; nil if the gateway cannot tell.
 	Counters(ctx context.Context) map[string]map[string]int64
-	// PIDs returns the processes by name.
+	// PIDs returns the process ids by the processes' names.
 	PIDs() map[string]int
-	// Drafts returns those of the group's draft models that were not left out.
+	// Drafts returns the paths of the group's draft models that were not left out.
 	Drafts() []string
 }
 
@@ -175,7 +176,8 @@ type Result struct {
 	Seconds      float64          `json:"seconds"`
 }
 
-// Run measures. With an error it returns what was measured before, nil if nothing was.
+// Run runs the suites. With an error it also returns what was measured before; nil if nothing was. A text that differs between runs is not
+// such an error: see Result.Err. Errors: Invalid, in the words of the command line; Start's; ctx's.
 func Run(ctx context.Context, c Bench) (*Result, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -207,7 +209,7 @@ func Run(ctx context.Context, c Bench) (*Result, error) {
 	return result, err
 }
 
-// Err returns an error if a text was not the same for all, or a suite ended early.
+// Err returns an error, Internal, if a text was not the same whatever drafted it, or if a suite ended early.
 func (r *Result) Err() error {
 	if !r.Equal {
 		return tandem.Errorf("", tandem.Internal, "speculation changed %d texts, the first: %s", len(r.Differ), r.Differ[0])
@@ -241,7 +243,7 @@ func (c *Bench) validate() error {
 	return nil
 }
 
-// Choose returns the suites of a list of names, in the order of a whole run: plain for none, every one for "all".
+// Choose returns the names of the suites in list, in the order of a whole run. An empty list stands for plain, "all" for every suite.
 // Errors: Invalid.
 func Choose(list []string) (names []string, err error) {
 	var known []string
@@ -278,8 +280,7 @@ func setNames(sets []promptSet) string {
 	return strings.Join(names, ", ")
 }
 
-// measure runs the suites, most of them on one group of processes. A suite that fails ends alone; the
-// error is that of the processes.
+// measure runs the suites, most of them on one group of processes. A suite that fails ends alone; the error is that of the processes.
 func (b *runner) measure(result *Result) error {
 	var coordination []time.Duration
 	names := b.cfg.Suites

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 )
 
-// What is made if nobody says otherwise.
+// The defaults of Spec.Like and Spec.Type.
 const (
 	Shape = "1b"
 	Type  = "q8_0"
@@ -32,17 +32,18 @@ const (
 	processes = 400 << 20
 )
 
-// Spec says what to make.
+// Spec says which model to make, and where.
 type Spec struct {
 	Source     string                       // path of the shipped target
 	Like, Type string                       // shape and type of weights, as model expand and quantize have them
 	Cache      func() (*cache.Cache, error) // where it is kept; with an error, the temporary directory
 	Streams    bool                         // a target that does not fit into memory is streamed
 	Stderr     io.Writer                    // for progress
-	Tell       func(line string)
+	Tell       func(line string)            // gets lines for the user; not nil
 }
 
-// Get returns the model from the cache, or makes it. The caller closes it when no process uses it any more.
+// Get returns the model from the cache, or makes it, which may take minutes. The caller closes it when no process uses it any more. Errors:
+// Exhausted for too little memory or disk; those of shape, type and source; ctx's cause.
 func Get(ctx context.Context, c Spec) (*cache.Entry, error) {
 	shape, err := convert.ParseShape(c.Like)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // Interrupts holds what Ctrl-C does instead of ending the program. Safe for concurrent use.
 type Interrupts struct{ now atomic.Pointer[func()] }
 
-// Set makes SIGINT call f until restore is called.
+// Set makes Taken call f until restore is called. It replaces what was set before.
 func (i *Interrupts) Set(f func()) (restore func()) {
 	i.now.Store(&f)
 	return func() { i.now.Store(nil) }

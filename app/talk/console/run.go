@@ -15,7 +15,8 @@ import (
 // New returns a conversation that prints answers on out, and everything about them on err. The caller sets its fields.
 func New(out, err io.Writer) *Conversation { return &Conversation{console: newConsole(out, err)} }
 
-// Run talks until the input or ctx ends. Each line is a message, or a command.
+// Run talks until the input ends, a command ends it, or ctx ends, whose cause it returns. Each line is a message or a command. By
+// interrupts, Ctrl-C stops the answer in progress instead of the program.
 func (t *Conversation) Run(ctx context.Context, in *os.File, interrupts *Interrupts) error {
 	typed := terminal.Is(in)
 	if typed {
@@ -70,8 +71,7 @@ type line struct {
 	err  error
 }
 
-// readLines reads lines until the input ends. If release is called before, its goroutine stays in a read of in that cannot
-// be cancelled.
+// readLines reads lines until the input ends. If release is called before, its goroutine stays in a read of in that cannot be cancelled.
 func readLines(in io.Reader) (lines <-chan line, release func()) {
 	out, done := make(chan line), make(chan struct{})
 	go func() {

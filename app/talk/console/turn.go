@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
-// Conversation is a conversation on a terminal. Request uses Options.
+// Conversation is a conversation on a terminal, made by New. The caller sets the fields, and Request to a function that uses Options.
 type Conversation struct {
 	talk.Conversation
 	Options *settings.Talking // in effect; /set changes them
@@ -30,8 +30,7 @@ type Conversation struct {
 	console
 }
 
-// say handles a line, which is a command or a message to the model. Errors that concern this line alone are printed, not
-// returned.
+// say handles a line, which is a command or a message to the model. Errors that concern this line alone are printed, not returned.
 func (t *Conversation) say(ctx context.Context, text string) (bye bool, err error) {
 	if name, rest, is := command(text); is {
 		return t.command(ctx, name, rest)

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
-// Serves asks the process at an address whether it serves: grpc.health.v1 of a gRPC address, /readyz of http://host:port. Errors: Invalid,
-// and Unavailable if it does not.
+// Serves asks the process at addr whether it serves: by grpc.health.v1 at a gRPC address, by /readyz at http://host:port. nil: it does.
+// Errors: Unavailable if it does not, Invalid for an address that is none.
 func Serves(ctx context.Context, addr string, credentials *rpc.Credentials) error {
 	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
 		return askHTTP(ctx, addr, credentials)

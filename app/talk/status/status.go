@@ -60,7 +60,7 @@ func (m Member) where() string {
 	return m.Address
 }
 
-// Process is one of them.
+// Process is one process behind a gateway, or the gateway, as the gateway describes it.
 type Process struct {
 	Role     string           `json:"role"`
 	Up       bool             `json:"up"`
@@ -77,7 +77,7 @@ type Process struct {
 	Brings   string           `json:"brings,omitempty"` // what a profile says that a draft brings
 }
 
-// Measured adds to each draft what brings says of it and the verifier's model, by their identities: "" if that is nothing.
+// Measured sets Brings of each drafter to what brings returns for the identities of the verifier's model and the draft; "": nothing known.
 func (r Status) Measured(brings func(target, draft string) string) {
 	target := ""
 	for _, p := range r.Processes {
@@ -92,7 +92,7 @@ func (r Status) Measured(brings func(target, draft string) string) {
 	}
 }
 
-// Of returns what a gateway says of itself.
+// Of returns a gateway's description of itself in the form that is printed.
 func Of(d *tandemv1.DescribeResponse) Status {
 	out := Status{Model: d.GetModel(), Version: d.GetVersion(), Context: int(d.GetContext())}
 	for _, p := range d.GetProcesses() {
@@ -300,7 +300,7 @@ type Activity struct {
 	nodes    int64 // of them, roots not counted
 }
 
-// ActivityOf returns it as of a description.
+// ActivityOf returns the activity up to at, the time when the gateway gave the description d.
 func ActivityOf(d *tandemv1.DescribeResponse, at time.Time) Activity {
 	out := Activity{at: at}
 	for _, p := range d.GetProcesses() {
