@@ -110,7 +110,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Result is what a folder of shards holds after a run, whichever run has written it. Before, Seconds and Rate are of this run.
+// Result is what a folder of shards holds after a run, whichever run has written it. LeftOut, Before, Seconds and Rate are of this run.
 type Result struct {
 	Model      string          `json:"model"`
 	Identity   tandem.Identity `json:"identity"`

@@ -42,7 +42,7 @@ type Config struct {
 	NextnBeforeNorm bool // these read the hidden state before the final norm instead of after it
 
 	AttnScale         float32 // attention scores are multiplied by it
-	StatedScale       bool    // the architecture has a key for AttnScale; else it follows from sizes
+	StatedScale       bool    // the architecture has a key for AttnScale
 	Temperature       float32 // queries are multiplied by 1 + temperature·ln(1 + ⌊position/Rope.Original⌋)
 	EmbedScale        float32 // embeddings are multiplied by it; 1: not
 	UsualEmbedScale   float32 // what EmbedScale is in this architecture if no key says otherwise
