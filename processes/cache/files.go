@@ -109,7 +109,14 @@ func removeEntry(dir string) error {
 	if err := cleanEntry(dir); err != nil {
 		return err
 	}
-	return errors.Join(os.Remove(filepath.Join(dir, lockName)), os.Remove(dir))
+	if err := os.Remove(filepath.Join(dir, lockName)); err != nil {
+		return err
+	}
+	err := os.Remove(dir)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) { // without a mark it is anybody's: somebody makes it anew
+		return nil
+	}
+	return err
 }
 
 // Space returns how many bytes are free for this user where path is, or will be, and whether they are memory (tmpfs).
