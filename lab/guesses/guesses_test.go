@@ -256,7 +256,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{func(c *Config) { c.Heads = nil }, "want --heads FILE or --draft FILE"},
 		{func(c *Config) { c.Heads[0] = sides + "dovetail.gguf" }, "drafts are given by --draft"},
-		{func(c *Config) { c.Heads[0] = sides + "target.gguf" }, "want a side file of kind medusa, ppd or gemma4-assistant"},
+		{func(c *Config) { c.Heads[0] = sides + "target.gguf" }, "want a side file that the verifier runs"},
 		{func(c *Config) { c.Heads = append(c.Heads, c.Heads[0]) }, "side file of kind medusa already"},
 		{func(c *Config) { c.Drafts = []string{sides + "medusa-own.gguf"} }, "is given by --heads"},
 		{func(c *Config) { c.Drafts = []string{"lookup"} }, "--draft lookup: want GGUF files"},
