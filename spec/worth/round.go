@@ -74,6 +74,10 @@ func (t Terms) Best(longest int) Forecast {
 	round := func(n int) time.Duration {
 		return Round{Draft: time.Duration(n) * t.Draft, Verify: t.Verify.Time(n + 1), Read: t.Read, Ahead: t.Ahead}.Time()
 	}
-	n, rate := Best(1, chances, round)
-	return Forecast{n, rate * round(n).Seconds(), round(n)}
+	n, _ := Best(1, chances, round)
+	tokens := 1.0
+	for _, c := range chances[:n] {
+		tokens += c
+	}
+	return Forecast{n, tokens, round(n)}
 }
