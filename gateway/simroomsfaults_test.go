@@ -13,10 +13,10 @@ var (
 	roomsOthers = []string{"garbage verdicts", "cancel", "silent clients", "nobody verifies", "other identity", "lose", "partition"}
 )
 
-// faults lets faults happen until then, and returns when no further ones begin.
-func (b *box) faults(until time.Time) {
+// faults lets faults happen until the play is over, and returns when no further ones begin.
+func (b *box) faults(over func() bool) {
 	all := append(append([]string{}, roomsPassing...), roomsOthers...)
-	for time.Now().Before(until) {
+	for !over() {
 		if b.mild {
 			testkit.Sleep(b.n.upTo(5 * time.Second))
 			b.fault(roomsPassing[b.n.pick(len(roomsPassing))], b.n.upTo(12*time.Second))
