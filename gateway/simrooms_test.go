@@ -408,7 +408,7 @@ func (b *box) missing() []string {
 		"drafter.late_open"}, func(what string) bool { return counts[what] > 0 })
 }
 
-// play runs a box for that long.
+// play runs a box for that long, and up to three times as long while something is missing.
 func play(t *testing.T, seed uint64, files []string, draft string, long time.Duration) {
 	b := newBox(t, seed, files, draft)
 	free := func() (out []int) {

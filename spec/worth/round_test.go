@@ -33,6 +33,10 @@ func TestForecast(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
+	// 442437 ns times the rate of one token in 442437 ns is a little less than one token
+	if got := (Terms{Verify: NewCosts([]tandem.Cost{{Rows: 1, Time: 442437}})}).Best(4); got.Tokens != 1 {
+		t.Errorf("plain decoding brings %v tokens a round, want 1", got.Tokens)
+	}
 	if got := (Terms{Verify: NewCosts(flat[:1]), Right: []float64{1}}).Best(4); got.Drafted != 0 {
 		t.Errorf("a pass that was not measured: %+v", got)
 	}
