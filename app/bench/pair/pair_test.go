@@ -2,13 +2,16 @@ package pair
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,13 +79,18 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 func serve(t *testing.T, s *scripted) string {
 	t.Helper()
 	s.t = t
-	var used sync.Map // addresses of connections
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if _, twice := used.LoadOrStore(q.RemoteAddr, true); twice && q.Method == http.MethodPost {
+	type connection struct{ posts atomic.Int32 }
+	type key struct{} // of a context: an address is no key, because the kernel gives a closed connection's port to the next
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.Method == http.MethodPost && q.Context().Value(key{}).(*connection).posts.Add(1) > 1 {
 			t.Errorf("%s on a connection that was used before: a server may have closed it", q.URL)
 		}
 		s.ServeHTTP(w, q)
 	}))
+	web.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, key{}, new(connection))
+	}
+	web.Start()
 	t.Cleanup(web.Close)
 	return web.URL
 }
