@@ -94,15 +94,14 @@ func (p Puller) named(n hub.Name, path string) string {
 // Look reads the header of a model that is not on this machine, and returns what it takes here. Errors: those of the server, and of
 // modelinfo.NeedOf.
 func (p Puller) Look(ctx context.Context, plan *hub.Plan) (modelinfo.Need, error) {
-	path, remove, err := plan.Headers(ctx)
+	path, back, err := plan.Headers(ctx)
 	if err != nil {
 		return modelinfo.Need{}, err
 	}
-	defer remove()
+	defer back()
 	need, err := modelinfo.NeedOf(modelinfo.Query{Path: path, Sizes: p.Sizes, KVType: p.KVType})
-	if err != nil { // the path is that of a file which will be gone
-		err = tandem.Errorf("", tandem.KindOf(err), "%s cannot run here, and is not fetched: %s", plan.Name,
-			strings.ReplaceAll(err.Error(), filepath.Dir(path)+"/", ""))
+	if err != nil {
+		err = tandem.Errorf("", tandem.KindOf(err), "%s cannot run here, and is not fetched: %w", plan.Name, err)
 	}
 	return need, err
 }

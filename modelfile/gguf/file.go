@@ -93,7 +93,7 @@ func (t *Tensor) Bytes() ([]byte, error) {
 }
 
 // Open opens the file at path and checks its header. A path that begins with Builtin names a file that the program carries
-// (Carry). If the file is part of a split model, all its files are opened. Errors: Invalid when there is no such
+// (Carry), and one that is lent (Lend) is read through its source. If the file is part of a split model, all its files are opened. Errors: Invalid when there is no such
 // GGUF file, Corrupt when it is damaged, Unsupported for a version or a type that tandem does not read.
 func Open(path string) (*File, error) {
 	f, err := openFile(path)
@@ -114,6 +114,10 @@ func openFile(path string) (*File, error) {
 	}
 	if name, is := strings.CutPrefix(path, Builtin); is {
 		return openBuiltin(name)
+	}
+	if p, ok := lent.Load(path); ok {
+		own := p.(part)
+		return openPart(&own)
 	}
 	st, err := os.Stat(path) // before opening: opening a pipe waits for its other end
 	if err != nil {

@@ -2,7 +2,8 @@ package hub
 
 import (
 	"context"
-	"os"
+	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 
@@ -28,7 +29,7 @@ type Plan struct {
 
 // want is a file to be fetched. Paths are below the store.
 type want struct {
-	shown string // name for messages, and of a copy of its header
+	shown string // name for messages, and of its lent header
 	blob  *blob
 	at    string // where its bytes lie
 	lock  string
@@ -74,36 +75,41 @@ func (c Config) Plan(ctx context.Context, n Name) (*Plan, error) {
 // Close ends the plan's connections.
 func (p *Plan) Close() { p.s.close() }
 
-// Headers reads the headers of the model's files, and writes them as the beginnings of files of the full size, with holes in place of the
-// weights: whoever reads no weights can open path. remove removes them. Errors: those of gguf.Header and of the server.
-func (p *Plan) Headers(ctx context.Context) (path string, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "tandem-header-")
-	if err != nil {
-		return "", nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+// Headers reads the headers of the model's files, and lends them to gguf.Open at path, with zeros in place of the weights, until back is
+// called. Nothing is written. Errors: those of gguf.Header and of the server.
+func (p *Plan) Headers(ctx context.Context) (path string, back func(), err error) {
+	var backs []func()
+	back = func() {
+		for _, f := range backs {
+			f()
+		}
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // what is left is a few blocks of a temporary folder
+	dir := fmt.Sprintf("header:%x/", rand.Uint64()) // no file's: two plans of one model do not meet
 	for _, w := range p.wants {
 		w.head.ctx = ctx
 		if _, err := gguf.Header(w.head, w.blob.size, w.shown); err != nil {
-			remove()
+			back()
 			if w.head.err != nil { // the parser's words for it are of a file's
 				err = w.head.err
 			}
 			return "", nil, err
 		}
-		at := filepath.Join(dir, w.shown)
-		if err = os.WriteFile(at, w.head.data, 0o600); err == nil {
-			err = os.Truncate(at, w.blob.size)
-		}
-		if err != nil {
-			remove()
-			return "", nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
-		}
-		if path == "" {
-			path = at
-		}
+		backs = append(backs, gguf.Lend(dir+w.shown, w.shown, known(w.head.data), w.blob.size))
 	}
-	return path, remove, nil
+	return dir + p.wants[0].shown, back, nil
+}
+
+// known is the beginning of a file that goes on with zeros.
+type known []byte
+
+// ReadAt implements io.ReaderAt.
+func (k known) ReadAt(p []byte, off int64) (int, error) {
+	n := 0
+	if off < int64(len(k)) {
+		n = copy(p, k[off:])
+	}
+	clear(p[n:])
+	return len(p), nil
 }
 
 // planWeb plans the file at an address.
