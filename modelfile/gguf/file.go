@@ -92,9 +92,9 @@ func (t *Tensor) Bytes() ([]byte, error) {
 	return b, t.ReadAt(b, 0)
 }
 
-// Open opens the file at path and checks its header. A path that begins with Builtin names a file that the program carries
-// (Carry), and one that is lent (Lend) is read through its source. If the file is part of a split model, all its files are opened. Errors: Invalid when there is no such
-// GGUF file, Corrupt when it is damaged, Unsupported for a version or a type that tandem does not read.
+// Open opens the file at path and checks its header. A path that begins with Builtin names a file that the program carries (Carry), and one
+// that is lent (Lend) is read through its source. If the file is part of a split model, all its files are opened. Errors: Invalid when
+// there is no such GGUF file, Corrupt when it is damaged, Unsupported for a version or a type that tandem does not read.
 func Open(path string) (*File, error) {
 	f, err := openFile(path)
 	if err != nil {

@@ -371,3 +371,67 @@ func TestRate(t *testing.T) {
 		t.Errorf("%d bytes were sent for a file of %d: the header was fetched twice", s.Sent(), len(m))
 	}
 }
+
+// TestRetryAfter: the header of that name holds seconds or a date; what is neither, or is over, counts as nothing.
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Duration{"7": 7 * time.Second, " 120 ": 2 * time.Minute,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute,
+		"Fri, 02 Jan 2026 03:00:00 GMT": 0, "": 0, "-5": 0, "soon": 0, "1h": 0, "99999999999999999999": 0} {
+		if got := retryAfter(text, now); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// TestRedirects: a redirect goes from https to https alone, and to no address with a password.
+func TestRedirects(t *testing.T) {
+	s, err := (Config{}).newSession("https://hub.example", "secret", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for to, says := range map[string]string{
+		"http://cdn.example/x": "want https", "https://u:p@cdn.example/x": "password",
+		"ftp://cdn.example/x": "want https", "https://cdn.example/x": "", "/y": "", "//cdn.example/x": ""} {
+		at, err := s.next(s.origin, to)
+		if err == nil && (says != "" || at.Scheme != "https") || err != nil && (says == "" || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, %v: want %q", to, at, err, says)
+		}
+	}
+}
+
+// TestProxy: the standard variables name a proxy, which is asked for the hub's files, unless NO_PROXY names the hub; the token goes to the
+// hub through it. A proxy that lies about a file's bytes is found out by the digest.
+func TestProxy(t *testing.T) {
+	const endpoint = "http://hub.invalid" // a name that no server of names knows
+	for _, c := range []struct {
+		env, says string
+		f         hubtest.Faults
+	}{
+		{env: "NO_PROXY=other.invalid"},
+		{env: "NO_PROXY=hub.invalid", says: "cannot be reached"},
+		{f: hubtest.Faults{Flip: 2 << 20}, says: "was fetched with the digest"},
+		{f: hubtest.Faults{Redirect: "http://10.0.0.1"}, says: "public addresses only"},
+	} {
+		s, m := served(t, 3<<20)
+		s.Set(c.f)
+		dir := t.TempDir()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd := puller(ctx, dir, endpoint, repoFile, "HTTP_PROXY="+s.URL, "http_proxy="+s.URL, "NO_PROXY=", "no_proxy=", c.env)
+		out, err := cmd.CombinedOutput()
+		cancel()
+		f, ok := find(t, pullerStores(dir, endpoint), repoFile)
+		if c.says != "" {
+			if err == nil || ok || !strings.Contains(string(out), c.says) {
+				t.Errorf("%+v: %v, found %v: %s: want %q", c.f, err, ok, out, c.says)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v: %s", c.env, err, out)
+			continue
+		}
+		same(t, f.Path, m)
+	}
+}

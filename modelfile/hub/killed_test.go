@@ -15,15 +15,30 @@ import (
 )
 
 // pullerFolder is set in a process that is only there to pull, and to be killed.
-const pullerFolder = "TANDEM_TEST_PULLER"
+const (
+	pullerFolder = "TANDEM_TEST_PULLER"
+	pullerName   = "TANDEM_TEST_PULLER_NAME"
+)
+
+// pullerStores are the stores of such a process, whose hub and registry are at endpoint.
+func pullerStores(dir, endpoint string) Config {
+	return Config{HubCache: filepath.Join(dir, "hub"), Stores: []string{filepath.Join(dir, "ollama")}, Endpoint: endpoint,
+		Registry: endpoint, Own: dir}
+}
+
+// puller returns a process that pulls a model, not started.
+func puller(ctx context.Context, dir, endpoint, name string, env ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), append(env, pullerFolder+"="+dir, "HF_ENDPOINT="+endpoint, pullerName+"="+name)...)
+	return cmd
+}
 
 func TestMain(m *testing.M) {
 	dir := os.Getenv(pullerFolder)
 	if dir == "" {
 		os.Exit(m.Run())
 	}
-	c := Config{HubCache: filepath.Join(dir, "hub"), Endpoint: os.Getenv("HF_ENDPOINT"), Own: dir}
-	if _, err := pull(context.Background(), c, repoFile); err != nil {
+	if _, err := pull(context.Background(), pullerStores(dir, os.Getenv("HF_ENDPOINT")), os.Getenv(pullerName)); err != nil {
 		os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
 	}
@@ -33,37 +48,42 @@ func TestMain(m *testing.M) {
 // TestKilled: whenever a puller is killed, there is a whole file or none, and the next one goes on. It is killed with SIGKILL after random
 // times; when one ends its work, the file is compared and removed, and it begins anew.
 func TestKilled(t *testing.T) {
+	for _, name := range []string{repoFile, "tiny:1b"} {
+		t.Run(name, func(t *testing.T) { killed(t, name) })
+	}
+}
+
+func killed(t *testing.T, name string) {
 	kills, size := 50, 24<<20
 	if testing.Short() {
 		kills = 5
 	}
 	s, m := served(t, size)
+	s.Tag("library/tiny:1b", hubtest.Layer{Kind: "model", B: m}, hubtest.Layer{Kind: "params", B: []byte(`{"top_k":7}`)})
 	s.Set(hubtest.Faults{Rate: 150 << 20})
 	dir := t.TempDir()
-	c := Config{HubCache: filepath.Join(dir, "hub"), Endpoint: s.URL, Own: dir}
-	n, _ := Parse(repoFile, "")
+	c := pullerStores(dir, s.URL)
+	n, _ := Parse(name, "")
 	whole, most := 0, int64(0)
 	for killed := 0; killed < kills; {
 		before := s.Sent()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(300))*time.Millisecond)
-		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), pullerFolder+"="+dir, "HF_ENDPOINT="+s.URL)
-		out, err := cmd.CombinedOutput()
+		out, err := puller(ctx, dir, s.URL, name).CombinedOutput()
 		over := ctx.Err() != nil
 		cancel()
 		if err != nil && !over {
 			t.Fatalf("%v: %s", err, out)
 		}
 		most = max(most, s.Sent()-before)
-		f, ok := find(t, c, repoFile)
+		f, ok := find(t, c, name)
 		if ok {
 			whole++
 			same(t, f.Path, m)
 			if _, err := c.Remove(n); err != nil {
 				t.Fatal(err)
 			}
-			for _, path := range filesBelow(t, c.HubCache) {
-				if !strings.HasSuffix(path, ".lock") {
+			for _, path := range append(filesBelow(t, c.HubCache), filesBelow(t, c.Stores[0])...) {
+				if !strings.HasSuffix(path, ".lock") && !strings.HasPrefix(path, filepath.Join(receiptFolder, "locks")) {
 					t.Errorf("left behind the removal: %s", path)
 				}
 			}
@@ -74,7 +94,7 @@ func TestKilled(t *testing.T) {
 			killed++
 		}
 	}
-	got, err := pull(t.Context(), c, repoFile)
+	got, err := pull(t.Context(), c, name)
 	if err != nil {
 		t.Fatal(err)
 	}
