@@ -59,7 +59,7 @@ func TestParseRefuses(t *testing.T) {
 // TestChoose: which file of a repository is meant.
 func TestChoose(t *testing.T) {
 	many := []string{"README.md", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-UD-Q4_K_XL.gguf", "mmproj-m-f16.gguf",
-		"mtp-m-Q8_0.gguf",
+		"mtp-m-Q8_0.gguf", "dspark-m-Q8_0.gguf",
 		"m-f16.gguf"}
 	split := []string{"Q4_K_M/m-Q4_K_M-00002-of-00002.gguf", "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf", "BF16/m-BF16-00001-of-00002.gguf"}
 	for _, c := range []struct {
