@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/modelinfo"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
@@ -29,6 +30,9 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 		return s, err
 	}
 	if s.Heads, err = find.Heads(s.Heads); err != nil {
+		return s, err
+	}
+	if err := s.route(); err != nil {
 		return s, err
 	}
 	p := pair.Pair{Target: s.TargetFile, Drafts: s.DraftFiles, Heads: s.Heads, DraftHeads: s.DraftHeads,
@@ -49,6 +53,32 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	}
 	s.planned(env)
 	return s, err
+}
+
+// route moves side files that run in the verifier from the drafts to the heads: --draft takes a file of any kind. If no draft is left,
+// lookup drafts beside them, unless it is off. Errors: those of engine.SideOf.
+func (s *Setup) route() error {
+	var drafts []string
+	for _, d := range s.DraftFiles {
+		var kind side.Kind
+		if d != drafter.Lookup {
+			spec, err := engine.SideOf(d)
+			if err != nil {
+				return err
+			}
+			kind = spec.Kind
+		}
+		if kind.InVerifier() {
+			s.Heads = append(s.Heads, d)
+		} else {
+			drafts = append(drafts, d)
+		}
+	}
+	if len(drafts) == 0 && len(s.DraftFiles) > 0 && s.Lookup {
+		drafts = []string{drafter.Lookup}
+	}
+	s.DraftFiles = drafts
+	return nil
 }
 
 // Widen gives a request of the planner bounds for wide trees if the target is streamed; tree is the tree that was named, "" for none.
