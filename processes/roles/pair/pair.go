@@ -234,12 +234,8 @@ func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign 
 	if draft == lookup.Name {
 		return "", false, nil
 	}
-	switch side, err := engine.SideOf(draft); {
-	case err != nil || side.Kind.IsDraft():
+	if side, err := engine.SideOf(draft); err != nil || side.Kind.IsDraft() {
 		return "", false, err // it has no vocabulary of its own; whose it is is compared when its memory is measured
-	case side.Kind.InVerifier():
-		return "", false, tandem.Errorf("", tandem.Invalid,
-			"--draft %s: it is a side file of kind %s, which runs in the verifier: want --heads %s", draft, side.Kind, draft)
 	}
 	vocab, err := token.Open(draft)
 	if err != nil {
