@@ -243,6 +243,7 @@ type Stats struct {
 	Decode       time.Duration   // first round's start to the last commit
 	DraftBusy    time.Duration   // draft arithmetic within rounds
 	VerifyBusy   time.Duration   // target arithmetic within rounds
+	Plain        time.Duration   // what plain decoding would have taken in place of Decode (spec/worth/gain.go); 0: not known
 	Coordination []time.Duration // per round: time in neither draft nor target arithmetic; above 10,000 rounds an even sample
 	AheadHits    int             // rounds whose tree had been begun ahead
 	AheadTries   int             // rounds after which a drafter went on ahead

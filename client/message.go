@@ -158,6 +158,7 @@ func finished(f *tandemv1.Finished) *Finished {
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
 			DraftBusy: time.Duration(s.GetDraftBusyNs()), VerifyBusy: time.Duration(s.GetVerifyBusyNs()),
+			Plain:     time.Duration(s.GetPlainNs()),
 			AheadHits: int(s.GetAheadHits()), AheadTries: int(s.GetAheadTries()), AheadBusy: time.Duration(s.GetAheadBusyNs()),
 			AheadUseful: time.Duration(s.GetAheadUsefulNs()), Planning: time.Duration(s.GetPlanningNs()),
 			Accept: s.GetAccept()}}

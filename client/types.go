@@ -153,6 +153,7 @@ type Statistics struct {
 	Decode       time.Duration   // from the first round's start to the last commit
 	DraftBusy    time.Duration   // draft arithmetic within rounds
 	VerifyBusy   time.Duration   // target arithmetic within rounds
+	Plain        time.Duration   // what plain decoding would have taken in place of Decode; 0: not known
 	Coordination []time.Duration // per round: time in neither; above 10,000 rounds an even sample
 
 	AheadHits                       int            // rounds whose tree had been begun ahead, while the target verified

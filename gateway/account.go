@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 const (
@@ -19,6 +20,7 @@ type account struct {
 	stats   tandem.Stats
 	by      map[string]*tandem.DrafterStats
 	sampler *rand.Rand
+	plain   worth.Plain
 }
 
 func newAccount(id tandem.SessionID) account {

@@ -19,6 +19,7 @@ func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	defer func() { s.g.gate.Leave(s.admission.slot) }()
 	defer s.close() // after the result: a failure leaves the peers nothing to forget
 	err = peer.Guard(func() error { return s.run(ctx) })
+	s.account.stats.Plain = s.account.plain.Time(s.shared.PassAt)
 	res = s.account.result(s.req, s.weights)
 	res.Identity, res.CachedTokens = s.target.identity, s.target.cached
 	res.Finish, res.Stopped, res.Repeated = s.finish, s.writer.stops.Text(), s.repeated

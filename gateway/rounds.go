@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway/source"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // round runs a round up to its commit; it is traced in full if the trace has room. If the action is not Commit, the session must be
@@ -253,6 +254,8 @@ func (s *session) learn(t *turn) {
 	n := len(t.delta.Tokens)
 	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
 	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
+	s.account.plain.Add(worth.Spent{Rows: max(t.Verdict.Rows, t.Verdict.Nodes), Nodes: t.Verdict.Nodes, Context: int(t.Verdict.Base),
+		Tokens: n, Busy: t.Verdict.Busy, Rest: t.Rest(t.wall), Beside: t.Ahead() || s.ahead}, s.shared.PassAt)
 	s.ahead = t.Ahead()
 	s.sources.Committed(n)
 	o := t.Outcome(n, s.finish != "", t.wall)

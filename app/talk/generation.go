@@ -53,6 +53,19 @@ func Line(s oai.Stats, n int) string {
 		100*s.NodeAcceptance)
 }
 
+// Gain returns the line that tells how many times as fast as plain decoding an answer was; "" if nothing was drafted or it is not known.
+// Below 1 it was slower.
+func Gain(s oai.Stats) string {
+	if s.Drafted == 0 || s.Gain <= 0 {
+		return ""
+	}
+	same := ", same text"
+	if s.Accept != "" {
+		same = ", another text (accept: " + s.Accept + ")"
+	}
+	return fmt.Sprintf("%.2g × plain on this talk%s", s.Gain, same)
+}
+
 // Logprob is the log-probability of one token as --json prints it.
 type Logprob struct {
 	LogProb float32      `json:"logprob"`

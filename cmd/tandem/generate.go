@@ -86,7 +86,10 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, result)
 	}
-	_, err = fmt.Fprintln(a.stderr, result.Line())
+	fmt.Fprintln(a.stderr, result.Line())
+	if gain := talk.Gain(result.Stats); gain != "" {
+		_, err = fmt.Fprintln(a.stderr, gain)
+	}
 	return err
 }
 

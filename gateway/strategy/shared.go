@@ -204,6 +204,13 @@ func (l *Shared) pass(rows int) time.Duration {
 	return l.passes().Time(rows)
 }
 
+// PassAt returns how long a pass of so many rows takes behind context positions.
+func (l *Shared) PassAt(rows, context int) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passes().TimeAt(rows, context)
+}
+
 // usual returns how many tokens a round brings.
 func (l *Shared) usual() float64 {
 	l.mu.Lock()

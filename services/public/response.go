@@ -77,7 +77,7 @@ func finished(r tandem.Result) *tandemv1.Finished {
 func fromStats(s tandem.Stats) *tandemv1.Statistics {
 	out := &tandemv1.Statistics{Rounds: int32(s.Rounds), Drafted: int32(s.Drafted), DraftedDepth: int32(s.DraftedDepth),
 		Accepted: int32(s.Accepted), PlainRounds: int32(s.PlainRounds), Reopened: int32(s.Reopened), PrefillNs: int64(s.Prefill),
-		DecodeNs: int64(s.Decode), DraftBusyNs: int64(s.DraftBusy), VerifyBusyNs: int64(s.VerifyBusy),
+		DecodeNs: int64(s.Decode), DraftBusyNs: int64(s.DraftBusy), VerifyBusyNs: int64(s.VerifyBusy), PlainNs: int64(s.Plain),
 		CoordinationNs: make([]int64, len(s.Coordination)), AheadHits: int32(s.AheadHits), AheadTries: int32(s.AheadTries),
 		AheadBusyNs: int64(s.AheadBusy), AheadUsefulNs: int64(s.AheadUseful), PlanningNs: int64(s.Planning), Choices: map[string]int32{},
 		Reasons: map[string]int32{}, Accept: s.Accept,

@@ -55,7 +55,11 @@ func (t *Conversation) say(ctx context.Context, text string) (bye bool, err erro
 	case err != nil:
 		return false, t.explain(err)
 	}
-	t.note("%s", talk.NewGeneration(answer).Line())
+	g := talk.NewGeneration(answer)
+	t.note("%s", g.Line())
+	if gain := talk.Gain(g.Stats); gain != "" {
+		t.note("%s", gain)
+	}
 	if why := t.cut(answer); why != "" {
 		t.note("%s", why)
 	}

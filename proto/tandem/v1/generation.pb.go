@@ -1594,7 +1594,9 @@ type Statistics struct {
 	// Drafted_by_depth counts rounds by depth, from 1: those whose draft was at least so deep.
 	DraftedByDepth []int32 `protobuf:"varint,21,rep,packed,name=drafted_by_depth,json=draftedByDepth,proto3" json:"drafted_by_depth,omitempty"`
 	// Accept is "typical" if drafts were accepted by that rule, which is lossy; empty for exact.
-	Accept        string `protobuf:"bytes,22,opt,name=accept,proto3" json:"accept,omitempty"`
+	Accept string `protobuf:"bytes,22,opt,name=accept,proto3" json:"accept,omitempty"`
+	// Nanoseconds that plain decoding of these tokens would have taken in place of decode_ns, by the passes of these rounds; 0: not known.
+	PlainNs       int64 `protobuf:"varint,23,opt,name=plain_ns,json=plainNs,proto3" json:"plain_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1781,6 +1783,13 @@ func (x *Statistics) GetAccept() string {
 		return x.Accept
 	}
 	return ""
+}
+
+func (x *Statistics) GetPlainNs() int64 {
+	if x != nil {
+		return x.PlainNs
+	}
+	return 0
 }
 
 // DrafterStatistics counts what one drafter contributed to a generation.
@@ -2710,7 +2719,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\x120\n" +
 	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\x12)\n" +
-	"\x10reasoning_tokens\x18\x04 \x01(\x05R\x0freasoningTokens\"\xb6\a\n" +
+	"\x10reasoning_tokens\x18\x04 \x01(\x05R\x0freasoningTokens\"\xd1\a\n" +
 	"\n" +
 	"Statistics\x12\x16\n" +
 	"\x06rounds\x18\x01 \x01(\x05R\x06rounds\x12\x18\n" +
@@ -2739,7 +2748,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\areasons\x18\x13 \x03(\v2\".tandem.v1.Statistics.ReasonsEntryR\areasons\x12*\n" +
 	"\x11accepted_by_depth\x18\x14 \x03(\x05R\x0facceptedByDepth\x12(\n" +
 	"\x10drafted_by_depth\x18\x15 \x03(\x05R\x0edraftedByDepth\x12\x16\n" +
-	"\x06accept\x18\x16 \x01(\tR\x06accept\x1a:\n" +
+	"\x06accept\x18\x16 \x01(\tR\x06accept\x12\x19\n" +
+	"\bplain_ns\x18\x17 \x01(\x03R\aplainNs\x1a:\n" +
 	"\fChoicesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a:\n" +

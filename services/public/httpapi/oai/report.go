@@ -150,6 +150,7 @@ type Stats struct {
 	DecodeMS        float64 `json:"decode_ms"`
 	DraftMS         float64 `json:"draft_ms"`
 	VerifyMS        float64 `json:"verify_ms"`
+	Gain            float64 `json:"gain,omitempty"` // times as fast as plain decoding would have been; 0: not known
 	CoordinationP50 float64 `json:"coordination_p50_us"`
 	TokensPerSecond float64 `json:"tokens_per_second"`
 	FirstTokenMS    float64 `json:"first_token_ms"` // from the request's arrival
@@ -185,6 +186,7 @@ func NewStats(r tandem.Result, first time.Duration) *Stats {
 		DepthAcceptance: share(float64(s.Accepted), float64(s.DraftedDepth)), PrefillMS: milliseconds(s.Prefill),
 		DecodeMS: milliseconds(s.Decode),
 		DraftMS:  milliseconds(s.DraftBusy), VerifyMS: milliseconds(s.VerifyBusy), CoordinationP50: median(s.Coordination),
+		Gain:            share(float64(s.Plain), float64(s.Decode)),
 		TokensPerSecond: share(n, s.Decode.Seconds()), FirstTokenMS: milliseconds(first), Choices: map[string]int{},
 		Reasons: map[string]int{}, Drafters: []DrafterStats{},
 		AheadHits: s.AheadHits, AheadTries: s.AheadTries, AheadMS: milliseconds(s.AheadBusy), AheadUsefulMS: milliseconds(s.AheadUseful),
