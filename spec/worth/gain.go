@@ -26,15 +26,8 @@ type Spent struct {
 // alone returns the rows that the pass would have had without the session's guesses.
 func (s Spent) alone() int { return max(s.Rows-max(s.Nodes, 1)+1, 1) }
 
-const (
-	// direct, rounds: with the root alone from which on they alone are the evidence. Source: the mean of eight passes is within some 3 %.
-	direct = 8
-	// disturbed, a factor: passes that took so many times the median were disturbed. Source: a draft that reads beside the target on the
-	// same cores makes its passes 1.5 to 2 times as long.
-	disturbed = 1.5
-	// stretch, rounds: whose conditions count as the same; it bounds what is kept of a long answer.
-	stretch = 1 << 8
-)
+// stretch, rounds: whose conditions count as the same; it bounds what is kept of a long answer.
+const stretch = 1 << 8
 
 // Plain sums up what plain decoding would have taken. Its zero value is ready. Not safe for concurrent use.
 type Plain struct {
@@ -63,9 +56,9 @@ func (p *Plain) Time(pass func(rows, context int) time.Duration) time.Duration {
 		all = p.spent
 	}
 	over := func(s Spent) float64 { return float64(s.Busy) / float64(max(pass(s.Rows, s.Context), 1)) }
-	limit := disturbed * median(all, over)
+	limit := disturbedPass * median(all, over)
 	evidence := all
-	if len(roots) >= direct {
+	if len(roots) >= directRounds {
 		evidence = roots
 	}
 	took, want := 0.0, 0.0
