@@ -244,14 +244,16 @@ func TestPlaygroundRestart(t *testing.T) {
 	p.healthy(f.url())
 }
 
-// TestPlaygroundChat: with a template the page chats, and remembers.
+// TestPlaygroundChat: with a template the page opens on the chat, and remembers; it also continues text.
 func TestPlaygroundChat(t *testing.T) {
 	t.Parallel()
 	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: []string{"Hel", "lo", ",", " you", "<b>", "\n", "!"},
 		tokens: 14, chat: true})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
-	p.do(chromedp.Click("#mode-chat"))
+	if s := read[string](p, `document.querySelector("label[for=prompt]").textContent + document.getElementById("prompt").value`); s != "Message" {
+		t.Errorf("the page opens on %q: want an empty message", s)
+	}
 	p.run("first <i>question</i>")
 	p.run("second question")
 	answer := f.text()
@@ -274,6 +276,11 @@ func TestPlaygroundChat(t *testing.T) {
 	p.run("afresh")
 	if got := f.bodies[len(f.bodies)-1]["messages"]; !reflect.DeepEqual(got, []any{map[string]any{"role": "user", "content": "afresh"}}) {
 		t.Errorf("after a new chat messages are %v", got)
+	}
+	p.do(chromedp.Click("#mode-text"))
+	p.run("x")
+	if got := f.bodies[len(f.bodies)-1]["prompt"]; got != "x" {
+		t.Errorf("the prompt to continue is sent as %v", got)
 	}
 	p.healthy(f.url())
 }

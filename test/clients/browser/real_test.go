@@ -116,6 +116,7 @@ func TestPlaygroundReal(t *testing.T) {
 	url := at.HTTP + "/"
 	p := openTab(t, 1280, 900)
 	p.open(url)
+	p.js(`document.getElementById("mode-text").click()`) // a -target that chats opens on the chat
 	p.js(`document.getElementById("logprobs").checked = true`)
 	p.set("prompt", "x", "max_tokens", "16", "strategy", "minions")
 	for deadline := time.Now().Add(20 * time.Second); ; { // drafters may still be opening: until all have drafted once

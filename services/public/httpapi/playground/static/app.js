@@ -64,7 +64,21 @@ async function describe() {
   for (const name of ["temperature", "top_p"]) $(name).placeholder = String(d.defaults?.[name] ?? "auto");
   const defaults = d.defaults?.speculation ?? {}, strategy = defaults.enabled === false ? "off" : defaults.strategy;
   if (!described && [...$("strategy").options].some((o) => o.value === strategy)) $("strategy").value = strategy;
+  if (!described && about.chat && $("prompt").value === examples.go) mode(true); // unless something is written already
   described = true;
+}
+
+// mode turns the page to a chat, or to text that is continued.
+function mode(on) {
+  if (abort) return;
+  chat = on;
+  messages = [];
+  $("mode-text").setAttribute("aria-pressed", String(!on));
+  $("mode-chat").setAttribute("aria-pressed", String(on));
+  $("clear").hidden = !on;
+  $("examples").hidden = on;
+  document.querySelector("label[for=prompt]").textContent = on ? "Message" : "Prompt";
+  $("prompt").value = on ? "" : examples.go;
 }
 
 // connect waits for the gateway, then asks what it is. Only one wait runs at a time.
@@ -406,19 +420,8 @@ $("examples").addEventListener("click", (e) => {
   const name = e.target.dataset?.example;
   if (name) $("prompt").value = examples[name];
 });
-for (const [id, on] of [["mode-text", false], ["mode-chat", true]]) {
-  $(id).addEventListener("click", () => {
-    if (abort) return;
-    chat = on;
-    messages = [];
-    $("mode-text").setAttribute("aria-pressed", String(!on));
-    $("mode-chat").setAttribute("aria-pressed", String(on));
-    $("clear").hidden = !on;
-    $("examples").hidden = on;
-    document.querySelector("label[for=prompt]").textContent = on ? "Message" : "Prompt";
-    $("prompt").value = on ? "" : examples.go;
-  });
-}
+$("mode-text").addEventListener("click", () => mode(false));
+$("mode-chat").addEventListener("click", () => mode(true));
 $("round").addEventListener("input", () => select(Number($("round").value)));
 $("prev").addEventListener("click", () => select(selected - 1));
 $("next").addEventListener("click", () => select(selected + 1));
