@@ -211,11 +211,3 @@ func (a *app) target(name string, m *settings.Group) (pull.Extras, error) {
 	m.Target = got.File
 	return got.Extras, nil
 }
-
-// unless returns given, or def where nothing is given.
-func unless[T any](given, def *T) *T {
-	if given != nil {
-		return given
-	}
-	return def
-}

@@ -100,11 +100,7 @@ func (c *runCmd) named(a *app) error {
 		return err
 	}
 	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
-	t, p := &c.Talking, extras.Preset
-	t.Temperature, t.TopK, t.TopP, t.MinP = unless(t.Temperature, p.Temperature), unless(t.TopK, p.TopK), unless(t.TopP, p.TopP),
-		unless(t.MinP, p.MinP)
-	t.RepeatPenalty, t.RepeatLast = unless(t.RepeatPenalty, p.RepeatPenalty), unless(t.RepeatLast, p.RepeatLast)
-	t.FrequencyPenalty, t.PresencePenalty = unless(t.FrequencyPenalty, p.FrequencyPenalty), unless(t.PresencePenalty, p.PresencePenalty)
+	c.Talking.Otherwise(extras.Preset)
 	return nil
 }
 

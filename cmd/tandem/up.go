@@ -99,11 +99,7 @@ func (c *serverFlags) named(a *app) error {
 		return err
 	}
 	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
-	d, p := &c.Drawing, extras.Preset
-	d.Temperature, d.TopK, d.TopP, d.MinP = unless(d.Temperature, p.Temperature), unless(d.TopK, p.TopK), unless(d.TopP, p.TopP),
-		unless(d.MinP, p.MinP)
-	d.RepeatPenalty, d.RepeatLast = unless(d.RepeatPenalty, p.RepeatPenalty), unless(d.RepeatLast, p.RepeatLast)
-	d.FrequencyPenalty, d.PresencePenalty = unless(d.FrequencyPenalty, p.FrequencyPenalty), unless(d.PresencePenalty, p.PresencePenalty)
+	c.Drawing.Otherwise(extras.Preset)
 	return nil
 }
 

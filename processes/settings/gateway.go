@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"reflect"
 	"strconv"
 	"time"
 
@@ -114,6 +115,22 @@ type Drawing struct {
 func (d Drawing) Preset() tandem.Preset {
 	return tandem.Preset{Temperature: d.Temperature, TopP: d.TopP, MinP: d.MinP, RepeatPenalty: d.RepeatPenalty,
 		FrequencyPenalty: d.FrequencyPenalty, PresencePenalty: d.PresencePenalty, TopK: d.TopK, RepeatLast: d.RepeatLast}
+}
+
+// Otherwise sets what was not given to what p says.
+func (d *Drawing) Otherwise(p tandem.Preset) { otherwise(d, p) }
+
+// Otherwise sets what was not given to what p says.
+func (t *Talking) Otherwise(p tandem.Preset) { otherwise(t, p) }
+
+// otherwise sets the fields of *to that are nil to those of p that have their names. *to has all of p's.
+func otherwise(to any, p tandem.Preset) {
+	fields := reflect.ValueOf(to).Elem()
+	for f, v := range reflect.ValueOf(p).Fields() {
+		if at := fields.FieldByName(f.Name); at.IsNil() {
+			at.Set(v)
+		}
+	}
 }
 
 // Check refuses what no request could say.
