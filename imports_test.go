@@ -220,8 +220,9 @@ var rooms = map[string][]string{
 	"kernels/half":      {},
 	"models":            {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
-	"app/find":     {".", "engine", "gateway/strategy", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
-	"app/terminal": {"engine", "processes/roles"},
+	"app/find":            {".", "engine", "gateway/strategy", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
+	"app/terminal":        {"engine", "processes/roles"},
+	"app/terminal/editor": {".", "app/terminal", "golang.org/x/sys", "golang.org/x/term", "golang.org/x/text"}, // x/text: wide characters
 
 	"cmd/tandem":         {"*"},
 	"lab/cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
