@@ -177,7 +177,8 @@ var rooms = map[string][]string{
 		"services/peers/rpc",
 		"services/peers/telemetry", "app/terminal",
 		"google.golang.org/grpc"},
-	"app/talk/console": {".", "app/bench/figures", "client", "services/peers", "processes/settings", "app/talk", "app/terminal"},
+	"app/talk/console": {".", "app/bench/figures", "app/terminal/editor", "client", "services/peers",
+		"processes/settings", "app/talk", "app/terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common. The strategies are listed in their help
 	"processes/settings": {".", "gateway/strategy"},

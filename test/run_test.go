@@ -259,7 +259,7 @@ func TestRunTerminal(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := w.command(ctx, "run", "--max-tokens", "40", "--strategy", "fixed", "--ignore-eos")
-			cmd.Env = append(cmd.Env, tc.env, "TERM=xterm")
+			cmd.Env = append(cmd.Env, tc.env, "TERM=xterm", "XDG_STATE_HOME="+t.TempDir())
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 			cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
 			if err := cmd.Start(); err != nil {
@@ -285,6 +285,8 @@ func TestRunTerminal(t *testing.T) {
 			step("the chat goes on", "/set max_tokens 3\n", "max_tokens is 3")
 			step("another answer", "func main() {\n", "3 tokens,")
 			step("Ctrl-C at the prompt", "\x03", "ends the chat")
+			step("pasted text is one message", "\x1b[200~/set max_tokens\x1b[201~ 2\r", "max_tokens is 2")
+			step("Up fetches the history", "\x1b[A\x7f4\r", "max_tokens is 4")
 			step("nothing is sent", "/stats\n", "chosen:")
 			if _, err := p.WriteString("\x04"); err != nil {
 				t.Fatal(err)
@@ -292,8 +294,8 @@ func TestRunTerminal(t *testing.T) {
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("after Ctrl-D: %v: %q", err, p.seen())
 			}
-			// all that was sent to the terminal are colours
-			if left := regexp.MustCompile(`\x1b\[(36|2|0)m`).ReplaceAllString(p.seen(), ""); strings.Contains(left, "\x1b") {
+			// all that was sent to the terminal are colours, and the editor's ways to draw a line
+			if left := regexp.MustCompile(`\x1b\[((36|2|0)m|\?2004[hl]|J|\d+[AC])`).ReplaceAllString(p.seen(), ""); strings.Contains(left, "\x1b") {
 				t.Errorf("escapes besides colours: %q", left)
 			}
 		})

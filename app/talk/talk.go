@@ -26,8 +26,13 @@ type Conversation struct {
 	words    map[uint32]string // of tokens, as the gateway writes them
 }
 
-// Clear forgets what was said. Last stays.
-func (t *Conversation) Clear() { t.messages, t.text = nil, "" }
+// Clear forgets what was said, but not the system message. Last stays.
+func (t *Conversation) Clear() {
+	system := t.SystemText()
+	if t.messages, t.text = nil, ""; system != "" {
+		t.messages = []client.Message{{Role: "system", Content: system}}
+	}
+}
 
 // Say adds said and the answer to the conversation. It calls show with each piece of the answer; an error of show ends it. If tokens have
 // come before an error, they stay as the answer and are returned with the error; if none have, Say returns nil and takes said back.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -20,6 +21,7 @@ type runCmd struct {
 	ChatTemplate string `help:"File with the Jinja template of chats." placeholder:"FILE"`
 
 	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." more:"" placeholder:"JSON" group:"Model"`
+	NoHistory          bool   `help:"Keep no history of what is typed." more:"" group:"Text"`
 	settings.ClientKeys
 	settings.Talking
 	groupFlags
@@ -82,6 +84,9 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 		s.Widen(&r, c.Tree)
 		return r, err
 	}
+	if !c.NoHistory {
+		t.History = historyFile()
+	}
 	in, err := c.input(a.stdin)
 	if err != nil {
 		return err
@@ -122,4 +127,16 @@ func (c *runCmd) input(stdin *os.File) (*os.File, error) {
 		_ = out.Close()
 	}()
 	return in, nil
+}
+
+// historyFile returns where what is typed is kept; "" without a home.
+func historyFile() string {
+	state := os.Getenv("XDG_STATE_HOME")
+	if home, err := os.UserHomeDir(); state == "" && err == nil {
+		state = filepath.Join(home, ".local", "state")
+	}
+	if state == "" {
+		return ""
+	}
+	return filepath.Join(state, "tandem", "history")
 }

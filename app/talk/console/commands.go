@@ -5,23 +5,32 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/terminal"
 )
 
 // help is what /help prints.
 const help = `/set                  the options
 /set NAME VALUE       change one, as /set temperature 0.7; VALUE default takes it back
+/system TEXT          the system message; without TEXT none
+/save FILE            write the conversation to a file
+/load FILE            go on with the conversation in a file
+/show                 the model, the system message and the options
 /plain                speculation off, or on again
 /stats                how the latest answer came about
 /measure              the latest request again, with and without speculation
 /clear                forget the conversation
 /bye                  end, as Ctrl-D does
-"""                   begins and ends a message of several lines`
+"""                   begins and ends a message of several lines; a backslash at the end of a line, Alt-Enter or a paste do too`
 
 // command splits a line that is a command: a slash and a word. Anything else, such as a comment of a programming
 // language, is for the model.
@@ -34,8 +43,9 @@ func command(text string) (name, rest string, is bool) {
 
 // command runs a command.
 func (t *Conversation) command(ctx context.Context, name, rest string) (bye bool, err error) {
-	if rest != "" && name != "set" {
-		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s takes nothing after it", name))
+	takes := map[string]string{"set": "", "system": "", "save": "a file's name", "load": "a file's name"}
+	if wants, some := takes[name]; rest != "" && !some || rest == "" && wants != "" {
+		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s takes %s after it", name, cmp.Or(wants, "nothing")))
 	}
 	switch name {
 	case "bye", "exit", "quit":
@@ -54,24 +64,111 @@ func (t *Conversation) command(ctx context.Context, name, rest string) (bye bool
 		return false, t.measure(ctx)
 	case "set":
 		return false, t.set(rest)
+	case "show":
+		t.note("%s, context %d tokens; system: %s", t.Model, t.Context, cmp.Or(t.SystemText(), "none"))
+		return false, t.set("")
+	case "system":
+		return false, t.did(t.System(rest), "the system message is "+cmp.Or(rest, "none"))
+	case "save":
+		return false, t.did(t.Save(rest), "saved in "+rest)
+	case "load":
+		return false, t.did(t.Load(rest), "the conversation of "+rest+" goes on")
 	default:
 		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s: there is no such command; /help lists them", name))
 	}
 	return false, nil
 }
 
+// did tells that something was done, or why not.
+func (t *Conversation) did(err error, what string) error {
+	if err != nil {
+		return t.tell(err)
+	}
+	t.note("%s", what)
+	return nil
+}
+
+// complete returns the lines that begin with before: commands, options of /set, and files.
+func (t *Conversation) complete(before string) (out []string) {
+	var all []string
+	switch word, rest, more := strings.Cut(before, " "); {
+	case !strings.HasPrefix(before, "/"):
+		return nil
+	case !more:
+		for line := range strings.Lines(help) {
+			if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(word, "/") {
+				all = append(all, word)
+			}
+		}
+	case word == "/set":
+		for _, name := range slices.Sorted(maps.Keys(t.options())) {
+			all = append(all, "/set "+name)
+		}
+	case word == "/save", word == "/load":
+		files, _ := filepath.Glob(glob.Replace(rest) + "*") // of a wrong pattern there are none
+		for _, file := range files {
+			if st, err := os.Stat(file); err == nil && st.IsDir() {
+				file += "/"
+			}
+			if terminal.Shown(file) == file {
+				all = append(all, word+" "+file)
+			}
+		}
+	}
+	for _, s := range all {
+		if strings.HasPrefix(s, before) && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// glob escapes what patterns of files give a meaning.
+var glob = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
+
 // option is what /set changes: what points to its value, and what it is where that is nil or empty.
 type option struct {
 	at, otherwise any
+	one           bool // a list whose value is one text, commas and all
+	unlimited     bool // 0 and less are no limit
 }
 
-// options returns them by name.
+// optionName returns the name of a field as requests over HTTP have it: max_tokens of MaxTokens.
+func optionName(field string) string {
+	var out strings.Builder
+	for i, r := range field {
+		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(rune(field[i-1])) {
+			out.WriteByte('_')
+		}
+		out.WriteRune(unicode.ToLower(r))
+	}
+	return out.String()
+}
+
+// options returns them by name: every setting of a request of the command line.
 func (t *Conversation) options() map[string]option {
-	c, d := t.Options, t.Drawn
-	return map[string]option{"max_tokens": {&c.MaxTokens, 0}, "temperature": {&c.Temperature, d.Temperature}, "top_k": {&c.TopK, d.TopK},
-		"top_p": {&c.TopP, d.TopP}, "min_p": {&c.MinP, d.MinP}, "seed": {&c.Seed, "random"},
-		"repeat_penalty": {&c.RepeatPenalty, d.RepeatPenalty}, "accept": {&c.Accept, "exact"}, "strategy": {&c.Strategy, "planner"},
-		"tree": {&c.Tree, "the strategy's"}, "vote": {&c.Vote, "auto"}}
+	all := map[string]option{}
+	drawn := reflect.ValueOf(t.Drawn)
+	var add func(v reflect.Value)
+	add = func(v reflect.Value) {
+		for f, at := range v.Fields() {
+			if f.Anonymous {
+				add(at)
+				continue
+			}
+			o := option{at.Addr().Interface(), cmp.Or(f.Tag.Get("default"), "none"), f.Tag.Get("sep") == "none", false}
+			if d := drawn.FieldByName(f.Name); d.IsValid() && at.Kind() == reflect.Pointer {
+				o.otherwise = d.Interface()
+			}
+			o.unlimited = f.Name == "MaxTokens"
+			all[optionName(f.Name)] = o
+		}
+	}
+	add(reflect.ValueOf(t.Options).Elem())
+	for name, says := range map[string]string{"seed": "random", "strategy": "planner", "tree": "the strategy's", "vote": "auto"} {
+		all[name] = option{all[name].at, says, false, false}
+	}
+	return all
 }
 
 // set changes an option, or lists them.
@@ -79,7 +176,7 @@ func (t *Conversation) set(rest string) error {
 	all := t.options()
 	if rest == "" {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			t.note("%-16s %s", name, all[name])
+			t.note("%-17s %s", name, all[name])
 		}
 		return nil
 	}
@@ -116,6 +213,27 @@ func (o option) parse(v string) (err error) {
 		if *at = v; v == "default" {
 			*at = ""
 		}
+	case *[]string:
+		switch *at = nil; {
+		case v == "default":
+		case o.one:
+			*at = []string{v}
+		default:
+			*at = strings.Split(v, ",")
+		}
+	case *bool:
+		switch v {
+		case "true", "on":
+			*at = true
+		case "false", "off", "default":
+			*at = false
+		default:
+			return tandem.Errorf("", tandem.Invalid, "%.50q: want on or off", v)
+		}
+	case *float64:
+		if *at = 0; v != "default" {
+			*at, err = strconv.ParseFloat(v, 64)
+		}
 	case **float64:
 		err = set(at, v, func(v string) (float64, error) { return strconv.ParseFloat(v, 64) })
 	case **int:
@@ -144,13 +262,21 @@ func (o option) String() string {
 	var v any
 	switch at := o.at.(type) {
 	case *int:
-		if v = *at; *at <= 0 {
+		if v = *at; o.unlimited && *at <= 0 {
 			return fmt.Sprint(*at) + ", no limit"
 		}
 	case *string:
 		if *at != "" {
 			v = *at
 		}
+	case *[]string:
+		if len(*at) > 0 {
+			v = fmt.Sprintf("%q", *at)
+		}
+	case *bool:
+		v = map[bool]string{true: "on", false: "off"}[*at]
+	case *float64:
+		v = *at
 	case **float64:
 		v = shown(*at)
 	case **int:

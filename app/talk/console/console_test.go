@@ -3,6 +3,8 @@ package console
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +46,15 @@ func TestSet(t *testing.T) {
 		{"tree 1/2", "want nodes/depth/width"},
 		{"tree 16/7/10", "tree is 16/7/10"},
 		{"strategy best", "strategy"},
-		{"nothing 1", "want one of accept, max_tokens, min_p"},
-		{"", "temperature      0.7"},
-		{"", "top_p            0.95 (default)"},
-		{"", "seed             random (default)"},
+		{"nothing 1", "want one of accept, accept_delta, accept_epsilon, drafters, frequency_penalty"},
+		{"ignore_eos maybe", "want on or off"},
+		{"ignore_eos on", "ignore_eos is on"},
+		{"stop a, b", `stop is ["a, b"]`},
+		{"logit_bias 5", "want ID=ADD"},
+		{"drafters x,y", `drafters is ["x" "y"]`},
+		{"", "temperature       0.7"},
+		{"", "top_p             0.95 (default)"},
+		{"", "seed              random (default)"},
 	} {
 		said.Reset()
 		if err := c.set(tc.in); err != nil || !strings.Contains(said.String(), tc.says) {
@@ -168,5 +175,21 @@ func TestThoughts(t *testing.T) {
 	}
 	if out.String() != "Yes. So." || err.String() != "Well, yes\n\n" {
 		t.Errorf("answer %q, beside it %q", out.String(), err.String())
+	}
+}
+
+// TestComplete: Tab offers commands, options and files.
+func TestComplete(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "talk.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &Conversation{Options: &settings.Talking{}}
+	for before, want := range map[string]string{"/sy": "/system", "/set top_p": "/set top_p",
+		"/load " + dir + "/t": "/load " + dir + "/talk.json",
+		"hello":               "", "/set x": ""} {
+		if got := strings.Join(c.complete(before), "|"); got != want {
+			t.Errorf("%q completes to %q: want %q", before, got, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/terminal"
+	"github.com/tandem-llm/tandem/app/terminal/editor"
 )
 
 // New returns a conversation that prints answers on out, and everything about them on err. The caller sets its fields.
@@ -30,19 +32,13 @@ func (t *Conversation) Run(ctx context.Context, in *os.File, interrupts *Interru
 				reset+t.dimmed(", the target's own like the rest."))
 		}
 	}
-	lines, release := readLines(in)
+	next, release := t.messages(in, typed)
 	defer release()
 	for {
-		if typed {
-			fmt.Fprint(t.out, ">>> ")
-		}
 		restore := interrupts.Set(func() { t.note("\nCtrl-D or /bye ends the chat.") })
-		line, ok, err := nextMessage(ctx, lines)
+		line, ok, err := next(ctx)
 		restore()
 		if err != nil || !ok {
-			if typed && err == nil {
-				fmt.Fprintln(t.out)
-			}
 			if !typed && err == nil {
 				err = t.failed()
 			}
@@ -60,6 +56,76 @@ func (t *Conversation) Run(ctx context.Context, in *os.File, interrupts *Interru
 			return err
 		}
 	}
+}
+
+// messages returns what reads the next message; its second result is false at the end of the input.
+func (t *Conversation) messages(in *os.File, typed bool) (next func(context.Context) (string, bool, error), release func()) {
+	if out, is := t.out.(*os.File); typed && is && terminal.Is(out) && os.Getenv("TERM") != "dumb" {
+		return t.typed(in, out), func() {}
+	}
+	lines, release := readLines(in)
+	return func(ctx context.Context) (string, bool, error) {
+		if typed {
+			fmt.Fprint(t.err, prompt)
+		}
+		return nextMessage(ctx, lines)
+	}, release
+}
+
+const prompt = ">>> "
+
+// typed returns what reads messages by a line editor. Ctrl-C drops what was typed, and at an empty prompt twice ends the input, as Ctrl-D
+// does.
+func (t *Conversation) typed(in, out *os.File) func(context.Context) (string, bool, error) {
+	e := &editor.Editor{In: in, Out: out, Prompt: prompt, Open: open, Complete: t.complete}
+	if t.History != "" {
+		var err error
+		if e.History, err = editor.Load(t.History); err != nil {
+			t.note("no history: %v", err)
+			t.History = ""
+		}
+	}
+	return func(ctx context.Context) (string, bool, error) {
+		for warned := false; ; {
+			text, err := e.Read(ctx)
+			switch {
+			case errors.Is(err, editor.ErrInterrupted) && (warned || text != ""):
+				if text == "" {
+					return "", false, nil
+				}
+				continue
+			case errors.Is(err, editor.ErrInterrupted):
+				t.note("Ctrl-C again, Ctrl-D or /bye ends the chat.")
+				warned = true
+				continue
+			case errors.Is(err, io.EOF):
+				return "", false, nil
+			case err != nil:
+				return "", false, err
+			}
+			if strings.TrimSpace(text) != "" {
+				if err := e.Keep(t.History, text); err != nil {
+					t.note("the history is not kept: %v", err)
+					t.History = ""
+				}
+			}
+			return unquoted(text), true, nil
+		}
+	}
+}
+
+// open reports whether a message began with quotes that have not ended.
+func open(text string) bool {
+	rest, several := strings.CutPrefix(text, quotes)
+	return several && !strings.HasSuffix(rest, quotes)
+}
+
+// unquoted returns a message without the quotes around it.
+func unquoted(text string) string {
+	if rest, several := strings.CutPrefix(text, quotes); several {
+		return strings.TrimSuffix(rest, quotes)
+	}
+	return text
 }
 
 // maxLine bounds one line of input in bytes.

@@ -23,6 +23,7 @@ type Conversation struct {
 	Drawn   tandem.Sampling   // how the gateway draws where Options say nothing
 	Model   string            // its name
 	Context int               // tokens that a session holds; 0: not known
+	History string            // file of what was typed; "": none is kept
 
 	asked int   // messages to the model
 	wrong int   // of them, those without an answer
