@@ -9,10 +9,9 @@ import (
 //
 //	plain = Σ over rounds of tokens · (q · T(others + 1, context) + rest)
 //
-// T is the cost of a pass by rows, q is how much longer the passes of these rounds took than T says, and rest is the median of what a round
-// takes beside drafts and passes. Plain decoding has one pass and one rest a token. The passes beside which something else computed do not
-// count for q: the draft reads its prompt then, which plain decoding has not. Rounds with the root alone are direct evidence; where there
-// are enough of them, q and rest are theirs alone.
+// T is the cost of a pass by rows; q is the median of how much longer the passes of these rounds took than T says, and rest the median of
+// what a round takes beside drafts and passes. Plain decoding has one pass and one rest a token. The passes beside which something else
+// computed do not count: the draft reads its prompt then, which plain decoding has not.
 
 // Spent is what a round was measured to take.
 type Spent struct {
@@ -44,34 +43,20 @@ func (p *Plain) Add(s Spent, pass func(rows, context int) time.Duration) {
 
 // Time returns the time of plain decoding of all rounds; 0: none.
 func (p *Plain) Time(pass func(rows, context int) time.Duration) time.Duration {
-	var all, roots []Spent
+	var alone []Spent
 	for _, s := range p.spent {
 		if s.Busy > 0 && !s.Beside {
-			if all = append(all, s); s.Nodes <= 1 {
-				roots = append(roots, s)
-			}
+			alone = append(alone, s)
 		}
 	}
-	if len(all) == 0 {
-		all = p.spent
+	if len(alone) == 0 {
+		alone = p.spent
 	}
-	over := func(s Spent) float64 { return float64(s.Busy) / float64(max(pass(s.Rows, s.Context), 1)) }
-	limit := disturbedPass * median(all, over)
-	evidence := all
-	if len(roots) >= directRounds {
-		evidence = roots
+	q := median(alone, func(s Spent) float64 { return float64(s.Busy) / float64(max(pass(s.Rows, s.Context), 1)) })
+	if q == 0 { // nobody measured
+		q = 1
 	}
-	took, want := 0.0, 0.0
-	for _, s := range evidence {
-		if over(s) <= limit {
-			took, want = took+float64(s.Busy), want+float64(pass(s.Rows, s.Context))
-		}
-	}
-	q := 1.0
-	if want > 0 {
-		q = took / want
-	}
-	rest := median(evidence, func(s Spent) float64 { return float64(s.Rest) })
+	rest := median(alone, func(s Spent) float64 { return float64(s.Rest) })
 	sum := p.sum
 	for _, s := range p.spent {
 		sum += time.Duration(float64(s.Tokens) * (q*float64(pass(s.alone(), s.Context)) + rest))

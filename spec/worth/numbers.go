@@ -61,16 +61,6 @@ const (
 	HeldLess = 0.35
 )
 
-// The numbers of Plain.
-const (
-	// directRounds, rounds: with the root alone, from which on they alone are the evidence for plain decoding. Source: an assumption; it was
-	// not measured. It changes what is told of an answer, and no choice.
-	directRounds = 8
-	// disturbedPass, times the median: a pass that took longer was disturbed, and says nothing of plain decoding. Source: an assumption, as
-	// directRounds.
-	disturbedPass = 1.5
-)
-
 // Numbers of papers.
 const (
 	// SpecExecDecay, a factor per step of depth. Source: Svirschevski et al., 2024.
