@@ -37,7 +37,7 @@ func TestReadmeCommand(t *testing.T) {
 	if e.stdout != string(want) {
 		t.Errorf("text %q: want %q", e.stdout, want)
 	}
-	line := regexp.MustCompile(`^128 tokens, [0-9.]+ tokens/s, [0-9]+ rounds, [0-9.]+ tokens per round, accepted [0-9]+: [0-9]+ % of levels, [0-9]+ % of nodes\n$`)
+	line := regexp.MustCompile(`^128 tokens, [0-9.]+ tokens/s, [0-9]+ rounds, [0-9.]+ tokens per round, accepted [0-9]+: [0-9]+ % of levels, [0-9]+ % of nodes\n[0-9.]+ × plain on this talk, same text\n$`)
 	loading := regexp.MustCompile(`(?m)^(verifier|drafter): loading .*\n`) // where that takes long
 	if !line.MatchString(loading.ReplaceAllString(e.stderr, "")) {
 		t.Errorf("stderr %q: want one line of statistics", e.stderr)

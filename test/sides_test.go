@@ -242,7 +242,6 @@ func TestRefusedSides(t *testing.T) {
 		"eagle-vocabulary": {"--draft", readSide(t, "eagle").with(vocabulary, "00"+vocabulary[2:]), "fingerprint 00" + vocabulary[2:]},
 		"ppd-nan":          {"--heads", readSide(t, "ppd-4").last(math.Float32bits(nan)), "is NaN: want finite numbers"},
 		"dovetail-nan":     {"--draft", readSide(t, "dovetail").last(math.Float32bits(nan)), "is NaN: want finite numbers"},
-		"medusa-as-draft":  {"--draft", readSide(t, "medusa-own"), ""},
 		"eagle-as-heads":   {"--heads", readSide(t, "eagle"), "a drafter opens it"},
 		"cut":              {"--heads", readSide(t, "medusa-own")[:8192], "cut short or damaged"},
 		"empty":            {"--draft", nil, "empty.gguf"},
@@ -267,9 +266,15 @@ func TestRefusedSides(t *testing.T) {
 		"--plan /no/such: no such file":      one("verifier", "--plan", "/no/such"),
 		"--no-draft with --heads":            {"up", "--no-draft", "--heads", medusa},
 		"with the name dovetail":             one("drafter", "--draft", sides+"dovetail.gguf", "--draft", sides+"dovetail.gguf"),
-		"--draft " + medusa + ": it is a si": {"generate", "--prompt", "x", "--target", sideTarget, "--draft", medusa},
+		"it is opened together with its tar": one("drafter", "--draft", medusa),
 	} {
 		refused(t, w.run(args...), want)
+	}
+	// Where one command starts both processes, --draft takes a file of any kind.
+	generate := []string{"generate", "--prompt", "x", "--target", sideTarget}
+	plain, drafted := w.ok(append(generate, "--no-draft")...), w.ok(append(generate, "--draft", medusa)...)
+	if drafted.stdout != plain.stdout || !strings.Contains(drafted.stderr, "× plain on this talk, same text") {
+		t.Errorf("--draft %s: text %q: want %q; stderr %q", medusa, drafted.stdout, plain.stdout, drafted.stderr)
 	}
 }
 

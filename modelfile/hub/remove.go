@@ -152,7 +152,7 @@ func named(root string) (blobs map[string]bool, all bool) {
 	for _, top := range []string{"snapshots", "manifests"} {
 		_ = filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 			switch {
-			case errors.Is(err, fs.ErrNotExist) || err == nil && d.IsDir():
+			case errors.Is(err, fs.ErrNotExist) || err == nil && (d.IsDir() || isStray(path)):
 			case err != nil:
 				all = false
 			case top == "snapshots":
@@ -208,10 +208,18 @@ func dropRefs(dir *os.Root, link string) {
 	})
 }
 
+// stray is the pattern of a small file's name while it is written. Where a process was killed, it stays, and means nothing.
+const stray = "*.tandem-*.incomplete"
+
+func isStray(path string) bool {
+	is, _ := filepath.Match(stray, filepath.Base(path))
+	return is
+}
+
 // strays removes small files in folders of which a killed process has written a part.
 func strays(dir *os.Root, folders ...string) {
 	for _, folder := range folders {
-		paths, _ := fs.Glob(dir.FS(), filepath.ToSlash(folder)+"/*.tandem-*.incomplete")
+		paths, _ := fs.Glob(dir.FS(), filepath.ToSlash(folder)+"/"+stray)
 		for _, path := range paths {
 			_ = dir.Remove(path) // it does no harm
 		}
