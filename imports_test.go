@@ -131,11 +131,11 @@ var rooms = map[string][]string{
 	"client":                   {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of
-	"processes/roles": {".", "engine", "kernels", "modelfile", "processes/settings", "schedule", "services/peers", "services/peers/rpc",
-		"services/peers/pool", "services/peers/shm",
+	"processes/roles": {".", "engine", "kernels", "modelfile", "processes/profile", "processes/settings", "schedule", "services/peers",
+		"services/peers/rpc", "services/peers/pool", "services/peers/shm",
 		"services/peers/supervise", "services/peers/telemetry"},
-	"processes/roles/drafter": {".", "processes/measure", "processes/roles", "processes/settings", "drafter", "drafter/lookup", "engine",
-		"text", "services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
+	"processes/roles/drafter": {".", "processes/measure", "processes/profile", "processes/roles", "processes/settings", "drafter",
+		"drafter/lookup", "engine", "text", "services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
 	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/settings", "verifier",
 		"verifier/disk", "engine", "modelfile", "kernels", "processes/profile", "services/peers",

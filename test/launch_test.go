@@ -183,7 +183,7 @@ func (l *launched) untouched() {
 		entries, err := os.ReadDir(dir)
 		var names []string
 		for _, e := range entries {
-			if !slices.Contains([]string{"prefixes", "digests.json"}, e.Name()) { // these may have been written by now, or not
+			if !slices.Contains([]string{"prefixes", "digests.json", "costs"}, e.Name()) { // these may have been written by now, or not
 				names = append(names, e.Name())
 			}
 		}

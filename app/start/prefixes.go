@@ -51,6 +51,15 @@ func OpenCache(c settings.CacheFolder) (*cache.Cache, error) {
 	return cache.New(dir, int64(c.CacheLimit)), nil
 }
 
+// KeepIn returns c with the path of the cache's folder; "" for a user without one, of whom nothing is kept.
+func KeepIn(c settings.CacheDir) settings.CacheDir {
+	dir, err := CacheDir(c)
+	if err != nil {
+		dir = ""
+	}
+	return settings.CacheDir{Cache: dir}
+}
+
 // CacheDir returns the path of the cache's folder, the user's default one if c names none.
 func CacheDir(c settings.CacheDir) (string, error) {
 	if c.Cache == "" {

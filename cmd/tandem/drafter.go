@@ -48,7 +48,7 @@ func (c *drafterCmd) Run(a *app) error {
 			return err
 		}
 		with := c.Drafter
-		with.Draft, with.AheadGain = paths, gain
+		with.Draft, with.AheadGain, with.CacheDir = paths, gain, start.KeepIn(c.CacheDir)
 		return drafter.Run(a.ctx, drafter.Setup{Drafter: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: prefixes,
 			Host: host})
 	})

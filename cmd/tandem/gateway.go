@@ -43,9 +43,7 @@ func (c *gatewayCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
-	if out.Cache, err = start.CacheDir(c.CacheDir); err != nil {
-		out.Cache = "" // a user without a folder keeps nothing
-	}
+	out.CacheDir = start.KeepIn(c.CacheDir)
 	roles.BoundGateway()
 	return gateway.Run(a.ctx, out)
 }

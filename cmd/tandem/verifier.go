@@ -56,6 +56,7 @@ func (c *verifierCmd) Run(a *app) error {
 		models.Device, models.Threads = compute.Place(p), compute.ThreadsAt(p)
 		models.Streaming = budget.Streaming(a.env(), p.String(), c.GPULayers, c.CacheFolder)
 		with := c.Verifier
+		with.CacheDir = start.KeepIn(c.CacheDir)
 		if with.Target, with.Plan = path, start.PlanFile(c.PassCosts); !p.Shared() {
 			with.SpareThreads = 0 // its cores are its own
 		}

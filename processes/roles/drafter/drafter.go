@@ -200,7 +200,7 @@ func (c Setup) drafts(ctx context.Context, r *roles.Process, models []*engine.Mo
 		}
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
 		t := translate.New(d)
-		describe := withCosts(costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, to.socket, m))
+		describe := withCosts(c.costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, to.socket, m))
 		all = append(all, draft{t, drafting.Named{Name: name, Drafter: t, Describe: states.describe(path, describe),
 			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, t)}})
 	}

@@ -2,17 +2,13 @@ package verifier
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -26,53 +22,43 @@ const measureTime = time.Second
 // (docs/measurements/llmcad.md).
 const mostSlower = 1.05
 
-// measured is the file that a verifier leaves beside its socket for its successor in the same run, so that a restart is quick: the costs,
-// and what they depend on.
+// measured is what is known of m's passes: which costs, on how many threads.
 type measured struct {
-	Model    string
-	Bytes    int64
-	Modified time.Time
-	Threads  int
-	Spare    int
-	ISA      string
-	KVType   string
-	Streamed int64 // bytes of weights that a pass reads from the disk
-	Used     int   // threads of the passes that Costs are of
-	Costs    []tandem.Cost
+	Threads int // that there are
+	Spare   int // of these, to leave to a drafter
+	Used    int // threads of the passes that Costs are of
+	Costs   []tandem.Cost
+	all     map[int][]tandem.Cost // by threads: those of Used and, if Spare was weighed, of the other number
 }
 
-// costsOf returns the costs of m's passes: those that a predecessor on the same socket measured, else those of the plan file, else measured
-// now. If that fails it returns nil, and the planner learns them. If m's passes are about as quick without
-// spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
-func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Setup, plan *profile.Plan,
-	listen string) []tandem.Cost {
-	now := measured{Model: c.Target, Threads: m.About().Threads, Spare: c.SpareThreads, ISA: m.About().Kernels,
-		KVType: c.Models.Options.KVType}
-	if info, err := os.Stat(c.Target); err == nil {
-		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
-	}
-	now.Streamed = streamed(m)
-	file := costsFile(listen)
-	if old := now.read(file); old != nil {
-		if err := now.use(m, old.Used); err != nil {
-			r.Log.Warn("costs of passes not used", "error", err)
-			return nil
-		}
-		return old.Costs
-	}
-	if plan.Machine != nil && now.Streamed == 0 { // a plan's costs are those of a model in memory
-		err := now.look(m, plan, r.Version)
+// costsOf returns the costs of m's passes: those of the plan file, else those that were kept, else measured now. If that fails it returns
+// nil, and the planner learns them. If m's passes are about as quick without spare of its threads, as on a machine with more cores than its
+// memory can feed, m goes on without them.
+func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Setup, plan *profile.Plan) []tandem.Cost {
+	now := measured{Threads: m.About().Threads, Spare: c.SpareThreads}
+	inMemory := streamed(m) == 0 // what is kept is of passes that read nothing from a disk
+	if plan.Machine != nil && inMemory {
+		err := now.look(m, ofPlan(plan, r.Version))
 		if err == nil {
 			return now.Costs
 		}
 		r.Log.Warn("plan not used", "file", c.Plan, "error", err)
 	}
+	kept := profile.Kept{Cache: c.Cache, Version: r.Version}
+	if !inMemory {
+		kept.Cache = ""
+	}
+	err := now.look(m, kept.Costs)
+	if err == nil {
+		return now.Costs
+	}
+	r.CostsNotUsed(err)
 	if err := now.measure(ctx, m, r.Alive); err != nil {
 		r.Log.Warn("costs of passes not measured", "error", err)
 		return nil
 	}
-	if err := now.write(file); err != nil {
-		r.Log.Warn("costs of passes not kept for a restart", "file", file, "error", err)
+	for threads, costs := range now.all {
+		r.KeepCosts(kept, target(m, threads), costs)
 	}
 	return now.Costs
 }
@@ -85,12 +71,15 @@ func streamed(m *engine.Model) int64 {
 	return 0
 }
 
-// look fills in the costs, and the threads to use, from a plan. Errors: those of profile.Plan.Costs, and the model's.
-func (now *measured) look(m *engine.Model, p *profile.Plan, version string) error {
+// ofPlan returns the costs that a plan has for this box and that version.
+func ofPlan(p *profile.Plan, version string) func(profile.What) ([]tandem.Cost, error) {
 	box := profile.ThisBox()
-	on := func(threads int) ([]tandem.Cost, error) {
-		return p.Costs(box, version, target(m, threads))
-	}
+	return func(w profile.What) ([]tandem.Cost, error) { return p.Costs(box, version, w) }
+}
+
+// look fills in the costs, and the threads to use, from what was measured before. Errors: those of from, and the model's.
+func (now *measured) look(m *engine.Model, from func(profile.What) ([]tandem.Cost, error)) error {
+	on := func(threads int) ([]tandem.Cost, error) { return from(target(m, threads)) }
 	used := now.Threads
 	costs, err := on(used)
 	if err != nil {
@@ -124,7 +113,9 @@ func (now *measured) use(m *engine.Model, threads int) error {
 // passes on all cores look slow; so fewer threads must also compare well with all of them measured again afterwards.
 func (now *measured) measure(ctx context.Context, m *engine.Model, alive func()) (err error) {
 	now.Used = now.Threads
-	if now.Costs, err = measure.Costs(ctx, m, measureTime, alive); err != nil || now.Spare < 1 || now.Spare >= now.Threads {
+	now.Costs, err = measure.Costs(ctx, m, measureTime, alive)
+	now.all = map[int][]tandem.Cost{now.Used: now.Costs}
+	if err != nil || now.Spare < 1 || now.Spare >= now.Threads {
 		return err
 	}
 	on := func(threads int) (costs []tandem.Cost) {
@@ -138,6 +129,7 @@ func (now *measured) measure(ctx context.Context, m *engine.Model, alive func())
 	}
 	enough := now.Threads - now.Spare
 	fewer := on(enough)
+	now.all[enough] = fewer
 	if err != nil || slower(fewer, now.Costs) > mostSlower {
 		return errors.Join(err, m.Passes().SetThreads(now.Threads))
 	}
@@ -162,51 +154,4 @@ func slower(a, b []tandem.Cost) float64 {
 		return math.Inf(1)
 	}
 	return sum / float64(n)
-}
-
-// costsFile returns where a process that listens on a socket keeps its costs; "" for one that does not.
-func costsFile(listen string) string {
-	socket, found := strings.CutPrefix(listen, "unix://")
-	if !found {
-		return ""
-	}
-	return socket + ".costs.json"
-}
-
-// read returns what is in file if it was measured under the same conditions, else nil.
-func (now measured) read(file string) *measured {
-	if file == "" {
-		return nil
-	}
-	b, err := files.ReadFile(file, 1<<20)
-	if err != nil {
-		return nil
-	}
-	var old measured
-	if json.Unmarshal(b, &old) != nil {
-		return nil
-	}
-	same := old.Streamed == now.Streamed && old.Model == now.Model && old.Bytes == now.Bytes && old.Modified.Equal(now.Modified) &&
-		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType
-	impossible := func(c tandem.Cost) bool { return !c.Valid() }
-	if !same || len(old.Costs) == 0 || old.Used < min(1, now.Threads) || old.Used > now.Threads ||
-		slices.ContainsFunc(old.Costs, impossible) {
-		return nil
-	}
-	return &old
-}
-
-// write writes the costs to file, atomically.
-func (now measured) write(file string) error {
-	if file == "" {
-		return nil
-	}
-	b, err := json.Marshal(now)
-	if err != nil {
-		return err
-	}
-	if err := files.Replace(file, b); err != nil {
-		return files.Reason(err)
-	}
-	return nil
 }

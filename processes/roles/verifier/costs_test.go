@@ -3,9 +3,6 @@ package verifier
 import (
 	"errors"
 	"math"
-	"os"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,58 +12,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/processes/profile"
 )
-
-// TestCostsAreKept: what a verifier measured is there for the next on its socket, and for no other model, machine or
-// setting.
-func TestCostsAreKept(t *testing.T) {
-	file := costsFile("unix://" + filepath.Join(t.TempDir(), "verifier.sock"))
-	same := measured{Model: "m.gguf", Bytes: 5, Modified: time.Now().UTC(), Threads: 2, ISA: "avx2", KVType: "f16"}
-	kept := same
-	kept.Used, kept.Costs = 1, []tandem.Cost{{Rows: 1, Context: 100, Time: time.Millisecond},
-		{Rows: 8, Context: 100, Time: 2 * time.Millisecond}}
-	if got := same.read(file); got != nil {
-		t.Errorf("read before there was any: %v", got)
-	}
-	if err := kept.write(file); err != nil {
-		t.Fatal(err)
-	}
-	if got := same.read(file); !reflect.DeepEqual(got, &kept) {
-		t.Errorf("read %v, want %v", got, kept)
-	}
-	for name, change := range map[string]func(*measured){
-		"model":    func(m *measured) { m.Model = "n.gguf" },
-		"bytes":    func(m *measured) { m.Bytes++ },
-		"modified": func(m *measured) { m.Modified = m.Modified.Add(time.Second) },
-		"threads":  func(m *measured) { m.Threads = 1 },
-		"spare":    func(m *measured) { m.Spare = 1 },
-		"isa":      func(m *measured) { m.ISA = "generic" },
-		"kv type":  func(m *measured) { m.KVType = "q8_0" },
-		"streamed": func(m *measured) { m.Streamed = 1 },
-	} {
-		other := same
-		change(&other)
-		if got := other.read(file); got != nil {
-			t.Errorf("another %s: read %v", name, got)
-		}
-	}
-	for name, text := range map[string]string{
-		"garbage":    "{",
-		"no time":    `{"Threads":2,"Used":1,"Costs":[{"Rows":1,"Context":1,"Time":0}]}`,
-		"rows of -1": `{"Threads":2,"Used":1,"Costs":[{"Rows":-1,"Context":1,"Time":5}]}`,
-		"no threads": `{"Threads":2,"Costs":[{"Rows":1,"Context":1,"Time":5}]}`,
-		"no costs":   `{"Threads":2,"Used":1}`,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := (measured{Threads: 2}).read(file); got != nil {
-			t.Errorf("%s: read %v", name, got)
-		}
-	}
-	if costsFile("127.0.0.1:8453") != "" || (measured{}).write("") != nil || (measured{}).read("") != nil {
-		t.Error("a process without a socket keeps costs")
-	}
-}
 
 // TestSlower: only widths that both know, and that trees have, count.
 func TestSlower(t *testing.T) {
@@ -144,7 +89,7 @@ func TestPlan(t *testing.T) {
 		if err := m.Passes().SetThreads(2); err != nil {
 			t.Fatal(err)
 		}
-		err := now.look(m, made(c.version, c.fewer), "v")
+		err := now.look(m, ofPlan(made(c.version, c.fewer), "v"))
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) || m.About().Threads != 2 || now.Costs != nil {
 				t.Errorf("%+v: %v, %d threads", c, err, m.About().Threads)

@@ -98,7 +98,7 @@ func TestDivide(t *testing.T) {
 			t.Errorf("%s: divided as %v, log %q: want a guess because %q", name, d.set, got, c.log)
 		}
 		now := measured{Threads: m.About().Threads}
-		if err := now.look(m, c.plan, "v"); (err == nil) != (c.log == "") {
+		if err := now.look(m, ofPlan(c.plan, "v")); (err == nil) != (c.log == "") {
 			t.Errorf("%s: costs %v, %v", name, now.Costs, err)
 		}
 	}

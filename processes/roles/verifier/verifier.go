@@ -178,7 +178,7 @@ func (c Setup) costs(ctx context.Context, r *roles.Process, m *engine.Model, pla
 	threads := m.About().Threads
 	stop := r.Reading(m, r.Alive)
 	defer stop()
-	costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
+	costs = costsOf(ctx, r, m, c, plan)
 	return costs, m.About().Threads < threads
 }
 
