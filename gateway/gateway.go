@@ -180,6 +180,10 @@ func (g *Gateway) Enlist(e Enlisted) {
 	}
 }
 
+// PassCosts says what passes of a drafter's model cost, which its process has measured since it was enlisted. Running sessions use them
+// from their next round on. What was not measured changes nothing.
+func (g *Gateway) PassCosts(drafter string, costs []tandem.Cost) { g.shared.PassCosts(drafter, costs) }
+
 // SelfDraftsAre says which self-drafts the verifier's target has. Sessions may ask them like drafters, by their names. Self-drafts that
 // are not among drafts are dismissed.
 func (g *Gateway) SelfDraftsAre(drafts []tandem.SelfDraft) {

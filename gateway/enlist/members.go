@@ -43,6 +43,7 @@ type enlisted struct {
 	link      Link
 	up        bool
 	translate bool // its tokens mean other texts than the target's
+	costs     []tandem.Cost
 }
 
 // NewMembers returns Members without drafters. The caller must Close it, after the last Update.
@@ -112,7 +113,7 @@ func (m *Members) refresh() {
 	m.keep(wanted)
 }
 
-// enter enlists a drafter, or tells the gateway that the drafter's process came or went. m.mu must be held.
+// enter enlists a drafter, or tells the gateway that the drafter's process came or went, or what it has measured. m.mu must be held.
 func (m *Members) enter(at key, p Process, d Drafter) {
 	e := m.enlisted[at]
 	translate := m.translates(at, d)
@@ -123,7 +124,7 @@ func (m *Members) enter(at key, p Process, d Drafter) {
 		} else {
 			name = m.free(at.name)
 		}
-		e = &enlisted{name: name, link: p.Link, up: true, translate: translate}
+		e = &enlisted{name: name, link: p.Link, up: true, translate: translate, costs: d.Costs}
 		m.enlisted[at] = e
 		m.cfg.Counters.Add("drafters.enlisted", 1)
 		drafter := p.Link.Drafter(at.name, name)
@@ -131,6 +132,10 @@ func (m *Members) enter(at key, p Process, d Drafter) {
 			drafter = translating{drafter}
 		}
 		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features, Costs: d.Costs, Window: d.Window})
+	}
+	if !slices.Equal(e.costs, d.Costs) {
+		e.costs = d.Costs
+		m.cfg.Gateway.PassCosts(e.name, d.Costs)
 	}
 	if e.up != p.Up {
 		e.up = p.Up

@@ -40,6 +40,9 @@ func (b *book) Enlist(m gateway.Enlisted) {
 	b.drafters = append(b.drafters, d.(drafter))
 }
 func (b *book) Dismiss(name string) { b.lines = append(b.lines, "-"+name) }
+func (b *book) PassCosts(name string, costs []tandem.Cost) {
+	b.lines = append(b.lines, fmt.Sprintf("%s costs %d:%v", name, costs[0].Rows, costs[0].Time))
+}
 func (b *book) DrafterState(name string, up bool) {
 	b.lines = append(b.lines, name+map[bool]string{true: " up", false: " down"}[up])
 }
@@ -163,6 +166,12 @@ func TestMembers(t *testing.T) {
 	told.Drafters[0].Costs = []tandem.Cost{{Rows: 1, Time: 8e6}, {Rows: 64, Time: 96e6}}
 	m.Update([]Process{early, a, c, told})
 	b.want(t, "one that has measured its passes", "+dear 1:8ms 64:96ms")
+	told.Drafters = slices.Clone(told.Drafters)
+	told.Drafters[0].Costs = []tandem.Cost{{Rows: 1, Time: 6e6}, {Rows: 64, Time: 96e6}}
+	for range 2 {
+		m.Update([]Process{early, a, c, told})
+	}
+	b.want(t, "measured again: the same drafter, told once", "dear costs 1:6ms")
 	if log.Len() != 0 {
 		t.Errorf("logged %s", log)
 	}

@@ -48,6 +48,8 @@ type Gateway interface {
 	Enlist(gateway.Enlisted)           // sessions may ask it from now on
 	Dismiss(name string)               // it is gone for good: sessions drop it
 	DrafterState(name string, up bool) // whether it answers now
+	// PassCosts says what passes of an enlisted drafter's model cost: its process has measured them since.
+	PassCosts(name string, costs []tandem.Cost)
 }
 
 // MembersConfig is what NewMembers needs.

@@ -117,6 +117,22 @@ func (f *Fleet) Is(name string, d tandem.Description) {
 	})
 }
 
+// Costs takes what passes of a member cost, which it has measured since it said what it is. nil, and what is known, change nothing.
+func (f *Fleet) Costs(name string, costs []tandem.Cost) {
+	f.mu.Lock()
+	m := f.member(name)
+	news := m != nil && m.known && len(costs) > 0 && !slices.Equal(m.measured, costs)
+	f.mu.Unlock()
+	if !news {
+		return
+	}
+	f.cfg.Gateway.Measured(name, costs)
+	f.change(true, func() bool {
+		m.measured, m.costs = costs, worth.NewCosts(costs)
+		return false
+	})
+}
+
 // Announced says whether a member drains, so that it takes no new sessions, and whether its lease has lapsed: it has not announced itself
 // in time, though others have.
 func (f *Fleet) Announced(name string, draining, lapsed bool) {

@@ -147,6 +147,28 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestMeasuredLater: what a member measures after it has come decides where sessions go, and the gateway is told once.
+func TestMeasuredLater(t *testing.T) {
+	r := newRig(t)
+	r.joins("a", 10*time.Millisecond, "x", nil)
+	r.joins("b", 20*time.Millisecond, "x", nil)
+	if at := r.opens(1, tandem.Opening{}); at != "a" {
+		t.Errorf("the first session is at %s: want a, whose passes are faster", at)
+	}
+	r.told = nil
+	for range 2 {
+		r.Costs("b", []tandem.Cost{{Rows: 1, Time: time.Millisecond}, {Rows: 8, Time: time.Millisecond}, {Rows: 64, Time: 8e6}})
+		r.Costs("b", nil)
+		r.Costs("c", []tandem.Cost{{Rows: 1, Time: 1}})
+	}
+	if at := r.opens(2, tandem.Opening{}); at != "b" {
+		t.Errorf("the second session is at %s: want b, whose passes are found to be faster", at)
+	}
+	if len(r.told) != 2 || !strings.HasPrefix(r.told[0], "2 costs, 2000 tokens") {
+		t.Errorf("told %q: want costs and self-drafts, once", r.told)
+	}
+}
+
 // TestRoundsAreLearned: where trees are wide, sessions are placed as if passes were: not at the member whose wide passes are slow.
 func TestRoundsAreLearned(t *testing.T) {
 	r := newRig(t)

@@ -134,6 +134,9 @@ func (v *verifiers) update(processes []discovery.Process, known enlist.VerifierC
 		}
 		x.router.At(v.placeOf(p, len(processes) > 1))
 		v.Announced(p.Addr, p.Draining, p.Lapsed)
+		if p.Verifier != nil {
+			v.Costs(p.Addr, p.Verifier.Costs)
+		}
 	}
 }
 
