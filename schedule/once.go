@@ -12,6 +12,7 @@ func (s *Schedule) Once(ctx context.Context, told func(tandem.Progress), enter f
 	var made []Session
 	var calls []*Call
 	err := s.owner.Do(ctx, func() (err error) {
+		s.rouse()
 		made, err = enter()
 		s.countEvicted()
 		for _, x := range made {

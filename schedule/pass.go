@@ -31,7 +31,7 @@ func (s *Schedule) Step() bool {
 		s.run(s.parts, begun)
 	}
 	s.running, s.stepping = nil, false
-	return more
+	return more || s.resting()
 }
 
 // yield lets callers whose wait has ended run before this goroutine and its thread are in a pass again. With a single processor for
@@ -174,6 +174,9 @@ func (s *Schedule) settle(parts []Part) {
 // panicked while it planned a pass, it drops all sessions that are opened or queued.
 func (s *Schedule) fault(err error) {
 	var victims []Session
+	if s.rest.runs {
+		s.rest = rest{} // who panicked is not called again
+	}
 	for i := range s.running {
 		victims = append(victims, s.running[i].of)
 	}

@@ -44,7 +44,22 @@ type Config struct {
 	Pulse    owner.Pulse   // is told of the schedule's progress; may be nil
 	Answer   func()        // called after each pass when its sessions have taken their parts, for answers made together; may be nil
 	Last     func()        // called at the very end, when all sessions are dropped; may be nil
+	Resting  Resting       // works while there are no sessions; may be nil
 }
+
+// Resting is work on a schedule's model for which nobody waits, such as measuring what passes cost. Both methods are called on the owner's
+// goroutine, and after a panic no more.
+type Resting interface {
+	// Rest runs one pass of the model at most, and returns after which time it has more to do; negative: never. It is called while there
+	// have been no sessions for RestAfter. A request that comes meanwhile waits for that pass.
+	Rest() (again time.Duration)
+	// Rouse gives back all that it holds of the model: sessions are about to come.
+	Rouse()
+}
+
+// RestAfter is how long there must have been no session before Resting is called. So a program that asks one question after the other never
+// waits for it. Assumed: people pause for longer.
+const RestAfter = time.Second
 
 // Schedule shares the passes of one model among sessions.
 //
@@ -82,6 +97,7 @@ type Schedule struct {
 	running  []Part                       // the parts that run now
 	batch    []engine.Part
 	scratch  []Session
+	rest     rest
 }
 
 // New returns a schedule. Until Start, passes run only when Step is called.
@@ -92,6 +108,7 @@ func New(cfg Config) *Schedule {
 		Pulse: cfg.Pulse})
 	s.hold = time.AfterFunc(time.Hour, func() { s.owner.Post(func() {}) })
 	s.hold.Stop()
+	s.rest = rest{work: cfg.Resting, due: time.Now().Add(RestAfter)}
 	return s
 }
 
@@ -120,6 +137,7 @@ func (s *Schedule) Open(ctx context.Context, o tandem.Opening, enter func() (Ses
 	call := NewCall(ctx)
 	var x Session
 	err = s.owner.Do(ctx, func() (err error) {
+		s.rouse()
 		made, err := enter()
 		s.countEvicted()
 		if err == nil {
@@ -264,6 +282,12 @@ func (s *Schedule) RowTime() time.Duration {
 	return known(s.costs, rows) / time.Duration(rows)
 }
 
+// Measured replaces what is known of the costs of passes by what was measured. Only the owner may call it.
+func (s *Schedule) Measured(costs []tandem.Cost) {
+	s.cfg.Costs, s.costs, s.pace = costs, worth.NewCosts(costs), worth.NewCosts(costs)
+	clear(s.latest[:])
+}
+
 // SetPatience changes Config.Patience, for measurements.
 func (s *Schedule) SetPatience(x float64) { s.cfg.Patience = x }
 
@@ -272,6 +296,7 @@ func (s *Schedule) SetBatches(n int, weighed bool) { s.cfg.Batches, s.cfg.Weighe
 
 func (s *Schedule) last() {
 	s.hold.Stop()
+	s.rouse()
 	for _, x := range s.sessions {
 		s.Drop(x, tandem.Errorf(s.cfg.Name, tandem.Unavailable, "%s is shutting down", s.cfg.Name))
 	}
