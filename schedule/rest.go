@@ -27,6 +27,7 @@ func (s *Schedule) resting() (more bool) {
 	}
 	if !now.Before(r.due) {
 		r.begun, r.runs = true, true
+		s.owner.Expect(1, 0) // a pass of which nobody knows how long it takes
 		again := r.work.Rest()
 		if r.runs = false; again < 0 {
 			s.rouse()

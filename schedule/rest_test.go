@@ -52,9 +52,9 @@ func TestRest(t *testing.T) {
 			}
 		}
 		b.Post(func() {}) // a call that opens nothing
-		time.Sleep(RestAfter - time.Millisecond)
+		testkit.Sleep(RestAfter - time.Millisecond)
 		has("at first", 0, 0)
-		time.Sleep(RestAfter/2 + time.Millisecond)
+		testkit.Sleep(RestAfter/2 + time.Millisecond)
 		begun := time.Now()
 		_, err := b.Open(t.Context(), tandem.Opening{Session: 1}, func() (Session, error) {
 			if work.passes < 5 || work.passes > 6 || work.roused != 1 {
@@ -66,20 +66,20 @@ func TestRest(t *testing.T) {
 			t.Errorf("opened after %v, %v: want one pass at most", waited, err)
 		}
 		passes := work.passes
-		time.Sleep(10 * RestAfter)
+		testkit.Sleep(10 * RestAfter)
 		has("while there is a session", passes, 1)
 		if err := b.Do(t.Context(), func() error { work.again = 5 * time.Second; b.Close(1); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(RestAfter / 2)
+		testkit.Sleep(RestAfter / 2)
 		has("just after it", passes, 1)
-		time.Sleep(4 * time.Second)
+		testkit.Sleep(4 * time.Second)
 		has("once, as it has no more to do", passes+1, 1)
-		time.Sleep(3 * time.Second)
+		testkit.Sleep(3 * time.Second)
 		work.again = -1
-		time.Sleep(3 * time.Second)
+		testkit.Sleep(3 * time.Second)
 		has("after some time again", passes+2, 1)
-		time.Sleep(10 * time.Second)
+		testkit.Sleep(10 * time.Second)
 		has("and later never", passes+3, 2)
 	})
 }
@@ -90,7 +90,7 @@ func TestRestPanics(t *testing.T) {
 		work := &measuring{fails: true}
 		b := newBench(t, func(c *Config) { c.Resting = work })
 		b.Start()
-		time.Sleep(3 * RestAfter)
+		testkit.Sleep(3 * RestAfter)
 		if _, err := b.Open(t.Context(), tandem.Opening{Session: 1}, func() (Session, error) { return b.player(1, 0), nil }); err != nil {
 			t.Error(err)
 		}

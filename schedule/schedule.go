@@ -35,7 +35,7 @@ type Config struct {
 	Counters *tandem.Counters
 	Chunk    int           // rows of prompts in a pass at most, at least 1
 	Spare    int           // rows of a pass that nobody waits for at most
-	Costs    []tandem.Cost // of passes, as measured at the start; corrected by observed passes
+	Costs    []tandem.Cost // of passes, as measured; corrected by observed passes
 	Idle     time.Duration // a session without work for this long is dropped
 	Patience float64       // factor on how long a pass waits for a part that is due; 0: passes do not wait
 	Batches  int           // that the sessions in rounds are divided into; a pass takes one of them. 0: a pass takes all that waits

@@ -9,6 +9,7 @@ package verifier
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -28,11 +29,12 @@ type Config struct {
 	Model      *engine.Model // the verifier's alone until Shutdown has returned; not closed by it
 	Events     tandem.Events
 	Counters   *tandem.Counters
-	MaxWaiting int           // tickets that may wait for a pass: the bound of the pool; default 32
-	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
-	Batches    int           // the sessions in rounds are divided into so many, each with passes of its own; 0: a pass takes all that waits
-	Weighed    bool          // divide sessions only while that is expected to be faster
-	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
+	MaxWaiting int              // tickets that may wait for a pass: the bound of the pool; default 32
+	Chunk      int              // prompt tokens per pass, fewer while other sessions are in rounds; default 128
+	Batches    int              // the sessions in rounds are divided into so many, each with passes of its own; 0: a pass takes all that waits
+	Weighed    bool             // divide sessions only while that is expected to be faster
+	Costs      []tandem.Cost    // of the model's passes, as measured; passes observed later refine them
+	Resting    schedule.Resting // works on Model while there are no sessions, such as by measuring its passes; may be nil
 	// SelfDrafts describe what Guesser can do, with what was measured of it; nil: as Guesser does.
 	SelfDrafts []tandem.SelfDraft
 	Guesser    guesses.Guesser // makes the target's own guesses; nil: Model does
@@ -124,6 +126,8 @@ type Verifier struct {
 	keeper   *disk.Keeper    // nil: prefixes are in memory alone
 	texts    embed.Texts
 	load     *counter
+	costs    atomic.Pointer[[]tandem.Cost]
+	guesses  *guesses.Maker // the schedule's
 
 	admission admission
 }
@@ -154,10 +158,11 @@ func build(cfg Config) (*Verifier, error) {
 		FirstShare: cfg.FirstShare, Counters: counters}
 	sched := schedule.New(schedule.Config{Name: "verifier", Model: m, Events: cfg.Events, Counters: counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
-		Answer: maker.Run, Last: out.Close})
-	v := &Verifier{cfg: cfg, sched: sched, queue: newQueue(cfg.MaxWaiting, counters), out: out,
+		Answer: maker.Run, Last: out.Close, Resting: cfg.Resting})
+	v := &Verifier{cfg: cfg, sched: sched, guesses: maker, queue: newQueue(cfg.MaxWaiting, counters), out: out,
 		features: features.New(cfg.Taps, m.FeatureWidth(), cfg.FeatureBytes, counters),
 		texts:    embed.Texts{Model: m, Schedule: sched, Counters: counters}, load: &counter{model: m, sched: sched}}
+	v.costs.Store(&cfg.Costs)
 	if cfg.Store.Files != nil {
 		if v.keeper, err = disk.New(cfg.Store, m, sched, counters); err != nil {
 			return nil, err
@@ -210,6 +215,18 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, e
 	opened.Identity = v.cfg.Model.Names().Identity
 	return opened, err
 }
+
+// Measured replaces what is known of the costs of passes, also in Describe. batches and weighed are as Config's Batches and Weighed. Only
+// Config.Resting may call it, from its Rest.
+func (v *Verifier) Measured(costs []tandem.Cost, batches int, weighed bool) {
+	v.sched.Measured(costs)
+	v.sched.SetBatches(batches, weighed)
+	v.guesses.Costs = costs
+	v.costs.Store(&costs)
+}
+
+// Costs returns what is known of the costs of passes, as Describe tells it: do not change it.
+func (v *Verifier) Costs() []tandem.Cost { return *v.costs.Load() }
 
 // Goes reports that the running pass makes progress: see schedule.Schedule. Safe for concurrent use.
 func (v *Verifier) Goes() { v.sched.Goes() }
@@ -271,7 +288,7 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	if v.cfg.Process != nil {
 		d = v.cfg.Process()
 	}
-	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.cfg.SelfDrafts)
+	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.Costs(), slices.Clone(v.cfg.SelfDrafts)
 	d.Taps = v.cfg.Taps
 	return d, nil
 }

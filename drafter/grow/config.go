@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
@@ -44,6 +45,9 @@ type Config struct {
 	// DefaultWindow. Its Last becomes TreeRows if it is less.
 	Window engine.Window
 	Pulse  owner.Pulse // shows the drafter's progress; may be nil
+	// Resting works on Model while there are no
+	// sessions, such as by measuring its passes; may be nil.
+	Resting schedule.Resting
 	// Features hands out the target's hidden states to a Model that reads them; nil: the model gets zeros. A row that the model reads is
 	// the states of layers Taps, in this order.
 	Features tandem.FeatureSource

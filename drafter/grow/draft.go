@@ -44,7 +44,7 @@ func NewDraft(c Config) (*Draft, error) {
 	c.Model.Prefixes().Bound(c.PrefixCache)
 	return &Draft{Config: c, children: spec.NewChildren(nil), Sched: schedule.New(schedule.Config{Name: "drafter", Model: c.Model,
 			Events: c.Events, Counters: c.Counters, Chunk: c.Chunk, Spare: aheadRows, Idle: c.Idle, Patience: 1, Hops: hops,
-			Pulse: c.Pulse})},
+			Pulse: c.Pulse, Resting: c.Resting})},
 		nil
 }
 

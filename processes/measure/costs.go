@@ -53,14 +53,14 @@ func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive fun
 	for round := range costRounds {
 		for i := range kinds {
 			k := &kinds[i]
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
 			if k.Rows > 1 && time.Since(begun)+expected(kinds, k.Point) > max(budget, costPasses*kinds[0].Times[0]) {
 				continue // a narrower one may still fit
 			}
 			if alive != nil {
 				alive()
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
 			}
 			took, err := r.widePass(s, k.Point, round == 0)
 			if err != nil {

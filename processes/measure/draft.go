@@ -42,11 +42,11 @@ func Draft(ctx context.Context, m *engine.Model, alive func()) ([]tandem.Cost, e
 	for round := 0; round < rounds && (round == 0 || time.Since(begun) < draftTime); round++ {
 		for i := range kinds {
 			k := &kinds[i]
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
 			if alive != nil {
 				alive()
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
 			}
 			k.Context = s.Len()
 			took, err := r.draftPass(s, k.Point)

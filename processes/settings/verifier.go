@@ -34,7 +34,7 @@ type VerifierOptions struct {
 type Taps struct {
 	Taps          []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" more:"" group:"Speculation"`
 	DraftersApart bool  `help:"The drafters have processors of their own. up, generate and bench see that from the devices." more:"" group:"Devices"`
-	SpareThreads  int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" more:"" group:"Devices"`
+	SpareThreads  int   `help:"Threads to leave to a drafter on the same machine, if passes are found to take at most a twentieth longer without them." default:"0" more:"" group:"Devices"`
 }
 
 // Check refuses hidden states that are too many or named twice.
@@ -57,7 +57,7 @@ type TargetHeads struct {
 
 // PassCosts say where the costs of the target's passes come from.
 type PassCosts struct {
-	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:"" more:"" group:"Speculation"`
+	Measure bool   `help:"Measure what passes of the target cost, twice for at most a second or eight passes, while there is nothing else to do, unless the cache has it. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:"" more:"" group:"Speculation"`
 	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off" more:"" group:"Speculation"`
 }
 

@@ -177,6 +177,7 @@ func (c Setup) output(r *roles.Process, p pool.Config, undo *roles.Cleanup) (to 
 type draft struct {
 	*translate.Drafter
 	named drafting.Named // it
+	costs *costs
 }
 
 // drafts makes the drafters of the models, which are those of the files c.Draft.
@@ -193,16 +194,18 @@ func (c Setup) drafts(ctx context.Context, r *roles.Process, models []*engine.Mo
 	for i, path := range c.Draft {
 		name, m := roles.ModelName(path), models[i]
 		pulse, _ := r.Beat(name)
+		costs, resting := c.costsOf(r, m)
 		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: to.publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]})
+			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path],
+			Resting: resting})
 		if err != nil {
 			return nil, err
 		}
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
 		t := translate.New(d)
-		describe := withCosts(c.costsOf(ctx, r, name, m), d.Draft().Window().Most(), r.Describe(name, path, to.socket, m))
+		describe := withCosts(costs, d.Draft().Window().Most(), r.Describe(name, path, to.socket, m))
 		all = append(all, draft{t, drafting.Named{Name: name, Drafter: t, Describe: states.describe(path, describe),
-			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, t)}})
+			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, t)}, costs})
 	}
 	return all, nil
 }
@@ -230,7 +233,8 @@ func (c Setup) announce(r *roles.Process, drafts []draft, to output, undo *roles
 			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
 			Features: len(told.Taps) > 0, Costs: told.Costs, Window: told.Window})
 	}
-	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: to.config, What: what, Sign: r.Credentials.Sign})
+	announcer, err := discovery.Announce(discovery.AnnouncerConfig{Pool: to.config, What: what, Sign: r.Credentials.Sign,
+		Load: announced(drafts)})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ func (c Setup) announce(ctx context.Context, r *roles.Process, v *verifier.Verif
 		What: wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Verifier: told},
 		Load: func(what *wire.Announcement) {
 			load, now := v.Load(), *what.Verifier
+			now.Costs = v.Costs()
 			now.Load = wire.VerifierLoad{FreePages: load.FreePages, Sessions: load.Sessions, Waiting: load.Waiting,
 				Prefixes: p.PrefixKey(r.Credentials.Secret).Summary(told.Identity, load.Prefixes)}
 			what.Verifier = &now

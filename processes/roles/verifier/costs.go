@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 )
 
-// measureTime is how long a verifier measures the costs of its passes at its start.
+// measureTime is how long a verifier measures the costs of its passes, on all its threads.
 const measureTime = time.Second
 
 // mostSlower is how much longer the verifier's passes may take, on average, for it to leave cores to a drafter. Overlap with a drafter is
@@ -22,25 +22,38 @@ const measureTime = time.Second
 // (docs/measurements/llmcad.md).
 const mostSlower = 1.05
 
-// measured is what is known of m's passes: which costs, on how many threads.
+// measured is what is known of m's passes: which costs, on how many threads. After the start it belongs to the schedule's goroutine.
 type measured struct {
 	Threads int // that there are
 	Spare   int // of these, to leave to a drafter
 	Used    int // threads of the passes that Costs are of
 	Costs   []tandem.Cost
-	all     map[int][]tandem.Cost // by threads: those of Used and, if Spare was weighed, of the other number
 }
 
-// costsOf returns the costs of m's passes: those of the plan file, else those that were kept, else measured now. If that fails it returns
-// nil, and the planner learns them. If m's passes are about as quick without spare of its threads, as on a machine with more cores than its
-// memory can feed, m goes on without them.
-func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Setup, plan *profile.Plan) []tandem.Cost {
-	now := measured{Threads: m.About().Threads, Spare: c.SpareThreads}
+// fewer returns the number of threads without Spare; 0: nothing is to be left.
+func (now *measured) fewer() int {
+	if now.Spare < 1 || now.Spare >= now.Threads {
+		return 0
+	}
+	return now.Threads - now.Spare
+}
+
+// left reports whether m goes on without Spare of its threads.
+func (now *measured) left() bool { return now.Used < now.Threads }
+
+// costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else it has none: the planner
+// learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. If m's passes are about as quick without
+// Spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
+func (c Setup) costsOf(r *roles.Process, m *engine.Model, plan *profile.Plan) (now *measured, measuring *roles.Measuring) {
+	now = &measured{Threads: m.About().Threads, Spare: c.SpareThreads}
+	if now.Used = now.Threads; !c.Measure {
+		return now, nil
+	}
 	inMemory := streamed(m) == 0 // what is kept is of passes that read nothing from a disk
 	if plan.Machine != nil && inMemory {
 		err := now.look(m, ofPlan(plan, r.Version))
 		if err == nil {
-			return now.Costs
+			return now, nil
 		}
 		r.Log.Warn("plan not used", "file", c.Plan, "error", err)
 	}
@@ -48,19 +61,23 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Setup, pl
 	if !inMemory {
 		kept.Cache = ""
 	}
-	err := now.look(m, kept.Costs)
+	err := now.look(m, func(w profile.What) ([]tandem.Cost, error) { return r.KeptCosts(kept, w) })
 	if err == nil {
-		return now.Costs
+		return now, nil
 	}
-	r.CostsNotUsed(err)
-	if err := now.measure(ctx, m, r.Alive); err != nil {
-		r.Log.Warn("costs of passes not measured", "error", err)
-		return nil
-	}
-	for threads, costs := range now.all {
-		r.KeepCosts(kept, target(m, threads), costs)
-	}
-	return now.Costs
+	all, enough := target(m, now.Threads), target(m, now.fewer())
+	return now, r.NewMeasuring(kept, func(ctx context.Context, alive func()) ([]roles.Measured, error) {
+		on := func(threads int, w profile.What, budget time.Duration) (roles.Measured, error) {
+			costs, err := now.measure(ctx, m, threads, budget, alive)
+			return roles.Measured{What: w, Costs: costs}, err
+		}
+		first, err := on(now.Threads, all, measureTime)
+		if err != nil || now.fewer() == 0 {
+			return []roles.Measured{first}, err
+		}
+		second, err := on(now.fewer(), enough, measureTime/2)
+		return []roles.Measured{first, second}, err
+	})
 }
 
 // streamed returns the bytes of weights that a pass of m reads from the disk.
@@ -79,20 +96,25 @@ func ofPlan(p *profile.Plan, version string) func(profile.What) ([]tandem.Cost, 
 
 // look fills in the costs, and the threads to use, from what was measured before. Errors: those of from, and the model's.
 func (now *measured) look(m *engine.Model, from func(profile.What) ([]tandem.Cost, error)) error {
-	on := func(threads int) ([]tandem.Cost, error) { return from(target(m, threads)) }
-	used := now.Threads
-	costs, err := on(used)
+	all, err := from(target(m, now.Threads))
 	if err != nil {
 		return err
 	}
-	if enough := now.Threads - now.Spare; now.Spare > 0 && enough > 0 {
-		fewer, err := on(enough)
-		if err != nil {
+	var fewer []tandem.Cost
+	if enough := now.fewer(); enough > 0 {
+		if fewer, err = from(target(m, enough)); err != nil {
 			return err
 		}
-		if slower(profile.Nearest(fewer), profile.Nearest(costs)) <= mostSlower {
-			used, costs = enough, fewer
-		}
+	}
+	return now.choose(m, all, fewer)
+}
+
+// choose takes costs of passes on all threads, and on fewer, which may be nil, and makes m use fewer if they are about as quick. Errors: the
+// model's; then nothing has changed.
+func (now *measured) choose(m *engine.Model, all, fewer []tandem.Cost) error {
+	used, costs := now.Threads, all
+	if len(fewer) > 0 && slower(profile.Nearest(fewer), profile.Nearest(all)) <= mostSlower {
+		used, costs = now.fewer(), fewer
 	}
 	if err := now.use(m, used); err != nil {
 		return err
@@ -101,43 +123,33 @@ func (now *measured) look(m *engine.Model, from func(profile.What) ([]tandem.Cos
 	return nil
 }
 
-// use makes passes use so many of the threads: all of them without asking, as not every device has threads.
+// use makes passes use so many of the threads, if they do not: not every device has threads.
 func (now *measured) use(m *engine.Model, threads int) error {
-	if threads == now.Threads {
+	if threads == m.About().Threads {
 		return nil
 	}
 	return m.Passes().SetThreads(threads)
 }
 
-// measure fills in the costs, and the threads to use. Other processes start at the same time and take cores, which makes
-// passes on all cores look slow; so fewer threads must also compare well with all of them measured again afterwards.
-func (now *measured) measure(ctx context.Context, m *engine.Model, alive func()) (err error) {
-	now.Used = now.Threads
-	now.Costs, err = measure.Costs(ctx, m, measureTime, alive)
-	now.all = map[int][]tandem.Cost{now.Used: now.Costs}
-	if err != nil || now.Spare < 1 || now.Spare >= now.Threads {
-		return err
+// measure returns the costs of passes on that many threads. Whenever alive is called, m uses now.Used again: others may use m then.
+func (now *measured) measure(ctx context.Context, m *engine.Model, threads int, budget time.Duration, alive func()) (
+	costs []tandem.Cost, err error) {
+	if err := now.use(m, threads); err != nil {
+		return nil, err
 	}
-	on := func(threads int) (costs []tandem.Cost) {
-		if err == nil {
-			err = m.Passes().SetThreads(threads)
+	ctx, cancel := context.WithCancelCause(ctx)
+	costs, err = measure.Costs(ctx, m, budget, func() {
+		wrong := now.use(m, now.Used)
+		alive()
+		if ctx.Err() == nil && wrong == nil {
+			wrong = now.use(m, threads)
 		}
-		if err == nil {
-			costs, err = measure.Costs(ctx, m, measureTime/2, alive)
+		if wrong != nil {
+			cancel(wrong)
 		}
-		return costs
-	}
-	enough := now.Threads - now.Spare
-	fewer := on(enough)
-	now.all[enough] = fewer
-	if err != nil || slower(fewer, now.Costs) > mostSlower {
-		return errors.Join(err, m.Passes().SetThreads(now.Threads))
-	}
-	if again := on(now.Threads); err != nil || slower(fewer, again) > mostSlower {
-		return err
-	}
-	now.Used, now.Costs = enough, fewer
-	return m.Passes().SetThreads(enough)
+	})
+	cancel(nil)
+	return costs, errors.Join(err, now.use(m, now.Used))
 }
 
 // slower returns the ratio of a's times to b's: the mean over the widths in both up to that of a usual tree.

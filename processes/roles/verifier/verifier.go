@@ -4,6 +4,7 @@ package verifier
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
@@ -85,7 +86,7 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	costs, left := c.costs(ctx, r, m, plan)
+	costs, measuring := c.costsOf(r, m, plan)
 	segment, socket, err := c.segment(r, &undo)
 	if err != nil {
 		return nil, nil, undo, err
@@ -94,11 +95,17 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	config := verifier.Config{Model: m, Costs: costs, SelfDrafts: selfDrafts, Process: r.Describe("verifier", c.Target, socket, m)}
-	config.Batches, config.Weighed = c.batches(left)
+	config := verifier.Config{Model: m, Costs: costs.Costs, SelfDrafts: selfDrafts, Process: r.Describe("verifier", c.Target, socket, m)}
+	config.Batches, config.Weighed = c.batches(costs.left())
+	if measuring != nil {
+		config.Resting = measuring
+	}
 	v, err := c.start(r, config, &undo)
 	if err != nil {
 		return nil, nil, undo, err
+	}
+	if measuring != nil {
+		measuring.Begin(func(all []roles.Measured) { c.tell(r, v, m, costs, all) })
 	}
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
 	server = verifying.NewServer(verifying.ServerConfig{Verifier: v, Vectors: v, Features: v, Segment: segment, Counters: r.Counters,
@@ -113,6 +120,20 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	})
 	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), r.Pool(access), mapped, &undo)
 	return server, announcer, undo, err
+}
+
+// tell passes on what was measured: costs of passes on all threads, and on those without SpareThreads.
+func (c Setup) tell(r *roles.Process, v *verifier.Verifier, m *engine.Model, now *measured, all []roles.Measured) {
+	var fewer []tandem.Cost
+	if len(all) > 1 {
+		fewer = all[1].Costs
+	}
+	if err := now.choose(m, all[0].Costs, fewer); err != nil {
+		r.Log.Warn("costs of passes not used", "error", err)
+		return
+	}
+	batches, weighed := c.batches(now.left())
+	v.Measured(slices.Clone(now.Costs), batches, weighed)
 }
 
 // load loads the target, with its part of the memory, and divides its passes.
@@ -168,18 +189,6 @@ func (c Setup) join(ctx context.Context, r *roles.Process, v *verifier.Verifier,
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
 	return c.announce(ctx, r, v, p, queue, undo)
-}
-
-// costs returns the costs of m's passes, nil without Setup.Measure. left: m goes on without SpareThreads of its threads.
-func (c Setup) costs(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) (costs []tandem.Cost, left bool) {
-	if !c.Measure {
-		return nil, false
-	}
-	threads := m.About().Threads
-	stop := r.Reading(m, r.Alive)
-	defer stop()
-	costs = costsOf(ctx, r, m, c, plan)
-	return costs, m.About().Threads < threads
 }
 
 // store opens the files with long prefixes; none, and a warning, if that is not possible.
