@@ -29,12 +29,11 @@ type Config struct {
 	Model      *engine.Model // the verifier's alone until Shutdown has returned; not closed by it
 	Events     tandem.Events
 	Counters   *tandem.Counters
-	MaxWaiting int              // tickets that may wait for a pass: the bound of the pool; default 32
-	Chunk      int              // prompt tokens per pass, fewer while other sessions are in rounds; default 128
-	Batches    int              // the sessions in rounds are divided into so many, each with passes of its own; 0: a pass takes all that waits
-	Weighed    bool             // divide sessions only while that is expected to be faster
-	Costs      []tandem.Cost    // of the model's passes, as measured; passes observed later refine them
-	Resting    schedule.Resting // works on Model while there are no sessions, such as by measuring its passes; may be nil
+	MaxWaiting int           // tickets that may wait for a pass: the bound of the pool; default 32
+	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
+	Batches    int           // the sessions in rounds are divided into so many, each with passes of its own; 0: a pass takes all that waits
+	Weighed    bool          // divide sessions only while that is expected to be faster
+	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
 	// SelfDrafts describe what Guesser can do, with what was measured of it; nil: as Guesser does.
 	SelfDrafts []tandem.SelfDraft
 	Guesser    guesses.Guesser // makes the target's own guesses; nil: Model does
@@ -43,6 +42,7 @@ type Config struct {
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
 	PrefixCache int
+	Resting     schedule.Resting  // works on Model while there are no sessions, such as by measuring its passes; may be nil
 	Store       disk.KeeperConfig // keeps long prefixes in files; without Files: they are kept in memory alone
 	Pulse       owner.Pulse       // shows the verifier's progress; may be nil
 	// Taps are the hidden states that Model hands out (engine.Options.Taps), for Features; nil: none. FeatureBytes bounds the memory

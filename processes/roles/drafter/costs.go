@@ -6,11 +6,10 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
-	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/services/peers/wire"
 )
 
@@ -25,13 +24,13 @@ func (c *costs) get() []tandem.Cost {
 }
 
 // costsOf returns what passes of a draft cost, so that a gateway knows it before the first round: as kept by an earlier process, else
-// nothing, and what measures them in idle moments. Until then the planner learns them from rounds.
-func (c Setup) costsOf(r *roles.Process, m *engine.Model) (*costs, schedule.Resting) {
-	kept, found := profile.Kept{Cache: c.Cache, Version: r.Version}, new(costs)
+// nothing, and then the drafter of that configuration measures them in idle moments. Until then the planner learns them from rounds.
+func (c Setup) costsOf(r *roles.Process, of *drafter.Config) *costs {
+	m, kept, found := of.Model, profile.Kept{Cache: c.Cache, Version: r.Version}, new(costs)
 	what := profile.What{Kind: "draft", Identity: m.Names().Identity, Threads: m.About().Threads, Device: m.About().Kernels}
 	if was, err := r.KeptCosts(kept, what); err == nil {
 		found.now.Store(&was)
-		return found, nil
+		return found
 	}
 	measuring := r.NewMeasuring(kept, func(ctx context.Context, alive func()) ([]roles.Measured, error) {
 		now, err := measure.Draft(ctx, m, alive)
@@ -41,7 +40,8 @@ func (c Setup) costsOf(r *roles.Process, m *engine.Model) (*costs, schedule.Rest
 		now := slices.Clone(all[0].Costs)
 		found.now.Store(&now)
 	})
-	return found, measuring
+	of.Resting = measuring
+	return found
 }
 
 // withCosts adds to a draft's description what its passes cost, and how many tokens of a text it reads.

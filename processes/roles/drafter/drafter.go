@@ -194,10 +194,10 @@ func (c Setup) drafts(ctx context.Context, r *roles.Process, models []*engine.Mo
 	for i, path := range c.Draft {
 		name, m := roles.ModelName(path), models[i]
 		pulse, _ := r.Beat(name)
-		costs, resting := c.costsOf(r, m)
-		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: to.publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path],
-			Resting: resting})
+		config := drafter.Config{Model: m, Name: name, Pool: to.publisher, Events: r.Events, Counters: r.Counters,
+			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]}
+		costs := c.costsOf(r, &config)
+		d, err := drafter.New(config)
 		if err != nil {
 			return nil, err
 		}

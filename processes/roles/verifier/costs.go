@@ -41,8 +41,8 @@ func (now *measured) fewer() int {
 // left reports whether m goes on without Spare of its threads.
 func (now *measured) left() bool { return now.Used < now.Threads }
 
-// costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else it has none: the planner
-// learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. If m's passes are about as quick without
+// costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else it has none: the
+// planner learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. If m's passes are about as quick without
 // Spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
 func (c Setup) costsOf(r *roles.Process, m *engine.Model, plan *profile.Plan) (now *measured, measuring *roles.Measuring) {
 	now = &measured{Threads: m.About().Threads, Spare: c.SpareThreads}
@@ -109,8 +109,8 @@ func (now *measured) look(m *engine.Model, from func(profile.What) ([]tandem.Cos
 	return now.choose(m, all, fewer)
 }
 
-// choose takes costs of passes on all threads, and on fewer, which may be nil, and makes m use fewer if they are about as quick. Errors: the
-// model's; then nothing has changed.
+// choose takes costs of passes on all threads, and on fewer, which may be nil, and makes m use fewer if they are about as quick. Errors:
+// the model's; then nothing has changed.
 func (now *measured) choose(m *engine.Model, all, fewer []tandem.Cost) error {
 	used, costs := now.Threads, all
 	if len(fewer) > 0 && slower(profile.Nearest(fewer), profile.Nearest(all)) <= mostSlower {

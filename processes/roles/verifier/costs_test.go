@@ -40,8 +40,8 @@ func TestSlower(t *testing.T) {
 	}
 }
 
-// TestMeasuredInIdleMoments: a first start knows nothing. Then passes are measured one at a time, with all threads and without the spare ones;
-// between two of them the model is as it was, and who comes finds all of its memory. The next start has what was found.
+// TestMeasuredInIdleMoments: a first start knows nothing. Then passes are measured one at a time, with all threads and without the spare
+// ones; between two of them the model is as it was, and who comes finds all of its memory. The next start has what was found.
 func TestMeasuredInIdleMoments(t *testing.T) {
 	m, err := engine.Open("../../../models/gopher-19m-q8_0.gguf", engine.Options{Device: testdevice.CPU(t, 2), Context: 256, KVPages: 16,
 		MaxRows: 64})
