@@ -42,8 +42,8 @@ func (now *measured) fewer() int {
 func (now *measured) left() bool { return now.Used < now.Threads }
 
 // costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else it has none: the
-// planner learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. If m's passes are about as quick without
-// Spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
+// planner learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. If m's passes are about as quick
+// without Spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
 func (c Setup) costsOf(r *roles.Process, m *engine.Model, plan *profile.Plan) (now *measured, measuring *roles.Measuring) {
 	now = &measured{Threads: m.About().Threads, Spare: c.SpareThreads}
 	if now.Used = now.Threads; !c.Measure {
