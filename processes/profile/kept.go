@@ -35,8 +35,8 @@ func (k Kept) file(ending string) string {
 	return filepath.Join(k.Cache, "costs", ThisBox().ID()+ending)
 }
 
-// Costs returns what is kept of what. Errors: Stale if there is nothing of it, as after another version or on another box; Corrupt for a
-// damaged file, or one that another user can write; Unavailable for one that cannot be read. Then it is measured anew.
+// Costs returns what is kept of what. Errors: Stale if there is nothing of it, as after another version; Corrupt for a file that is
+// damaged, of another box, or that another user can write; Unavailable for one that cannot be read. Then it is measured anew.
 func (k Kept) Costs(what What) ([]tandem.Cost, error) {
 	p, err := k.read()
 	if err != nil {
@@ -60,7 +60,11 @@ func (k Kept) read() (*Plan, error) {
 	case err == nil && st.Mode().Perm()&0o022 != 0:
 		return nil, corrupt("%s has mode %04o, so that others could write it: want 0600", path, st.Mode().Perm())
 	}
-	return Read(path)
+	p, err := Read(path)
+	if err == nil && (p.Machine == nil || p.Machine.Box != ThisBox()) {
+		err = corrupt("%s: it was measured on another machine", path)
+	}
+	return p, err
 }
 
 // Turn takes the right to measure; false while another process of this box has it. The caller must End it. Errors: Unavailable where

@@ -89,8 +89,8 @@ func TestKeptIsHostile(t *testing.T) {
 	}{
 		"garbage":            {"{", 0o600, tandem.Corrupt, "no plan"},
 		"another format":     {`{"format":7}`, 0o600, tandem.Corrupt, "format 7"},
-		"no machine":         {fmt.Sprintf(`{"format":%d}`, Format), 0o600, tandem.Stale, "no times"},
-		"of another box":     {string(ofOther), 0o600, tandem.Stale, "another machine"},
+		"no machine":         {fmt.Sprintf(`{"format":%d}`, Format), 0o600, tandem.Corrupt, "another machine"},
+		"of another box":     {string(ofOther), 0o600, tandem.Corrupt, "another machine"},
 		"writable by others": {string(ofOther), 0o666, tandem.Corrupt, "mode 0666"},
 		"too long":           {strings.Repeat(" ", MostBytes+1), 0o600, tandem.Corrupt, "bytes"},
 	} {

@@ -26,13 +26,14 @@ type Measured struct {
 	Costs []tandem.Cost
 }
 
-// Measuring measures what passes of a model cost while its process has nothing else to do, keeps it for later starts and tells it. One
-// process of a box measures at a time. It implements schedule.Resting; it belongs to the schedule's goroutine, but for Begin.
+// Measuring measures what passes of a model cost while its process and the machine have nothing else to do, keeps it for later starts and
+// tells it. One process of a box measures at a time. It implements schedule.Resting; it belongs to the schedule's goroutine, but for Begin.
 type Measuring struct {
 	process *Process
 	kept    profile.Kept
 	measure func(ctx context.Context, alive func()) ([]Measured, error)
 	tell    atomic.Pointer[func(all []Measured)]
+	calm    func() bool // whether the machine has nothing else to do
 
 	rounds int
 	least  []Measured
@@ -46,7 +47,11 @@ type Measuring struct {
 // NewMeasuring returns one that has found nothing yet, and does nothing before Begin. measure runs passes, and calls alive before each of
 // them; it returns the same kinds of passes in the same order each time.
 func (r *Process) NewMeasuring(k profile.Kept, measure func(ctx context.Context, alive func()) ([]Measured, error)) *Measuring {
-	return &Measuring{process: r, kept: k, measure: measure}
+	c := &Measuring{process: r, kept: k, measure: measure, calm: r.Calm}
+	if c.calm == nil {
+		c.calm = new(calm).now
+	}
+	return c
 }
 
 // Begin lets it measure. tell gets what was found, on the schedule's goroutine, after each measurement.
@@ -59,6 +64,9 @@ func (c *Measuring) Rest() (again time.Duration) {
 		return schedule.RestAfter
 	}
 	if c.next == nil {
+		if !c.calm() {
+			return schedule.RestAfter
+		}
 		turn, ok, err := c.kept.Turn()
 		if !ok {
 			return schedule.RestAfter
@@ -138,10 +146,7 @@ func least(a, b []Measured) []Measured {
 // none is not. Errors: those of profile.Kept.Costs.
 func (r *Process) KeptCosts(k profile.Kept, what profile.What) ([]tandem.Cost, error) {
 	costs, err := k.Costs(what)
-	switch {
-	case err != nil && tandem.KindOf(err) == tandem.Stale:
-		r.Log.Info("costs of passes will be measured", "why", err)
-	case err != nil:
+	if err != nil && tandem.KindOf(err) != tandem.Stale {
 		r.Log.Warn("kept costs of passes are not used: they are measured again", "error", err)
 	}
 	return costs, err

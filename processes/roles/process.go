@@ -34,6 +34,7 @@ type Program struct {
 	Version string           // the program's
 	Log     *slog.Logger     // where the process logs, as settings.Logging says; nil discards
 	Ready   func()           // called once the process serves; may be nil
+	Calm    func() bool      // whether the machine has nothing else to do, so that passes can be measured; nil: found out. For tests
 	Now     func() time.Time // the wall clock, by which tickets expire; nil: time.Now. For tests
 }
 

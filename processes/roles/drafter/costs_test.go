@@ -13,13 +13,13 @@ import (
 	"github.com/tandem-llm/tandem/test/testkit"
 )
 
-// TestDrafterTellsItsCosts: a process of drafters that serves and has nothing to do measures what passes of each of its models cost, of one
+// TestDrafterTellsItsCosts: a process of drafters that has nothing to do measures what passes of each of its models cost, of one
 // row and of as many as read a prompt, and tells it to whoever asks. The next has it at once.
 func TestDrafterTellsItsCosts(t *testing.T) {
 	dir := t.TempDir()
 	addr := "unix://" + filepath.Join(dir, "d")
 	const models = "../../../models/"
-	c := Setup{Program: roles.Program{Version: "test"}, Models: roles.Models{Threads: 1, Open: engine.Open,
+	c := Setup{Program: roles.Program{Version: "test", Calm: func() bool { return true }}, Models: roles.Models{Threads: 1, Open: engine.Open,
 		Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }}}
 	c.Listen, c.Pool, c.Sessions = addr, "file:"+filepath.Join(dir, "pool"), 2
 	c.Draft = []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}

@@ -40,6 +40,8 @@ func TestSlower(t *testing.T) {
 	}
 }
 
+func always() bool { return true }
+
 // TestMeasuredInIdleMoments: a first start knows nothing. Then passes are measured one at a time, with all threads and without the spare
 // ones; between two of them the model is as it was, and who comes finds all of its memory. The next start has what was found.
 func TestMeasuredInIdleMoments(t *testing.T) {
@@ -50,7 +52,7 @@ func TestMeasuredInIdleMoments(t *testing.T) {
 	}
 	defer m.Close()
 	var log bytes.Buffer
-	r := &roles.Process{Program: roles.Program{Version: "v", Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	r := &roles.Process{Program: roles.Program{Version: "v", Calm: always, Log: slog.New(slog.NewTextHandler(&log, nil))}}
 	plan := &profile.Plan{Format: profile.Format}
 	for spare, kinds := range map[int]int{0: 1, 1: 2, 2: 1} {
 		c := Setup{}
@@ -78,7 +80,8 @@ func TestMeasuredInIdleMoments(t *testing.T) {
 				t.Fatalf("after a pass: again after %v, want at once", again)
 			}
 		}
-		if _, other := c.costsOf(r, m, plan); other.Rest() <= 0 {
+		_, other := c.costsOf(r, m, plan)
+		if other.Begin(func([]roles.Measured) {}); other.Rest() <= 0 {
 			t.Error("two measure at a time")
 		}
 		measuring.Rouse()
@@ -122,7 +125,7 @@ func TestCannotKeep(t *testing.T) {
 	}
 	defer m.Close()
 	var log bytes.Buffer
-	r := &roles.Process{Program: roles.Program{Version: "v", Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	r := &roles.Process{Program: roles.Program{Version: "v", Calm: always, Log: slog.New(slog.NewTextHandler(&log, nil))}}
 	c := Setup{}
 	c.Measure, c.Cache = true, filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(c.Cache, nil, 0o600); err != nil {
