@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -121,14 +120,15 @@ func (p *Plan) one(ctx context.Context, dir *os.Root, w *want, progress func(don
 		progress(w.blob.size, false)
 		return nil
 	}
-	t := &transfer{s: p.s, b: w.blob, dir: dir, at: w.at, write: (*os.File).WriteAt, progress: func(done int64) { progress(done, false) }}
+	t := &transfer{s: p.s, b: w.blob, dir: dir, at: w.at, write: (*os.File).WriteAt, progress: func(done int64) { progress(done, false) },
+		sum: w.blob.hash()}
 	if testWrite != nil {
 		t.write = testWrite
 	}
 	if err := t.run(ctx, w.head.data, w.head.data == nil || w.head.ranged); err != nil {
 		return err
 	}
-	if err := p.check(ctx, dir, w); err != nil {
+	if err := p.check(dir, w, t.sum); err != nil {
 		return errors.Join(err, dir.Remove(partPath(w.at)), dir.Remove(recordsPath(w.at)))
 	}
 	err = dir.Rename(partPath(w.at), w.at)
@@ -145,47 +145,36 @@ func (p *Plan) one(ctx context.Context, dir *os.Root, w *want, progress func(don
 // testWrite is what tests put in place of os.File.WriteAt: a disk that is full. It is nil in the program.
 var testWrite func(f *os.File, b []byte, off int64) (int, error)
 
-// check compares the fetched bytes with the digest, and then parses their header.
-func (p *Plan) check(ctx context.Context, dir *os.Root, w *want) error {
-	f, err := dir.Open(partPath(w.at))
-	if err != nil {
-		return unwritable(err)
-	}
-	defer f.Close()
-	var sum hash.Hash
-	switch kind, _, _ := strings.Cut(w.blob.digest, ":"); kind {
+// hash returns what computes the file's digest, nil if its server names none.
+func (b *blob) hash() hash.Hash {
+	switch kind, _, _ := strings.Cut(b.digest, ":"); kind {
 	case "sha256":
-		sum = sha256.New()
+		return sha256.New()
 	case "git":
-		sum = sha1.New()
-		fmt.Fprintf(sum, "blob %d\x00", w.blob.size)
+		sum := sha1.New()
+		fmt.Fprintf(sum, "blob %d\x00", b.size)
+		return sum
 	}
+	return nil
+}
+
+// check compares the digest of the fetched bytes, and then parses their header.
+func (p *Plan) check(dir *os.Root, w *want, sum hash.Hash) error {
 	if sum != nil {
-		if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, canceled{ctx, f}, make([]byte, pieceBytes)); err != nil {
-			return err
-		}
 		if got := hex.EncodeToString(sum.Sum(nil)); got != hexOf(w.blob.digest) {
 			return lie("%s: %s was fetched with the digest %s, and its server had named %s: it has been removed", p.s.what, w.shown, got,
 				hexOf(w.blob.digest))
 		}
 	}
+	f, err := dir.Open(partPath(w.at))
+	if err != nil {
+		return unwritable(err)
+	}
+	defer f.Close()
 	if _, err := gguf.Header(f, w.blob.size, w.shown); err != nil {
 		return tandem.Errorf(op, tandem.Corrupt, "%s was fetched, and is no model file: it has been removed: %w", p.s.what, err)
 	}
 	return nil
-}
-
-// canceled is a reader that ends with a context.
-type canceled struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (c canceled) Read(p []byte) (int, error) {
-	if err := context.Cause(c.ctx); err != nil {
-		return 0, err
-	}
-	return c.Reader.Read(p)
 }
 
 // publish gives what was fetched its names: first links, and last the file that says what the name means now.

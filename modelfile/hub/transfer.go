@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"hash"
 	"hash/crc32"
 	"io"
 	"io/fs"
@@ -25,7 +26,8 @@ import (
 // A piece is written, and then its record. Whoever goes on after a kill, or after the machine has lost power, reads the pieces again that
 // have records, and keeps those whose checksums are right. Neither the length of a file nor the order in which a disk has written matters.
 //
-// Workers take runs of missing pieces. One whose connection breaks or stalls asks again for the rest of its run.
+// Workers take runs of missing pieces. One whose connection breaks or stalls asks again for the rest of its run. One more goroutine follows
+// with the digest.
 type transfer struct {
 	s        *session
 	b        *blob
@@ -33,8 +35,10 @@ type transfer struct {
 	at       string   // path of the finished file in it
 	progress func(done int64)
 	write    func(f *os.File, b []byte, off int64) (int, error) // WriteAt; tests have a full disk
+	sum      hash.Hash                                          // gets the file's bytes in their order; nil: the server names no digest
 
 	part, records *os.File
+	came          chan struct{} // a piece has come; holds one
 
 	mu    sync.Mutex
 	have  []bool // by piece
@@ -50,6 +54,7 @@ const (
 	maxRun      = 64
 	recordBytes = 12 // number of the piece, checksum of its bytes, checksum of these two
 	spareDisk   = 256 << 20
+	writePieces = 16 // after as many the disk is told to write
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -101,6 +106,11 @@ func (t *transfer) run(ctx context.Context, known []byte, ranged bool) (err erro
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
+	all.Go(func() {
+		if err := t.follow(ctx); err != nil {
+			stop(err)
+		}
+	})
 	for range workers {
 		all.Go(func() {
 			for {
@@ -122,9 +132,42 @@ func (t *transfer) run(ctx context.Context, known []byte, ranged bool) (err erro
 	return t.part.Sync()
 }
 
+// follow reads the pieces in their order, each once it and those before it are there, into the digest, and has the disk write them: when the
+// last one comes, little is left to be done.
+func (t *transfer) follow(ctx context.Context) error {
+	buf := make([]byte, pieceBytes)
+	for i := range t.have {
+		for !t.has(i) {
+			select {
+			case <-t.came:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		from, to := t.b.span(i)
+		if i%writePieces == writePieces-1 { // a hint: run ends with Sync
+			_ = unix.SyncFileRange(int(t.part.Fd()), to-writePieces*pieceBytes, writePieces*pieceBytes, unix.SYNC_FILE_RANGE_WRITE)
+		}
+		if t.sum == nil {
+			continue
+		}
+		if _, err := t.part.ReadAt(buf[:to-from], from); err != nil {
+			return &diskError{err}
+		}
+		t.sum.Write(buf[:to-from])
+	}
+	return nil
+}
+
+func (t *transfer) has(i int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.have[i]
+}
+
 // resume opens both files, and finds out which pieces are there.
 func (t *transfer) resume() (err error) {
-	t.have = make([]bool, t.b.pieces())
+	t.have, t.came = make([]bool, t.b.pieces()), make(chan struct{}, 1)
 	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW
 	if t.part, err = t.dir.OpenFile(partPath(t.at), flags, 0o644); err != nil {
 		return err
@@ -295,6 +338,10 @@ func (t *transfer) put(i int, b []byte) error {
 	}
 	t.have[i] = true
 	t.done += int64(len(b))
+	select {
+	case t.came <- struct{}{}:
+	default:
+	}
 	if t.progress != nil {
 		t.progress(t.done)
 	}
