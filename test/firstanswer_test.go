@@ -1,0 +1,79 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/modelfile/hub/hubtest"
+	"github.com/tandem-llm/tandem/test/testkit"
+)
+
+// timed keeps what is written to it, and when each piece came.
+type timed struct {
+	begun time.Time
+
+	mu    sync.Mutex
+	all   bytes.Buffer
+	first time.Duration // when the first byte came
+	lines []string      // each with its time
+}
+
+// Write implements io.Writer.
+func (w *timed) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := time.Since(w.begun)
+	if w.all.Len() == 0 {
+		w.first = at
+	}
+	w.lines = append(w.lines, at.Round(time.Millisecond).String()+" "+strings.TrimSpace(string(p)))
+	return w.all.Write(p)
+}
+
+// TestFirstAnswer: on a machine with the program alone, one command fetches a model from a hub that sends 10 MB/s in total, and answers. The
+// first token comes within a minute, of which the transfer takes 49.1 s.
+func TestFirstAnswer(t *testing.T) {
+	mayBeSlow(t)
+	const rate = 10e6 // bytes per second
+	model, err := os.ReadFile(testkit.RealModel(t, testkit.Qwen05))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := hubtest.New(t)
+	hub.Add("qwen/coder", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", model)
+	hub.Set(hubtest.Faults{Rate: rate})
+	w, home := newWorld(t), t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := w.command(ctx, "run", "hf:qwen/coder", "What is a mutex? Answer in two sentences.")
+	cmd.Env = append(cmd.Env, "HOME="+home, "XDG_CACHE_HOME=", "XDG_STATE_HOME=", "HF_HOME="+filepath.Join(home, "hf"), "HF_HUB_CACHE=",
+		"OLLAMA_MODELS=", "HF_ENDPOINT="+hub.URL, "NO_PROXY=*")
+	begun := time.Now()
+	out, said := &timed{begun: begun}, &timed{begun: begun}
+	cmd.Stdout, cmd.Stderr = out, said
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, said.all.String())
+	}
+	transfer := time.Duration(float64(len(model)) / rate * float64(time.Second))
+	t.Logf("first token after %v, of which the transfer takes %v; all after %v\n%s\nanswer: %s", out.first, transfer, time.Since(begun),
+		strings.Join(said.lines, "\n"), out.all.String())
+	if out.first < transfer || out.first > time.Minute {
+		t.Errorf("the first token came after %v: want at most a minute, and the transfer takes %v", out.first, transfer)
+	}
+	if answer := strings.TrimSpace(out.all.String()); !strings.Contains(strings.ToLower(answer), "mutex") || !strings.HasSuffix(answer, ".") {
+		t.Errorf("answered %q: want whole sentences about a mutex", answer)
+	}
+	if !regexp.MustCompile(`[0-9.]+ ?(×|times) `).MatchString(said.all.String()) {
+		t.Errorf("said %q: want a line that says what drafts brought", said.all.String())
+	}
+	if sent := hub.Sent(); sent > int64(len(model))+1<<20 {
+		t.Errorf("%d bytes were sent for a file of %d", sent, len(model))
+	}
+}
