@@ -22,7 +22,7 @@ import (
 )
 
 type launchCmd struct {
-	Program string   `arg:"" help:"claude, codex, opencode, qwen, cn or aider."`
+	Program string   `arg:"" completes:"agents" help:"claude, codex, opencode, qwen, cn or aider."`
 	Args    []string `arg:"" optional:"" sep:"none" help:"Arguments of the program, behind --."`
 	URL     string   `name:"url" help:"Use the server at this address instead of starting one." placeholder:"URL" setting:"-" group:"Serving"`
 	Print   bool     `help:"Print the program's settings as commands of a shell. Starts nothing." setting:"-" group:"Serving"`

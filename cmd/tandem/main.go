@@ -36,30 +36,32 @@ type cli struct {
 	Set     []string    `help:"Set what is not listed here: tandem config --all." placeholder:"KEY=VALUE" sep:"none" setting:"-"`
 	Printed versionFlag `name:"version" help:"Print the version." setting:"-"`
 
-	Generate   generateCmd   `cmd:"" help:"Continue a prompt with processes of its own."`
 	Chat       runCmd        `cmd:"" name:"run" help:"Chat in the terminal, or have your text continued."`
 	Pull       pullCmd       `cmd:"" help:"Fetch a model by name."`
 	List       listCmd       `cmd:"" aliases:"ls" help:"List the models that are here, by name."`
-	Rm         rmCmd         `cmd:"" help:"Remove models that tandem has pulled."`
 	Show       showCmd       `cmd:"" help:"Show what a model is, and whether it runs here."`
-	Demo       demoCmd       `cmd:"" help:"Show one prompt with and without speculation."`
+	Rm         rmCmd         `cmd:"" help:"Remove models that tandem has pulled."`
+	Up         upCmd         `cmd:"" help:"Serve a model until stopped: gateway, drafter and verifier."`
 	Launch     launchCmd     `cmd:"" help:"Run an agent, such as claude, with a model of yours."`
-	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
+	Generate   generateCmd   `cmd:"" help:"Continue a prompt with processes of its own."`
+	Demo       demoCmd       `cmd:"" help:"Show one prompt with and without speculation."`
+	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
+	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
+	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
+	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost and drafts save here."`
+	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
+	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
+	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
 	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0, else 1."`
+	Drain      drainCmd      `cmd:"" help:"Have a process finish its sessions and take no new ones."`
+	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server of yours."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
 	Logits     logitsCmd     `cmd:"" hidden:"" help:"Print top logits and a greedy continuation."`
-	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
-	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
-	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
-	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost and drafts save here."`
-	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
-	Drain      drainCmd      `cmd:"" help:"Have a process finish its sessions and take no new ones."`
-	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
-	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and their origins."`
-	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server of yours."`
+	Completion completionCmd `cmd:"" help:"Print the completion script of a shell."`
+	Complete   completeCmd   `cmd:"" name:"__complete" hidden:""`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 

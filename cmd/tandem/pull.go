@@ -16,7 +16,7 @@ import (
 )
 
 type pullCmd struct {
-	Name  string `arg:"" help:"hf:ORG/REPO[:QUANT], a name of Ollama's such as qwen3:0.6b, or https://….gguf."`
+	Name  string `arg:"" completes:"models" help:"hf:ORG/REPO[:QUANT], a name of Ollama's such as qwen3:0.6b, or https://….gguf."`
 	Force bool   `help:"Fetch it even if it does not fit into this machine's memory." setting:"-"`
 	storeFlags
 	settings.Sizes
@@ -33,13 +33,13 @@ type listCmd struct {
 }
 
 type rmCmd struct {
-	Names []string `arg:"" name:"name" help:"Models that tandem has pulled, as 'tandem list' names them."`
+	Names []string `arg:"" name:"name" completes:"pulled" help:"Models that tandem has pulled, as 'tandem list' names them."`
 	storeFlags
 	output
 }
 
 type showCmd struct {
-	Name string `arg:"" help:"A model by name, file or folder. If it is not here, its header is read from its server."`
+	Name string `arg:"" completes:"models" help:"A model by name, file or folder. If it is not here, its header is read from its server."`
 	storeFlags
 	settings.Sizes
 	settings.KV

@@ -15,7 +15,7 @@ import (
 )
 
 type runCmd struct {
-	Words []string `arg:"" optional:"" sep:"none" help:"A model's name, file or folder, and a question."`
+	Words []string `arg:"" optional:"" sep:"none" completes:"models" help:"A model's name, file or folder, and a question."`
 
 	Addr         string `help:"Use the gateway at this address and its model." placeholder:"ADDR"`
 	ChatTemplate string `help:"File with the Jinja template of chats." placeholder:"FILE"`

@@ -103,12 +103,8 @@ func plainly(err error) error {
 	}
 	if word, ok := wrongWord(err, "unknown flag "); ok {
 		var known []string
-		for _, group := range node.AllFlags(false) {
-			for _, f := range group {
-				if _, ok := settings.Find(f.Name); ok || !f.Hidden {
-					known = append(known, "--"+f.Name)
-				}
-			}
+		for _, f := range knownFlags(node) {
+			known = append(known, "--"+f.Name)
 		}
 		return tandem.Errorf("", tandem.Invalid, "unknown flag %s%s", word, suggestion(word, known, "`"+strings.TrimSpace(node.FullPath())+
 			" --help` lists the flags"))
@@ -130,6 +126,18 @@ func plainly(err error) error {
 			" --help` lists the commands"))
 	}
 	return err
+}
+
+// knownFlags returns the flags of a command, with those that its help leaves out as few need them.
+func knownFlags(node *kong.Node) (known []*kong.Flag) {
+	for _, group := range node.AllFlags(false) {
+		for _, f := range group {
+			if _, ok := settings.Find(f.Name); ok || !f.Hidden {
+				known = append(known, f)
+			}
+		}
+	}
+	return known
 }
 
 // wrongWord returns the word that an error of kong blames.

@@ -14,7 +14,7 @@ import (
 )
 
 type upCmd struct {
-	Name   string `arg:"" optional:"" help:"A model by name, file or folder."`
+	Name   string `arg:"" optional:"" completes:"models" help:"A model by name, file or folder."`
 	Listen string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR" group:"Serving"`
 	serverFlags
 	settings.Logging

@@ -6,7 +6,7 @@
 // Tags, most of them kong's: name (default: the field's name in lower case with dashes), default, help (its first sentence is shown by
 // --help; ${strategies} in it is one of Words), group (one of Groups), check (see Check), secret (its value is never printed), section (of
 // a struct: where its settings are in the file), more (not in the --help of commands with many settings: to be set by --set, the file or a
-// variable), and setting:"-" (belongs to one call: no setting).
+// variable), completes (what a shell offers: cmd/tandem/completion.go), and setting:"-" (belongs to one call: no setting).
 package settings
 
 import (

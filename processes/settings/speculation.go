@@ -6,7 +6,7 @@ import (
 
 // Speculation says how drafts are made.
 type Speculation struct {
-	Strategy string   `help:"Who drafts how much: ${strategies}. Decided round by round; planner is the default. ${drafts}." placeholder:"NAME" group:"Speculation"`
+	Strategy string   `help:"Who drafts how much: ${strategies}. Decided round by round; planner is the default. ${drafts}." placeholder:"NAME" completes:"strategies" group:"Speculation"`
 	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: ${trees}. With fixed each tree has this size." placeholder:"N/D/W" group:"Speculation"`
 	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" more:"" group:"Speculation"`
 	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" more:"" group:"Speculation"`
