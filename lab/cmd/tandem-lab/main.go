@@ -35,6 +35,7 @@ type cli struct {
 	Campaign campaignCmd `cmd:"" help:"Disturb tandems on several boxes, and check that every answer is right."`
 	NATS     natsCmd     `cmd:"" name:"nats" help:"One server of a NATS cluster, for campaigns."`
 	Box      boxCmd      `cmd:"" hidden:""`
+	Record   recordCmd   `cmd:"" help:"Run a command in a terminal and draw what it shows, as SVG."`
 	Trace    traceCmd    `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 }
 
