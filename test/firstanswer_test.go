@@ -37,8 +37,8 @@ func (w *timed) Write(p []byte) (int, error) {
 	return w.all.Write(p)
 }
 
-// TestFirstAnswer: on a machine with the program alone, one command fetches a model from a hub that sends 10 MB/s in total, and answers. The
-// first token comes within a minute, of which the transfer takes 49.1 s.
+// TestFirstAnswer: on a machine with the program alone, one command fetches a model from a hub that sends 10 MB/s in total, and answers.
+// The first token comes within a minute, of which the transfer takes 49.1 s.
 func TestFirstAnswer(t *testing.T) {
 	mayBeSlow(t)
 	const rate = 10e6 // bytes per second
@@ -67,7 +67,8 @@ func TestFirstAnswer(t *testing.T) {
 	if out.first < transfer || out.first > time.Minute {
 		t.Errorf("the first token came after %v: want at most a minute, and the transfer takes %v", out.first, transfer)
 	}
-	if answer := strings.TrimSpace(out.all.String()); !strings.Contains(strings.ToLower(answer), "mutex") || !strings.HasSuffix(answer, ".") {
+	answer := strings.TrimSpace(out.all.String())
+	if !strings.Contains(strings.ToLower(answer), "mutex") || !strings.HasSuffix(answer, ".") {
 		t.Errorf("answered %q: want whole sentences about a mutex", answer)
 	}
 	if !regexp.MustCompile(`[0-9.]+ ?(×|times) `).MatchString(said.all.String()) {
@@ -75,5 +76,35 @@ func TestFirstAnswer(t *testing.T) {
 	}
 	if sent := hub.Sent(); sent > int64(len(model))+1<<20 {
 		t.Errorf("%d bytes were sent for a file of %d", sent, len(model))
+	}
+}
+
+// TestPullOverHTTP: a client of a gateway that allows it fetches a model from the hub and removes it; the served one answers meanwhile.
+func TestPullOverHTTP(t *testing.T) {
+	model, err := os.ReadFile("../models/gopher-draft-go-f16.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, home := hubtest.New(t), t.TempDir()
+	hub.Add("org/repo", "m-F16.gguf", model)
+	for name, value := range map[string]string{"HF_HOME": home, "HF_HUB_CACHE": "", "HF_ENDPOINT": hub.URL, "NO_PROXY": "*",
+		"OLLAMA_MODELS": filepath.Join(home, "ollama")} {
+		t.Setenv(name, value)
+	}
+	g := upWeb(t, "", "--no-draft", "--allow-pull", "100MiB")
+	for _, call := range []struct {
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{"POST", "/api/pull", `{"model":"hf:org/repo"}`, 200, `{"status":"success"}`},
+		{"POST", "/api/pull", `{"model":"hf:org/repo","stream":false}`, 200, `{"status":"success"}`},
+		{"POST", "/v1/completions", `{"prompt":"func ","max_tokens":2}`, 200, "text_completion"},
+		{"DELETE", "/api/delete", `{"model":"hf:org/repo"}`, 200, ""},
+		{"DELETE", "/api/delete", `{"model":"hf:org/repo"}`, 404, "was not pulled"},
+	} {
+		if status, all := g.ask(t, call.method, call.path, call.body); status != call.status || !strings.Contains(all, call.says) {
+			t.Errorf("%s %s: %d %s: want %d, %q", call.path, call.body, status, all, call.status, call.says)
+		}
 	}
 }

@@ -45,7 +45,7 @@ func WarnOfKeys(f settings.Web, say Say) {
 			}
 		}
 	}
-	for _, file := range [][2]string{{"--api-keys", f.APIKeys}, {"--metrics-key", f.MetricsKey}} {
+	for _, file := range [][2]string{{"--api-keys", f.APIKeys}, {"--metrics-key", f.MetricsKey}, {"--pull-key", f.PullKey}} {
 		if st, err := os.Stat(file[1]); file[1] != "" && err == nil && st.Mode().Perm()&0o044 != 0 {
 			say("%s %q has mode %04o: other users of this machine can read the keys (chmod 600)", file[0], file[1], st.Mode().Perm())
 		}
@@ -81,11 +81,27 @@ func ReadKeys(flag, path string) ([]string, error) {
 }
 
 // MetricsKeys returns the only keys that open the metrics, from a file that may be replaced; nil: the clients' keys do.
-func MetricsKeys(f settings.Web) (*access.Keys, error) {
-	if f.MetricsKey == "" {
+func MetricsKeys(f settings.Web) (*access.Keys, error) { return only("--metrics-key", f.MetricsKey) }
+
+// PullKeys returns the only keys with which clients may fetch and remove models; nil: everybody may who can connect. Errors: Invalid, also
+// for clients with keys none of which was given this right.
+func PullKeys(f settings.Web) (*access.Keys, error) {
+	switch {
+	case f.AllowPull == nil && f.PullKey != "":
+		return nil, tandem.Errorf("", tandem.Invalid,
+			"--pull-key without --allow-pull: want how much may be pulled, as in --allow-pull 20GiB")
+	case f.AllowPull != nil && f.PullKey == "" && (len(f.APIKey) > 0 || f.APIKeys != ""):
+		return nil, tandem.Errorf("", tandem.Invalid, "--allow-pull for clients with keys: want --pull-key FILE, with the keys that may")
+	}
+	return only("--pull-key", f.PullKey)
+}
+
+// only returns the keys in the file of a flag, nil without a file.
+func only(flag, path string) (*access.Keys, error) {
+	if path == "" {
 		return nil, nil
 	}
-	return access.Follow(f.MetricsKey, func() ([]string, error) { return ReadKeys("--metrics-key", f.MetricsKey) })
+	return access.Follow(path, func() ([]string, error) { return ReadKeys(flag, path) })
 }
 
 // Keys returns the clients' keys, ready to be compared; nil: there are none. Their file may be replaced while the gateway runs.
@@ -110,6 +126,9 @@ func CheckWeb(f settings.Web) error {
 		return err
 	}
 	if _, err := MetricsKeys(f); err != nil {
+		return err
+	}
+	if _, err := PullKeys(f); err != nil {
 		return err
 	}
 	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)

@@ -41,6 +41,31 @@ func TestMetricsKey(t *testing.T) {
 	}
 }
 
+// TestPullKey: where clients have keys, to pull is a right that must be given; a right to nothing is refused.
+func TestPullKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pull")
+	if err := os.WriteFile(file, []byte("puller\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	most, clients := new(settings.Size(1<<30)), []string{"client"}
+	for _, tc := range []struct {
+		f     settings.Web
+		says  string
+		keyed bool
+	}{{settings.Web{AllowPull: most}, "", false}, {settings.Web{AllowPull: most, PullKey: file, APIKey: clients}, "", true},
+		{settings.Web{AllowPull: most, APIKey: clients}, "want --pull-key", false},
+		{settings.Web{PullKey: file}, "without --allow-pull", false},
+		{settings.Web{AllowPull: most, PullKey: file + "x"}, "--pull-key", false}} {
+		keys, err := PullKeys(tc.f)
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || (keys != nil) != tc.keyed {
+			t.Errorf("%+v: %v, %v: want %q", tc.f, keys, err, tc.says)
+		}
+		if wrong := CheckWeb(tc.f); (wrong == nil) != (err == nil) {
+			t.Errorf("%+v: up says %v", tc.f, wrong)
+		}
+	}
+}
+
 // TestKeyFiles: a file that others can write is refused, one that others can read and short keys are told of, and a pipe does not block.
 func TestKeyFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/pull"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -44,6 +45,17 @@ func (c *gatewayCmd) Run(a *app) (err error) {
 		}
 	}
 	out.CacheDir = start.KeepIn(c.CacheDir)
+	if out.PullKeys, err = start.PullKeys(c.Web); err != nil {
+		return err
+	}
+	if c.AllowPull != nil {
+		p, err := a.puller(c.CacheDir)
+		if err != nil {
+			return err
+		}
+		p.KVType = settings.Default[settings.KV]().KVType
+		out.Models = &pull.Service{Puller: p, Most: c.AllowPull.Bytes(), Served: out.Target}
+	}
 	roles.BoundGateway()
 	return gateway.Run(a.ctx, out)
 }

@@ -105,6 +105,25 @@ func Parse(text, endpoint string) (Name, error) {
 	if IsPath(text) {
 		return Name{Source: File, Path: text}, nil
 	}
+	return parse(text, endpoint)
+}
+
+// ParseOf is Parse for a name that a client has sent: it looks for no file, and the name must be of the configured hub or registry. Errors:
+// Invalid.
+func (c Config) ParseOf(text string) (Name, error) {
+	n, err := parse(text, c.Endpoint)
+	if err == nil && (n.Source == Web || n.Source == Ollama && c.registry(n) != c.registry(Name{})) {
+		err = tandem.Errorf(op, tandem.Invalid, "the name %q: clients may name models of %s and %s alone", n, c.Endpoint,
+			c.registry(Name{}))
+	}
+	if n.Source == Ollama {
+		n.Host, n.Scheme = "", "" // one model has one name
+	}
+	return n, err
+}
+
+// parse takes a name apart that is no path.
+func parse(text, endpoint string) (Name, error) {
 	for _, begin := range []string{"hf:", "hf.co/", "huggingface.co/"} {
 		if rest, ok := strings.CutPrefix(text, begin); ok {
 			return parseHugging(text, strings.TrimPrefix(rest, "//"))

@@ -72,6 +72,17 @@ func (c Config) Plan(ctx context.Context, n Name) (*Plan, error) {
 	return p, nil
 }
 
+// Digest returns the digest of the model's only or first file, as "sha256:" and hexadecimal digits; "" if its server names none.
+func (p *Plan) Digest() string { return p.wants[0].blob.digest }
+
+// Here returns the bytes of the model that are on disk already, those of unfinished files included.
+func (p *Plan) Here() (bytes int64) {
+	for _, w := range p.wants {
+		bytes += taken(filepath.Join(p.Store, w.at))
+	}
+	return bytes
+}
+
 // Close ends the plan's connections.
 func (p *Plan) Close() { p.s.close() }
 

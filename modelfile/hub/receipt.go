@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem/modelfile/files"
@@ -65,6 +66,36 @@ func readReceipt(store, link string) (r receipt, err error) {
 		return r, os.ErrNotExist
 	}
 	return r, nil
+}
+
+// Taken returns the bytes on disk of all that tandem has fetched, unfinished files included, which other users of the stores may have too.
+func (c Config) Taken() (bytes int64) {
+	roots, _ := filepath.Glob(filepath.Join(c.HubCache, "models--*--*")) // the pattern is right
+	seen := map[string]bool{}
+	for _, root := range append(append(roots, c.Stores...), c.Own) {
+		for _, r := range receipts(root) {
+			for _, blob := range r.Blobs {
+				if path := filepath.Join(root, blob); !seen[path] {
+					seen[path] = true
+					bytes += taken(path)
+				}
+			}
+		}
+	}
+	return bytes
+}
+
+// taken returns the bytes on disk of a file and of what an unfinished transfer has of it, which has holes.
+func taken(path string) (bytes int64) {
+	const block = 512 // of st_blocks, see stat(2)
+	for _, at := range []string{path, partPath(path)} {
+		if st, err := os.Stat(at); err == nil {
+			if s, ok := st.Sys().(*syscall.Stat_t); ok {
+				bytes += s.Blocks * block
+			}
+		}
+	}
+	return bytes
 }
 
 // receipts returns all receipts of a store; what is none is left out.

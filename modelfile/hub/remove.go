@@ -45,6 +45,13 @@ func (c Config) Remove(n Name) (Removed, error) {
 	return Removed{}, tandem.Errorf(op, tandem.Invalid, "there is no %s on this machine: tandem list names what there is", n)
 }
 
+// Begun reports whether tandem has fetched a model of that name, or a part of it.
+func (c Config) Begun(n Name) bool {
+	return slices.ContainsFunc(c.roots(n), func(root string) bool {
+		return slices.ContainsFunc(receipts(root), func(r receipt) bool { return r.Name == n.String() })
+	})
+}
+
 // roots returns the folders that may hold a name's receipt.
 func (c Config) roots(n Name) []string {
 	switch n.Source {

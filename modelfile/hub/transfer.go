@@ -132,8 +132,8 @@ func (t *transfer) run(ctx context.Context, known []byte, ranged bool) (err erro
 	return t.part.Sync()
 }
 
-// follow reads the pieces in their order, each once it and those before it are there, into the digest, and has the disk write them: when the
-// last one comes, little is left to be done.
+// follow reads the pieces in their order, each once it and those before it are there, into the digest, and has the disk write them: when
+// the last one comes, little is left to be done.
 func (t *transfer) follow(ctx context.Context) error {
 	buf := make([]byte, pieceBytes)
 	for i := range t.have {

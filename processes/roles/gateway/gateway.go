@@ -30,6 +30,7 @@ func Run(ctx context.Context, c Setup) (err error) {
 	}
 	c.Keys.Report(r.Log, r.Counters)
 	c.MetricsKeys.Report(r.Log, r.Counters)
+	c.PullKeys.Report(r.Log, r.Counters)
 	var undo roles.Cleanup
 	defer undo.Run()
 	g, web, err := c.assemble(ctx, r, target, &undo)

@@ -93,6 +93,7 @@ func (s *service) openHTTP(ctx context.Context, c Setup, texts *budget.Texts, dr
 	undo.Add(m.digest.begin(ctx, s.monitor.Loading))
 	config := httpapi.Config{Listen: c.HTTP, Hosts: c.AllowHost, Origins: c.CORSOrigin, Strict: c.StrictFields,
 		KeepAttribution: c.KeepAttribution, Keys: c.Keys, MetricsKeys: c.MetricsKeys, Insecure: c.InsecureListen, Grace: c.Grace,
+		Models: c.Models, PullKeys: c.PullKeys,
 		Build: c.Version, Model: m.told(c.Alias), Vocab: m.vocab, Chat: m.chat, Limits: m.limits, Width: m.embedding.Made(),
 		Generator: s.generator, Embedder: s.gateway, Describe: s.describe, Drafters: drafters, Slots: s.monitor.Slots,
 		Health: s.monitor.Health, Loading: s.monitor.Loading, Metrics: s.metrics.Handler(), Texts: texts,

@@ -43,6 +43,8 @@ type Config struct {
 	Drafters    func() []string                          // names that requests may use now; nil: not told
 	Metrics     http.Handler                             // serves /metrics; nil: not found
 	MetricsKeys *access.Keys                             // the only keys that open /metrics; nil: Keys do
+	Models      Models                                   // fetches and removes models for clients; nil: they may not
+	PullKeys    *access.Keys                             // the only keys that open Models; nil: Keys do
 	Page        http.Handler                             // serves / and /playground/; nil: not found
 	Keys        *access.Keys                             // clients' keys; nil: everybody is let in, as one tenant
 	Hosts       []string                                 // further names in Host headers, where not all are allowed: see checkHost

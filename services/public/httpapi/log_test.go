@@ -51,7 +51,7 @@ func TestRequestLog(t *testing.T) {
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words","max_tokens":3,"n":2}`, auth...)
 	s.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"private words"}],"max_tokens":3,"stream":true}`, auth...)
 	s.ask(t, "POST", "/v1/completions", `{"prompt":7}`, auth...)
-	s.ask(t, "GET", "/api/pull?q=private%20words", "")
+	s.ask(t, "GET", "/api/copy?q=private%20words", "")
 	s.ask(t, "GET", "/v1/models/private", "", auth...)
 	s.ask(t, "POST", "/v1/completions", `{"prompt":"private words"}`)
 	for _, polled := range []string{"/health", "/v1/health", "/livez", "/readyz", "/slots", "/api/ps", "/tandem/v1/describe"} {
@@ -64,7 +64,7 @@ func TestRequestLog(t *testing.T) {
 		`POST /v1/completions 200 14 6 ` + tenant + ` mine`,
 		`POST /v1/chat/completions 200 21 3 ` + tenant + ` mine`,
 		`POST /v1/completions 400 <nil> <nil> ` + tenant + ` mine`,
-		`GET /api/pull 404 <nil> <nil> <nil> req`,
+		`GET /api/copy 404 <nil> <nil> <nil> req`,
 		`GET /v1/models/ 404 <nil> <nil> ` + tenant + ` mine`,
 		`POST /v1/completions 401 <nil> <nil> <nil> req`,
 		`GET /tandem/v1/describe 401 <nil> <nil> <nil> req`,

@@ -156,7 +156,7 @@ func TestOllamaModels(t *testing.T) {
 	if _, all := s.ask(t, "POST", "/api/generate", `{"model":"gopher"}`); !strings.Contains(all, `"done":true,"done_reason":"load"`) {
 		t.Errorf("load: %s", all)
 	}
-	if answer, all := s.ask(t, "POST", "/api/pull", `{"model":"x"}`); answer.StatusCode != 404 || !strings.HasPrefix(all, `{"error":"`) {
-		t.Errorf("pull: %s: %s", answer.Status, all)
+	if answer, all := s.ask(t, "POST", "/api/copy", `{"source":"x"}`); answer.StatusCode != 404 || !strings.HasPrefix(all, `{"error":"`) {
+		t.Errorf("copy: %s: %s", answer.Status, all)
 	}
 }

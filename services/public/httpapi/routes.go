@@ -37,7 +37,7 @@ var (
 
 // route is a row of the table of what is served. A path that ends in "/" stands for all paths below it.
 type route struct {
-	method string // "POST", or "GET", which stands for HEAD, too
+	method string // "POST", "DELETE", or "GET", which stands for HEAD, too
 	path   string
 	api    api
 	let    letIn
@@ -51,12 +51,13 @@ type letIn struct {
 	more *access.Keys // let in besides; nil: none
 }
 
-// table returns all routes. llama.cpp's /completions is OpenAI's here: clients whose base address lacks /v1 mean that. Ollama's paths are
-// those that need no model of their own kind: pulling, creating and deleting models are not served.
+// table returns all routes. llama.cpp's /completions is OpenAI's here: clients whose base address lacks /v1 mean that. Of Ollama's paths
+// those that create, copy and push models are not served.
 func table(cfg Config, s common) []route {
 	read, prompts := newReading(cfg, s), newPrompts(cfg)
 	text, models := newTextAnswers(cfg, s, read, prompts), catalog{cfg.Model, cfg.Limits, cfg.Width, cfg.Chat}
 	tokens, vectors := tokenizer{read, prompts, s.answers}, newVectors(cfg, read, prompts, s.answers)
+	store := storing{cfg.Models, read, cfg.Stall, cfg.Ping, cfg.Counters}
 	clients, everybody, watchers := letIn{}, letIn{all: true}, letIn{more: cfg.MetricsKeys}
 	ready := func(c *call) error { return ready(c, cfg, s.draining.Load()) }
 	all := []route{
@@ -84,6 +85,8 @@ func table(cfg Config, s common) []route {
 		{"GET", "/api/tags", ollamaModel, clients, models.tags},
 		{"GET", "/api/ps", ollamaModel, clients, models.running},
 		{"POST", "/api/show", ollamaModel, clients, models.show(read)},
+		{"POST", "/api/pull", ollamaModel, letIn{keys: cfg.PullKeys}, store.pull},
+		{"DELETE", "/api/delete", ollamaModel, letIn{keys: cfg.PullKeys}, store.delete},
 
 		{"GET", "/props", plain, clients, func(c *call) error { return c.reply(newProps(cfg)) }},
 		{"GET", "/slots", nativeSlots, watchers, func(c *call) error { return slots(c, cfg) }},

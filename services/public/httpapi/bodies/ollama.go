@@ -327,3 +327,29 @@ func ollamaInputs(e *ask.Request, name string, s *source, add func(name string) 
 		}
 	})
 }
+
+// Pull is a body of /api/pull or /api/delete.
+type Pull struct {
+	Name   string
+	Stream bool // tell what is done, line by line
+}
+
+// OllamaPull reads such a body. Errors: Invalid and Unsupported, with the field; those of body.
+func OllamaPull(body io.Reader, l Limits) (Pull, error) {
+	p := Pull{Stream: true}
+	insecure := false
+	name := func(name string, s *source) error { return readText(name, s, &p.Name) }
+	err := begin(ollamaVectors, ask.Embedding, ask.Defaults{}, l).plain(body, "", map[string]func(string, *source) error{
+		"model": name, "name": name, // of older clients
+		"stream":   func(name string, s *source) error { return readBool(name, s, &p.Stream) },
+		"insecure": func(name string, s *source) error { return readBool(name, s, &insecure) },
+	})
+	switch {
+	case err != nil:
+	case p.Name == "":
+		err = bad("model", "model is missing: want a model's name")
+	case insecure:
+		err = unsupported("insecure", "insecure is true: models come from the configured hub and registry alone")
+	}
+	return p, err
+}
