@@ -221,7 +221,8 @@ var rooms = map[string][]string{
 	"kernels/half":      {},
 	"models":            {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
-	"app/find":            {".", "engine", "gateway/strategy", "modelfile", "models", "processes/roles", "processes/roles/drafter", "text"},
+	"app/find": {".", "go.yaml.in/yaml", "engine", "gateway/strategy", "modelfile", "modelfile/hub", "models",
+		"processes/roles", "processes/roles/drafter", "text"},
 	"app/terminal":        {"engine", "processes/roles"},
 	"app/terminal/editor": {".", "app/terminal", "golang.org/x/sys", "golang.org/x/term", "golang.org/x/text"}, // x/text: wide characters
 

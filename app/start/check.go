@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
-	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -35,21 +34,11 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	if err := s.route(); err != nil {
 		return s, err
 	}
-	p := pair.Pair{Target: s.TargetFile, Drafts: s.DraftFiles, Heads: s.Heads, DraftHeads: s.DraftHeads,
-		Sizes:    settings.Sizes{Ctx: s.Ctx, Sessions: s.AtOnce},
-		Options:  engine.Options{Device: device.Planner(), KVType: s.KVType},
-		KVMemory: s.KVMemory.Bytes(),
-		Features: int64(s.FeatureMemory) << 20, Own: s.ownMemory(),
-		Streaming: Budget{s.Budget}.Streaming(env, s.Device, s.GPULayers, s.CacheFolder)}
-	if !s.DraftAnyway {
-		p.Weigher = placement.NewWeigher(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType)
-	}
-	say := func(note string) { env.Say("tandem: %s", note) }
-	err = p.Check(r.Prompt, say)
+	p, err := s.fitted(env, r.Prompt)
 	s.verifierBudget, s.Streamed, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
 	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
 	if err == nil && s.Room.Cut() {
-		say(s.Room.Shortage())
+		env.Say("tandem: %s", s.Room.Shortage())
 	}
 	s.planned(env)
 	return s, err

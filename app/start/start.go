@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem/app/device"
+	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/processes/placement"
@@ -40,12 +41,15 @@ type Setup struct {
 	settings.Web         // zero: no HTTP
 	settings.Drawing
 	settings.Answers
-	settings.Logging          // zero: warnings alone
-	TargetFile       string   // path
-	DraftFiles       []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
-	At               string   // the gateway's address, "" = a socket in the run directory
-	AtOnce           int      // sessions
-	KeepGateway      bool     // restart it when it dies; else all processes end with it, because its requests are lost
+	settings.Logging                  // zero: warnings alone
+	TargetFile       string           // path
+	DraftFiles       []string         // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
+	Candidates       []find.Candidate // of which one drafts if none of DraftFiles is a model
+	Unknown          bool             // nobody named a draft for the target: it is told whether there is one
+	Fetch            string           // name of a model that may draft and is not here; "": none
+	At               string           // the gateway's address, "" = a socket in the run directory
+	AtOnce           int              // sessions
+	KeepGateway      bool             // restart it when it dies; else all processes end with it, because its requests are lost
 
 	// Found out by Checked.
 	Streamed       bool              // the target's weights do not fit into its memory

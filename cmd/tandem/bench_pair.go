@@ -71,6 +71,8 @@ func (c *benchPairCmd) config(a *app) (out pair.Bench, err error) {
 	if c.URL != "" {
 		c.URL = strings.TrimSuffix(c.URL, "/")
 		drafts, err = pair.Drafters(a.ctx, c.URL, out.Keys[0])
+	} else if err = a.drafts(&c.Models, c.CacheDir); err != nil {
+		return out, err
 	} else if target, err = find.Target(c.Target); err == nil {
 		drafts, err = find.Drafts(c.Draft, c.Target, tandem.Request{})
 		out.Start = func(keys []string, do func(context.Context, string) error) error {

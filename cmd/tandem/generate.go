@@ -46,6 +46,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	a.unnamed(&s)
 	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}

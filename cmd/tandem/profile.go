@@ -77,6 +77,9 @@ func (c *profileCmd) Run(a *app) error {
 	if c.Explain {
 		return c.explain(a)
 	}
+	if err := a.drafts(&c.Models, c.CacheDir); err != nil {
+		return err
+	}
 	if config.Target, config.Drafts, err = modelPaths(c.Models, false, tandem.Request{Strategy: tandem.StrategyPlanner}); err != nil {
 		return err
 	}

@@ -185,8 +185,11 @@ func (c *showCmd) Run(a *app) error {
 }
 
 // target puts the path of the model that is named in place of its name: of name, the command's argument, or of m.Target. A model that is
-// not here is fetched. Paths of files stay as they are.
+// not here is fetched. Paths of files stay as they are. It does so with m.Draft too.
 func (a *app) target(name string, m *settings.Group) (pull.Extras, error) {
+	if err := a.drafts(&m.Models, m.CacheDir); err != nil {
+		return pull.Extras{}, err
+	}
 	if name != "" && m.Target != "" {
 		return pull.Extras{}, tandem.Errorf("", tandem.Invalid, "the model %s with --target %s: want one of them", name, m.Target)
 	}

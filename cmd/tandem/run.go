@@ -55,6 +55,7 @@ func (c *runCmd) Run(a *app) error {
 	}
 	s := start.Setup{Group: c.Group, TargetFile: target, DraftFiles: drafts, AtOnce: c.sessionsOr(1)}
 	s.Grace, s.ChatTemplate = 0, c.ChatTemplate
+	a.unnamed(&s)
 	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}

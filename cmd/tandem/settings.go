@@ -3,11 +3,16 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
+	"github.com/tandem-llm/tandem/modelfile/hub"
+	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -24,6 +29,40 @@ func modelPaths(m settings.Models, noDraft bool, r tandem.Request) (target strin
 	}
 	drafts, err = find.Drafts(m.Draft, m.Target, r)
 	return target, drafts, err
+}
+
+// unnamed looks for drafts for the target of s, if one was named and no draft, and the target's own file holds none.
+func (a *app) unnamed(s *start.Setup) {
+	if s.Target == "" || slices.ContainsFunc(s.Draft, func(d string) bool { return d != "" }) ||
+		!slices.Equal(s.DraftFiles, []string{drafter.Lookup}) || len(s.Heads) > 0 {
+		return
+	}
+	p, err := a.puller(s.CacheDir)
+	if err == nil {
+		s.Candidates, s.Fetch, err = find.Beside(s.TargetFile, p.Hub)
+	}
+	if s.Unknown = err == nil; err != nil {
+		a.say("tandem: no draft was looked for: %v", err)
+	}
+}
+
+// drafts puts the paths of drafts that are named like models in place of their names, and fetches those that are not here.
+func (a *app) drafts(m *settings.Models, dir settings.CacheDir) error {
+	for i, d := range m.Draft {
+		if d == "" || d == drafter.Lookup || d == string(side.MTP) || d == string(side.Dovetail) || hub.IsPath(d) || side.IsMTPPath(d) {
+			continue
+		}
+		p, err := a.puller(dir)
+		if err != nil {
+			return err
+		}
+		got, err := p.Get(a.ctx, d)
+		if err != nil {
+			return err
+		}
+		m.Draft[i] = got.File
+	}
+	return nil
 }
 
 // showConfigCmd has every setting of every command, so that all are shown and checked.

@@ -85,6 +85,9 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 	}
 	s = start.Setup{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: logging,
 		TargetFile: target, DraftFiles: drafts, At: listen, AtOnce: c.sessionsOr(sessions), KeepGateway: true}
+	if !c.NoDraft {
+		a.unnamed(&s)
+	}
 	if s, err = s.Checked(a.env(), tandem.Request{}); err != nil {
 		return s, err
 	}

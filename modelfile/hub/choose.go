@@ -40,7 +40,7 @@ var preferred = []string{"Q4_K_M", "Q8_0", "F16", "BF16"}
 var (
 	splitName = regexp.MustCompile(`^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
 	quantName = regexp.MustCompile(`(?i)(?:^|[-.])((?:UD-)?(?:I?Q[0-9][A-Z0-9_]*|TQ[0-9]_[0-9]|MXFP4[A-Z0-9_]*|BF16|F16|F32))$`)
-	besides   = regexp.MustCompile(`(?i)mmproj|imatrix|^(mtp|eagle3?|dflash2?|dspark|medusa|ppd|dovetail)-`)
+	besides   = regexp.MustCompile(`(?i)mmproj|imatrix|^(mtp|eagle3?|dflash2?|dspark|medusa|ppd|dovetail)-|^gemma-?4.*-assistant\b`)
 )
 
 // stem returns a file's name without folder, ending and number of a split.

@@ -20,5 +20,5 @@ type Group struct {
 // Models name the models.
 type Models struct {
 	Target string   `short:"m" aliases:"model" completes:"models" help:"The target, a file or a name (default: the shipped one)." placeholder:"FILE" group:"Model"`
-	Draft  []string `help:"GGUF file of a draft, or dovetail, mtp or lookup. May be repeated. dovetail is the shipped draft that reads the hidden states of the shipped target, mtp the draft inside the target's own file, lookup alone is none. All work in one drafter process. Default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one; for a target of another vocabulary mtp if its file has it, else lookup." placeholder:"FILE" sep:"none" group:"Model"`
+	Draft  []string `help:"A draft: a file or name, dovetail, mtp or lookup. May be repeated. dovetail is the shipped draft that reads the hidden states of the shipped target, mtp the draft inside the target's own file, lookup alone is none. All work in one drafter process. Default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one; for a target of another vocabulary mtp if its file has it, else a draft that lies beside it or its family's small model, if one is here and expected to pay, else lookup." placeholder:"FILE" sep:"none" group:"Model"`
 }

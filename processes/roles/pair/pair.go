@@ -40,6 +40,7 @@ type Pair struct {
 	Budget    int64            // memory for the target's process, as Check finds it; 0: none
 	Streamed  bool             // the target's weights do not fit into that, as Check finds
 
+	Same    bool    // a draft of another vocabulary is refused
 	Weigher Weigher // predicts what drafts bring; nil: every draft is loaded, and it is an error if there is no memory for one
 
 	// What Check finds out about keys and values; zero if models are on GPUs, where each process checks for itself.
@@ -155,6 +156,9 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	}
 	for _, d := range p.Drafts {
 		note, foreign, err := p.compare(d, vocab)
+		if err == nil && foreign && p.Same {
+			err = tandem.Errorf("", tandem.Invalid, "it has another vocabulary than the target: %s", note)
+		}
 		if err == nil && foreign && len(sides[d]) > 0 {
 			err = tandem.Errorf("", tandem.Invalid,
 				"--draft-heads %s: draft model %s has another vocabulary than the target, and prompt tokens "+

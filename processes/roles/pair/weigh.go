@@ -20,8 +20,8 @@ type Weigher interface {
 	Measured(draft string) float64
 }
 
-// leastGain is what a draft must bring to be loaded.
-const leastGain = 1.02
+// LeastGain is how many times as fast as plain decoding a draft must make its target to be loaded.
+const LeastGain = 1.02
 
 // Weight is what a target is expected to bring.
 type Weight struct {
@@ -47,7 +47,7 @@ func (p *Pair) weigh(room *roles.Room, available memory.Available, say func(note
 	if p.Weigher != nil {
 		drafts = slices.DeleteFunc(drafts, func(d string) bool {
 			gain := p.Weigher.Measured(d)
-			if useless := gain > 0 && gain < leastGain; !useless {
+			if useless := gain > 0 && gain < LeastGain; !useless {
 				return false
 			}
 			say(fmt.Sprintf("draft %s is not loaded: it brings %.2f x here, as tandem profile measured", roles.ModelName(d), gain))
