@@ -255,7 +255,8 @@ func (s *session) learn(t *turn) {
 	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
 	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
 	s.account.plain.Add(worth.Spent{Rows: max(t.Verdict.Rows, t.Verdict.Nodes), Nodes: t.Verdict.Nodes, Context: int(t.Verdict.Base),
-		Tokens: n, Busy: t.Verdict.Busy, Rest: t.Rest(t.wall), Beside: t.Ahead() || s.ahead}, s.shared.PassAt)
+		Tokens: n, Busy: t.Verdict.Busy, Rest: t.Rest(t.wall), Beside: t.Ahead() || s.ahead || s.sources.Opening()},
+		s.shared.PassAt)
 	s.ahead = t.Ahead()
 	s.sources.Committed(n)
 	o := t.Outcome(n, s.finish != "", t.wall)

@@ -233,6 +233,11 @@ func (s *Set) Holding() string {
 	return strings.Join(names, ",")
 }
 
+// Opening reports whether a drafter was still reading the session's tokens when Update was last called.
+func (s *Set) Opening() bool {
+	return slices.ContainsFunc(s.list, func(x Source) bool { return x.base().state == opening })
+}
+
 // ReadStates reports whether the verifier is to keep the target's hidden states, for a drafter that reads them and is opened.
 func (s *Set) ReadStates() bool {
 	return slices.ContainsFunc(s.list, func(x Source) bool {

@@ -132,8 +132,12 @@ func TestBothSources(t *testing.T) {
 			}
 			return list
 		}
-		set.Update(t.Context(), bounds)
-		ready("go")
+		if set.Update(t.Context(), bounds); !set.Opening() {
+			t.Error("go does not open the session")
+		}
+		if ready("go"); set.Opening() {
+			t.Error("go has opened the session, and still opens it")
+		}
 		if got := set.Guesses(bounds); !slices.Equal(got, []string{tandem.Medusa}) {
 			t.Errorf("tickets ask %q for guesses: want medusa", got)
 		}

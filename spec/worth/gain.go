@@ -19,7 +19,7 @@ type Spent struct {
 	Context     int // positions before the pass
 	Tokens      int // committed
 	Busy, Rest  time.Duration
-	Beside      bool // a draft may have computed during the pass
+	Beside      bool // a draft may have computed during the pass: ahead, or reading the prompt
 }
 
 // alone returns the rows that the pass would have had without the session's guesses.
