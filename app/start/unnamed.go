@@ -53,6 +53,30 @@ func (s *Setup) fitted(env Env, prompt string) (pair.Pair, error) {
 	return p, p.Check(prompt, func(note string) { env.Say("tandem: %s", note) })
 }
 
+// Pays checks that a draft has the target's vocabulary and is expected to pay; its file may be a header alone. Errors: Invalid for one that
+// has not or is not, and those of reading both files.
+func (s Setup) Pays(env Env, draft string) error {
+	if err := pair.Same(s.TargetFile, draft); err != nil {
+		return err
+	}
+	_, _, err := s.gainOf(env, find.Candidate{File: draft})
+	return err
+}
+
+// gainOf returns what a sibling is expected to bring, and how that is known. Errors: Invalid if it does not pay; Weigher.Gain's.
+func (s *Setup) gainOf(env Env, c find.Candidate) (gain float64, how string, err error) {
+	if gain, how = c.Gain, "measured"; gain == 0 {
+		how = "computed"
+		if gain, err = placement.NewWeigher(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType).Gain(c.File); err != nil {
+			return 0, "", err
+		}
+	}
+	if gain < pair.LeastGain && !s.DraftAnyway {
+		err = tandem.Errorf("", tandem.Invalid, "%.2f × plain is what it would bring, %s", gain, how)
+	}
+	return gain, how, err
+}
+
 // tried checks the models with a candidate, and returns what is to be told. Errors: Invalid for one that is not expected to pay, or not
 // loaded, and those of route and pair.Pair.Check.
 func (s *Setup) tried(env Env, c find.Candidate, prompt string) (p pair.Pair, notes []string, err error) {
@@ -64,15 +88,9 @@ func (s *Setup) tried(env Env, c find.Candidate, prompt string) (p pair.Pair, no
 	p.Same = true
 	why := "it lies beside the target"
 	if c.Sibling != "" {
-		gain, how := c.Gain, "measured"
-		if gain == 0 {
-			how = "computed"
-			if gain, err = placement.NewWeigher(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType).Gain(c.File); err != nil {
-				return p, nil, err
-			}
-		}
-		if gain < pair.LeastGain && !s.DraftAnyway {
-			return p, nil, tandem.Errorf("", tandem.Invalid, "%.2f × plain is what it would bring, %s", gain, how)
+		gain, how, err := s.gainOf(env, c)
+		if err != nil {
+			return p, nil, err
 		}
 		why = fmt.Sprintf("the small model of %s; %.2g × plain, %s", c.Sibling, gain, how)
 	}

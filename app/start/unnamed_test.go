@@ -76,3 +76,19 @@ func TestUnnamed(t *testing.T) {
 		}
 	}
 }
+
+// TestPays: of a model that is not here yet the header says whether it would draft for the target.
+func TestPays(t *testing.T) {
+	const target, small = "../../models/gopher-19m-q8_0.gguf", "../../models/gopher-draft-all-f16.gguf"
+	s := Setup{Group: settings.Default[settings.Group](), TargetFile: target}
+	s.Plan = "off"
+	if err := s.Pays(Env{}, small); err != nil {
+		t.Error(err)
+	}
+	for draft, says := range map[string]string{target: "1.00 × plain",
+		family.Random("qwen3", 6).Write(t, t.TempDir()): "another vocabulary", "none.gguf": "none.gguf"} {
+		if err := s.Pays(Env{}, draft); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v: want %q", draft, err, says)
+		}
+	}
+}

@@ -232,6 +232,19 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 	return nil
 }
 
+// Same returns Invalid if a draft model has another vocabulary than the target, beyond what costs acceptance at most.
+func Same(target, draft string) error {
+	vocab, err := token.Open(target)
+	if err != nil {
+		return err
+	}
+	note, foreign, err := (&Pair{}).compare(draft, vocab)
+	if err == nil && foreign {
+		err = tandem.Errorf("", tandem.Invalid, "it has another vocabulary than the target: %s", note)
+	}
+	return err
+}
+
 // compare refuses a draft model that cannot run. note describes a difference between its vocabulary and the target's, "" for none; if it is
 // foreign, ids mean other texts.
 func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign bool, err error) {
