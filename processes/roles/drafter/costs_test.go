@@ -19,8 +19,8 @@ func TestDrafterTellsItsCosts(t *testing.T) {
 	dir := t.TempDir()
 	addr := "unix://" + filepath.Join(dir, "d")
 	const models = "../../../models/"
-	c := Setup{Program: roles.Program{Version: "test", Calm: func() bool { return true }}, Models: roles.Models{Threads: 1, Open: engine.Open,
-		Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }}}
+	c := Setup{Program: roles.Program{Version: "test", Calm: func() bool { return true }},
+		Models: roles.Models{Threads: 1, Open: engine.Open, Device: func(int) (roles.Device, error) { return testdevice.CPU(t, 1), nil }}}
 	c.Listen, c.Pool, c.Sessions = addr, "file:"+filepath.Join(dir, "pool"), 2
 	c.Draft = []string{models + "gopher-draft-all-f16.gguf", models + "gopher-19m-q8_0.gguf"}
 	c.Cache = dir
