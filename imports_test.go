@@ -170,7 +170,8 @@ var rooms = map[string][]string{
 	// what a target computes over texts, as files; it is handed the device and what renders chats
 	"app/states": {".", "processes/cache", "engine", "text"},
 	// a model's name becomes a file
-	"app/pull": {".", "app/modelinfo", "app/terminal", "engine", "engine/memory", "modelfile/hub", "processes/settings"},
+	"app/pull": {".", "app/modelinfo", "app/terminal", "engine", "engine/memory", "modelfile/hub", "processes/roles",
+		"processes/settings"},
 	"app/talk": {".", "client", "services/peers", "services/public"},
 	// client: one set of words for why there is no connection
 	"app/talk/status": {".", "client", "proto", "processes/roles/gateway", "processes/roles/verifier", "services/peers",

@@ -17,8 +17,12 @@ type Need struct {
 	Free    int64     // bytes that it may take
 	Context int       // tokens of a session in that memory
 	Fits    bool      // all of it into memory
+	PerPass int64     // bytes that each pass reads from the disk, if it does not fit and runs streamed; 0: it does not run so
 	Advice  string    // what would fit; "" if it does
 }
+
+// Runs reports whether the model runs here, be it with weights that are read from the disk in each pass.
+func (n Need) Runs() bool { return n.Fits || n.PerPass > 0 }
 
 // NeedOf finds out what the model at q.Path takes, without reading its weights. Errors: Unsupported for an architecture or a type that
 // tandem does not compute, and those of engine.Inspect.
@@ -35,8 +39,18 @@ func NeedOf(q Query) (n Need, err error) {
 	if err != nil {
 		return n, err
 	}
-	return Need{Arch: info.Config.Arch, Stored: info.Stored, Memory: m.Total, Free: m.Available, Context: m.Room.One, Fits: m.Fits,
-		Advice: m.Advice}, nil
+	n = Need{Arch: info.Config.Arch, Stored: info.Stored, Memory: m.Total, Free: m.Available, Context: m.Room.One, Fits: m.Fits,
+		Advice: m.Advice}
+	if !n.Fits && q.Streams != nil {
+		line, err := q.budget(m, q.Streams.Limit(memory.Free()))
+		if err != nil {
+			return n, err
+		}
+		if n.PerPass = line.PerPass; n.PerPass > 0 {
+			n.Context = line.Context
+		}
+	}
+	return n, nil
 }
 
 // String says it in a line.
@@ -45,7 +59,10 @@ func (n Need) String() string {
 		return "a side file, " + string(n.Side)
 	}
 	fits := "runs here"
-	if !n.Fits {
+	switch {
+	case n.PerPass > 0:
+		fits = fmt.Sprintf("runs here streamed, each pass reads %s from the disk", memory.Bytes(n.PerPass))
+	case !n.Fits:
 		fits = "does not fit"
 	}
 	return fmt.Sprintf("%s, %s: %s of memory with a context of %s tokens, and %s are free: %s", n.Arch, n.Stored, memory.Bytes(n.Memory),

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/files"
 	"github.com/tandem-llm/tandem/modelfile/hub"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
 
@@ -27,7 +28,9 @@ type Puller struct {
 	Stderr io.Writer                        // shows progress
 	Sizes  settings.Sizes                   // of the verifier that is to run the model
 	KVType string
-	Force  bool // fetch what is too large for this machine's memory
+	// how a model runs that does not fit into memory; nil: it does not
+	Streams *roles.Streaming
+	Force   bool // fetch what is too large for this machine's memory
 }
 
 // Model is a model that is there.
@@ -99,15 +102,15 @@ func (p Puller) Look(ctx context.Context, plan *hub.Plan) (modelinfo.Need, error
 		return modelinfo.Need{}, err
 	}
 	defer back()
-	need, err := modelinfo.NeedOf(modelinfo.Query{Path: path, Sizes: p.Sizes, KVType: p.KVType})
+	need, err := modelinfo.NeedOf(modelinfo.Query{Path: path, Sizes: p.Sizes, KVType: p.KVType, Streams: p.Streams})
 	if err != nil {
 		err = tandem.Errorf("", tandem.KindOf(err), "%s cannot run here, and is not fetched: %w", plan.Name, err)
 	}
 	return need, err
 }
 
-// Fetch fetches a model that is not on this machine, if it runs here. Errors: Exhausted if it is too large and Force is not set; those of
-// Look, hub.Config.Plan and hub.Config.Fetch.
+// Fetch fetches a model that is not on this machine, if it runs here, streamed or not. Errors: Exhausted if it is too large and Force is not
+// set; those of Look, hub.Config.Plan and hub.Config.Fetch.
 func (p Puller) Fetch(ctx context.Context, n hub.Name) (f hub.Found, err error) {
 	plan, err := p.Hub.Plan(ctx, n)
 	if err != nil {
@@ -118,7 +121,7 @@ func (p Puller) Fetch(ctx context.Context, n hub.Name) (f hub.Found, err error) 
 	if err != nil {
 		return f, err
 	}
-	if !need.Fits && !p.Force {
+	if !need.Runs() && !p.Force {
 		return f, tandem.Errorf("", tandem.Exhausted, "%s is not fetched (%s): %s; `tandem pull --force %s` fetches it nevertheless", n,
 			need, need.Advice, n)
 	}

@@ -64,6 +64,7 @@ func (c *pullCmd) Run(a *app) error {
 		return err
 	}
 	p.Force, p.Sizes, p.KVType = c.Force, c.Sizes, c.KVType
+	p.Streams = start.Budget{}.Streaming(a.env(), "", settings.GPULayers{}, settings.CacheFolder{})
 	m, err := p.Get(a.ctx, c.Name)
 	if err != nil {
 		return err
@@ -146,6 +147,7 @@ func (c *showCmd) Run(a *app) error {
 		return err
 	}
 	p.Sizes, p.KVType = c.Sizes, c.KVType
+	p.Streams = c.Streaming(a.env(), "", settings.GPULayers{}, settings.CacheFolder{})
 	n, err := p.Parse(c.Name)
 	if err != nil {
 		return err
@@ -204,6 +206,7 @@ func (a *app) target(name string, m *settings.Group) (pull.Extras, error) {
 		return pull.Extras{}, err
 	}
 	p.Sizes, p.KVType = m.Sizes, m.KVType
+	p.Streams = start.Budget{Budget: m.Budget}.Streaming(a.env(), m.Device, m.GPULayers, m.CacheFolder)
 	got, err := p.Get(a.ctx, m.Target)
 	if err != nil {
 		return pull.Extras{}, err
