@@ -72,7 +72,7 @@ func TestBeside(t *testing.T) {
 	snapshot := filepath.Join(cache, "models--Qwen--Qwen2.5-Coder-0.5B-Instruct-GGUF", "snapshots",
 		"0123456789abcdef0123456789abcdef01234567")
 	stored := named(t, filepath.Join(snapshot, "q-q4_k_m.gguf"), "qwen2", "x")
-	want := []Candidate{{File: stored, Sibling: "Qwen2.5-Coder", Gain: 1.44}}
+	want := []Candidate{{File: stored, Sibling: "Qwen2.5-Coder", Gain: 1.25}}
 	if all, fetch, err := Beside(target, store); err != nil || !slices.Equal(all, want) || fetch != "" {
 		t.Errorf("in the store: %+v, %q, %v", all, fetch, err)
 	}

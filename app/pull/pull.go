@@ -109,8 +109,8 @@ func (p Puller) Look(ctx context.Context, plan *hub.Plan) (modelinfo.Need, error
 	return need, err
 }
 
-// Fetch fetches a model that is not on this machine, if it runs here, streamed or not. Errors: Exhausted if it is too large and Force is not
-// set; those of Look, hub.Config.Plan and hub.Config.Fetch.
+// Fetch fetches a model that is not on this machine, if it runs here, streamed or not. Errors: Exhausted if it is too large and Force is
+// not set; those of Look, hub.Config.Plan and hub.Config.Fetch.
 func (p Puller) Fetch(ctx context.Context, n hub.Name) (f hub.Found, err error) {
 	plan, err := p.Hub.Plan(ctx, n)
 	if err != nil {

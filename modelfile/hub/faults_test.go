@@ -401,7 +401,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestProxy: the standard variables name a proxy, which is asked for the hub's files, unless NO_PROXY names the hub. A proxy that lies about a file's bytes is found out by the digest.
+// TestProxy: the standard variables name a proxy, which is asked for the hub's files, unless NO_PROXY names the hub. A proxy that lies
+// about a file's bytes is found out by the digest.
 func TestProxy(t *testing.T) {
 	const endpoint = "http://hub.invalid" // a name that no server of names knows
 	for _, c := range []struct {
