@@ -197,7 +197,7 @@ var rooms = map[string][]string{
 	"app/agents": {".", "client", "modelfile", "processes/roles/gateway"}, // the names of the gateway's counters
 
 	"processes/cache":        {"."},
-	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "processes/roles", "app/terminal"},
+	"processes/cache/packed": {".", "processes/cache", "engine", "kernels/stream", "modelfile", "processes/roles", "app/terminal"},
 	// pages of keys and values as files; knows neither models nor devices
 	"processes/cache/prefixes": {".", "processes/cache"},
 	// its tables are those of spec/shape, its divisions those that a device takes

@@ -25,6 +25,8 @@ import (
 // What callers of a Model hand to it and get of it. The packages that declare them say more.
 type (
 	Options  = open.Options
+	Image    = open.Image // packed weights, for a later start
+	Images   = open.Images
 	Config   = blocks.Config // the shape of a model
 	Names    = header.Names
 	Sequence = sequence.Sequence
@@ -94,6 +96,9 @@ func newModel(l *open.Loaded) *Model {
 	return &Model{loaded: l, Runner: pass.NewRunner(l.Header, l.Pass, l.Sizes, machine, &l.Beside),
 		passes: pass.NewPasses(l.Header, l.Pass, machine, perPosition)}
 }
+
+// Image returns the packed weights, for a later start; nil if they cannot be kept.
+func (m *Model) Image() *Image { return m.loaded.Image }
 
 // Close frees everything but the device; the model and its sequences must not be used afterwards. Closing twice is harmless.
 func (m *Model) Close() {

@@ -159,6 +159,14 @@ type Store interface {
 	Close()
 }
 
+// ImageStore is a Store whose weights lie in one piece of the processor's memory. Its bytes are the same for the same matrices on every
+// machine.
+type ImageStore interface {
+	Store
+	// Image returns all weights, in place: valid until Close, and written to before the first pass alone.
+	Image() []byte
+}
+
 // Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.
 type Cache interface {
 	Shape() KVShape // of a cell, and of the states of recurrent layers

@@ -57,6 +57,11 @@ func (f Budget) Streaming(env Env, at string, layers settings.GPULayers, c setti
 	}}
 }
 
+// Images keeps packed weights in the cache that c names.
+func Images(env Env, c settings.CacheFolder) packed.Images {
+	return packed.Images{Cache: func() (*cache.Cache, error) { return OpenCache(c) }, Say: env.Say}
+}
+
 // Fit returns o, with a streaming device in place of o.Device if a budget is named and the model at path does not fit into it. Errors:
 // those of measuring the model; a budget that is too small even for streaming.
 func (f Budget) Fit(env Env, c settings.CacheFolder, path string, o engine.Options) (engine.Options, error) {

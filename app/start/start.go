@@ -208,7 +208,7 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
 	d := &c.drafter
 	*d = settings.Drafter{Draft: files, Processor: forDrafter, ModelOptions: s.ModelOptions, DrafterOptions: s.DrafterOptions,
-		CacheDir: s.CacheDir, Peer: settings.Peer{Process: common, Logging: logging,
+		CacheFolder: s.CacheFolder, Peer: settings.Peer{Process: common, Logging: logging,
 			Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}}
 	d.KVMemory, d.AheadGain = settings.SizeOf(s.Room.drafts), gain
 	if len(taps) > 0 {

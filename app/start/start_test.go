@@ -147,7 +147,7 @@ func TestSetupThreads(t *testing.T) {
 	}
 }
 
-// TestCacheFolderIsHeard: gateway and verifier get the cache's folder that their group was given.
+// TestCacheFolderIsHeard: all processes get the cache's folder that their group was given.
 func TestCacheFolderIsHeard(t *testing.T) {
 	dir, err := supervise.NewRunDir(t.TempDir())
 	if err != nil {
@@ -158,10 +158,10 @@ func TestCacheFolderIsHeard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Setup{Group: settings.Default[settings.Group](), TargetFile: target}
+	s := Setup{Group: settings.Default[settings.Group](), TargetFile: target, DraftFiles: []string{target}}
 	s.Cache = "/kept"
 	c, err := s.children(dir, "unix:///x")
-	if err != nil || c.gateway.Cache != s.Cache || c.verifier.Cache != s.Cache {
-		t.Errorf("gateway %q, verifier %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, s.Cache, err)
+	if err != nil || c.gateway.Cache != s.Cache || c.verifier.Cache != s.Cache || c.drafter.Cache != s.Cache {
+		t.Errorf("gateway %q, verifier %q, drafter %q: want %q; %v", c.gateway.Cache, c.verifier.Cache, c.drafter.Cache, s.Cache, err)
 	}
 }

@@ -37,6 +37,7 @@ func (c *drafterCmd) Run(a *app) error {
 	if models.Sides, err = pair.Sides(paths, c.DraftHeads); err != nil {
 		return err
 	}
+	models.Kept = start.Images(a.env(), c.CacheFolder)
 	prefixes, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err

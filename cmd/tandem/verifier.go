@@ -38,6 +38,7 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	models.Sides = map[string][]string{path: heads}
+	models.Kept = start.Images(a.env(), c.CacheFolder)
 	pages, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err

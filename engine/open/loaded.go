@@ -20,6 +20,7 @@ type Loaded struct {
 	Cache  kernels.Cache  // of keys, values and states
 	Store  kernels.Store  // of the weights
 	Runner kernels.Runner // of the passes
+	Image  *Image         // of the weights, for a later start; nil: a draft with states, or no weights in the processor's memory
 	files  []*gguf.File   // that passes read
 }
 
@@ -139,15 +140,30 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 	if l.Draft != nil {
 		to.Lookup = append(l.Draft.SelectorTables(), l.Draft.Embed.Tensor())
 	}
-	if err := tensors.Fill(l.Matrices, to, l.Options.Progress); err != nil {
+	matrices, digest := l.Matrices, ""
+	if of == nil && l.Draft == nil && !streamed {
+		l.Image = l.newImage(f)
+	}
+	if digest = l.Image.find(l.Options.Images); digest != "" {
+		matrices = nil
+	}
+	if err := tensors.Fill(matrices, to, l.Options.Progress); err != nil {
 		return err
 	}
 	if to.Forget {
 		f.Forget()
 	}
-	digest, err := digests.Sum(context.Background())
-	if err != nil {
-		return err
+	var err error
+	if digest == "" {
+		if digest, err = digests.Sum(context.Background()); err != nil {
+			return err
+		}
+		if l.Image != nil {
+			l.Image.Fresh = true
+		}
+	}
+	if l.Image != nil {
+		l.Image.told.Digest = digest
 	}
 	if l.Names, err = l.Header.Names(f, digest, l.Sizes.KV); err != nil || !streamed {
 		return err

@@ -8,6 +8,14 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
+// Images keeps packed weights from one start to the next.
+type Images interface {
+	// Find returns the path of the file that has i, "" if there is none. The file stays until free is called.
+	Find(i *Image) (path string, free func())
+	// Refused is told why a file that Find has returned was not used.
+	Refused(i *Image, why error)
+}
+
 // Options say how to load a model. The zero value of a field is its default.
 type Options struct {
 	Device kernels.Device // where passes run, with memory for weights, cache and buffers; needed. It outlives the model
@@ -21,6 +29,7 @@ type Options struct {
 	// hidden states to hand out: N ≥ 1 is the residual stream after N layers, -1 the state after the final norm
 	Taps     []int
 	Lock     bool                    // keep weights and cache in memory (mlock)
+	Images   Images                  // has packed weights of earlier starts; nil: none
 	Forget   bool                    // drop the file from the system's page cache as it is read
 	Progress func(done, total int64) // bytes of weights, and of a locked cache, made ready so far; called from one goroutine at a time
 }

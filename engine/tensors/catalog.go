@@ -5,6 +5,7 @@ package tensors
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 
@@ -43,6 +44,15 @@ type Matrix struct {
 	Across       int     // each matrix is the transpose of so many rows of the tensor, in F32; 0: it is as in the tensor
 	col0, width  int     // the matrix takes width columns, from col0 on; 0: all
 	Order        []int32 // the tensor's row for each row of the matrix, all experts one after the other; nil: rows follow each other
+}
+
+// Describe writes everything that decides which bytes of a file the matrices have, and in which order.
+func Describe(w io.Writer, matrices []Matrix) {
+	for _, m := range matrices {
+		of := m.Tensor
+		m.Tensor = nil
+		fmt.Fprintf(w, "%s %d %v %+v\n", of.Name, of.Type, of.Shape, m)
+	}
 }
 
 // all returns the rows of all experts.

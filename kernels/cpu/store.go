@@ -55,6 +55,7 @@ func (s *store) Acquire(stage int, _ []int32) ([][]byte, error) { return s.stage
 func (s *store) Release(int)                                    {}
 func (s *store) Resident() bool                                 { return true }
 func (s *store) Bytes() int64                                   { return int64(len(s.mem.b)) }
+func (s *store) Image() []byte                                  { return s.mem.b }
 func (s *store) Lock() error                                    { return s.mem.Lock() }
 func (s *store) Close()                                         { s.mem.Free() }
 

@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -70,4 +71,27 @@ func (p *part) close() error {
 		return nil
 	}
 	return err
+}
+
+// settled is how long a file must have been left alone for its stamp to tell every later change: longer than a tick of the system's clock.
+const settled = 100 * time.Millisecond
+
+// Stamp returns a text that tells the files' present contents from later ones without reading them: each file's device, inode, size, and
+// times of the last write and of the last change, which no program can set back. Errors: a file was written just now, or lies in memory.
+func (f *File) Stamp() (string, error) {
+	var all []byte
+	for _, p := range f.parts {
+		var st unix.Stat_t
+		if p.file == nil {
+			return "", tandem.Errorf(op, tandem.Unsupported, "%s lies in memory", p.path)
+		}
+		if err := unix.Fstat(int(p.file.Fd()), &st); err != nil {
+			return "", tandem.Errorf(op, tandem.Unavailable, "%s: %w", p.path, err)
+		}
+		if time.Since(time.Unix(st.Ctim.Unix())) < settled {
+			return "", tandem.Errorf(op, tandem.Unavailable, "%s was written just now", p.path)
+		}
+		all = fmt.Appendf(all, "%d:%d:%d:%d:%d/", st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+	}
+	return string(all), nil
 }

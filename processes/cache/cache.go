@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -158,6 +159,27 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Entry, error) {
 			return entry, err
 		}
 	}
+}
+
+// Find returns the file if it is there and passes its check. It never waits: a file that another process makes just now is not there. why
+// is nil if there is none, else it says what is wrong with it.
+func (c *Cache) Find(r Request) (e *Entry, why error) {
+	dir := c.entryDir(r)
+	if err := files.Trusted(dir); err != nil {
+		return nil, c.unwritable(err)
+	}
+	l := try(dir, syscall.LOCK_SH)
+	if l == nil {
+		return nil, nil
+	}
+	if why = r.check(context.Background(), dir); why == nil {
+		return &Entry{Path: filepath.Join(dir, r.File), lock: l}, nil
+	}
+	l.release()
+	if errors.Is(why, errNone) {
+		why = nil
+	}
+	return nil, why
 }
 
 // create makes the entry unless another process has made it meanwhile. It returns nil if the caller has to look again.

@@ -39,13 +39,16 @@ func own(ctx context.Context, dir string, tell func(string), grown func()) (*loc
 }
 
 // tryOwn is own for an entry that nobody uses; nil if somebody does, or there is none.
-func tryOwn(dir string) *lock {
+func tryOwn(dir string) *lock { return try(dir, syscall.LOCK_EX) }
+
+// try locks the entry in dir as `how` says; nil if somebody's lock does not allow that, or there is no entry.
+func try(dir string, how int) *lock {
 	f, err := os.Open(filepath.Join(dir, lockName))
 	if err != nil {
 		return nil
 	}
 	l := &lock{f, f.Name()}
-	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || !l.current() {
+	if syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB) != nil || !l.current() {
 		f.Close()
 		return nil
 	}

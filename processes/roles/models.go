@@ -2,6 +2,7 @@ package roles
 
 import (
 	"cmp"
+	"context"
 	"runtime"
 	"sync"
 	"time"
@@ -51,7 +52,16 @@ type Models struct {
 	KVMemory int64
 	Wanted   int // rows with logits in a pass; 0: all rows of the largest
 
+	Kept Kept // keeps packed weights between starts; nil: every start packs them
+
 	Streaming *Streaming // for a process's only model, if it does not fit into memory; nil: it must fit
+}
+
+// Kept keeps packed weights from one start to the next.
+type Kept interface {
+	engine.Images
+	// Keep makes the file of freshly packed weights, unless they are not worth one. It takes seconds, and ends early with ctx.
+	Keep(ctx context.Context, i *engine.Image)
 }
 
 // Device is a kernels.Device that its owner must close, after what runs on it.
@@ -104,6 +114,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	}
 	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, sequences(room.Sizes)
 	o.Progress = func(int64, int64) { r.Alive() }
+	if k.Kept != nil {
+		o.Images = k.Kept
+	}
 	for i, path := range paths {
 		o.Device = devices[i]
 		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].Pages
@@ -112,6 +125,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 		undo.Add(m.Close)
+		if i := m.Image(); k.Kept != nil && i != nil && i.Fresh {
+			r.later = append(r.later, func(ctx context.Context) { k.Kept.Keep(ctx, i) })
+		}
 		for _, side := range k.Sides[path] {
 			if err := m.OpenSide(side); err != nil {
 				return nil, err
@@ -120,6 +136,12 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		models = append(models, m)
 	}
+	r.pages(models)
+	return models, nil
+}
+
+// pages shows how much of their pools the models use.
+func (r *Process) pages(models []*engine.Model) {
 	for name, of := range map[string]func(m *engine.Model) int{
 		"kv.pages":       func(m *engine.Model) int { return m.Pages() - m.FreePages() },
 		"kv.pages_limit": (*engine.Model).Pages,
@@ -134,7 +156,6 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return sum
 		})
 	}
-	return models, nil
 }
 
 // byHand is how many groups of processes with models a process that was started by hand assumes: verifier and drafters.

@@ -10,9 +10,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -52,8 +54,9 @@ type Process struct {
 
 	gauges  map[string]func() int64 // complete before the server serves
 	tellers []func(counters map[string]int64)
-	losable []kernels.Losable // devices whose loss ends the process
-	pulse   *supervise.Pulse  // shows the supervisor progress; nil: no supervisor
+	losable []kernels.Losable           // devices whose loss ends the process
+	later   []func(ctx context.Context) // work for when the process serves
+	pulse   *supervise.Pulse            // shows the supervisor progress; nil: no supervisor
 }
 
 // Start opens the traces and the server's address, so that an address in use is noticed before a model is loaded. drain is called
@@ -152,12 +155,31 @@ func (r *Process) Serve(ctx context.Context) error {
 	if r.Ready != nil {
 		r.Ready()
 	}
+	defer r.work(ctx)()
 	err := r.Server.Run(ctx)
 	select {
 	case why := <-lost:
 		return tandem.Errorf("", tandem.Unavailable, "%w", why)
 	default:
 		return err
+	}
+}
+
+// work does what was left for later, one after the other, on a thread of the lowest priority. stop ends it.
+func (r *Process) work(ctx context.Context) (stop func()) {
+	const lowest = 19 // of the system's nice values
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its priority
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, syscall.Gettid(), lowest)
+		for _, f := range r.later {
+			f(ctx)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
 	}
 }
 

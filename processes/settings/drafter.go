@@ -9,7 +9,7 @@ type Drafter struct {
 	Processor
 	ModelOptions
 	DrafterOptions
-	CacheDir
+	CacheFolder
 }
 
 // DrafterOptions are settings of a drafter that all commands which start one have.

@@ -1,0 +1,227 @@
+package open
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/files"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+)
+
+// Image is a model's packed weights as one file, which a later start reads instead of packing them:
+//
+//	the bytes of the store; its description in JSON; the description's length in 8 bytes, little-endian, and its SHA-256; imageMagic
+//
+// Packed weights are the same for all instruction sets of the processor, so one file serves them all.
+type Image struct {
+	Model string // path of the model's file
+	For   string // which files of a user one replaces another: the model's path, the device, the version of packing
+	Fresh bool   // the weights were packed now: no file had them
+	told  imageTable
+	bytes []byte // of the store
+}
+
+// imageTable describes the bytes of an image.
+type imageTable struct {
+	Key    string   `json:"key"`    // what the bytes were made from: the model's file by inode, times and size; the matrices
+	Digest string   `json:"digest"` // of the model's tensors
+	Sums   []uint32 `json:"crc32c"` // of each imageBlock
+}
+
+const (
+	imageMagic     = "tandem image 1\n\x00"
+	imageTail      = 8 + sha256.Size + len(imageMagic)
+	imageBlock     = 1 << 20  // bytes that are read and checked at a time: they are still in a core's cache when they are checked
+	mostImageTable = 64 << 20 // bytes of the description
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli) // a processor's own instruction
+
+// newImage returns the image of the model in f in a store; nil if its weights are not in one piece of the processor's memory.
+func (l *Loaded) newImage(f *gguf.File) *Image {
+	s, ok := l.Store.(kernels.ImageStore)
+	if !ok {
+		return nil
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, "image 1", kernels.LayoutVersion)
+	for i := range l.Pass.Program.Weights {
+		fmt.Fprintf(h, "%+v\n", l.Pass.Program.Weights[i])
+	}
+	tensors.Describe(h, l.Matrices)
+	stamp, err := f.Stamp()
+	if err != nil {
+		return nil
+	}
+	return &Image{Model: l.Path, For: fmt.Sprintf("weights of %s packed for %s, version %d", l.Path, l.Device.About().Name,
+		kernels.LayoutVersion), bytes: s.Image(), told: imageTable{Key: stamp + " " + hex.EncodeToString(h.Sum(nil))}}
+}
+
+// find fills the weights from a file that o.Images has, and returns the digest of the model's tensors; "" if there is none. Then weights
+// may have any bytes.
+func (i *Image) find(all Images) string {
+	if i == nil || all == nil {
+		return ""
+	}
+	path, free := all.Find(i)
+	if path == "" {
+		return ""
+	}
+	defer free()
+	digest, err := i.read(path)
+	if err != nil {
+		all.Refused(i, err)
+	}
+	return digest
+}
+
+// Bytes returns the most bytes that the file has.
+func (i *Image) Bytes() int64 {
+	return int64(len(i.bytes)) + int64(i.blocks()*len("4294967295,")+len(i.told.Key)+imageTail) + 1<<10
+}
+
+// Packed returns the weights, in place: valid until the model is closed.
+func (i *Image) Packed() []byte { return i.bytes }
+
+func (i *Image) blocks() int { return (len(i.bytes) + imageBlock - 1) / imageBlock }
+
+func (i *Image) block(n int) []byte {
+	return i.bytes[n*imageBlock : min((n+1)*imageBlock, len(i.bytes))]
+}
+
+// Check says what is wrong with the file at path, but for the bytes of weights: these are checked as they are read.
+func (i *Image) Check(path string) error {
+	f, _, err := i.open(path)
+	if err == nil {
+		f.Close()
+	}
+	return err
+}
+
+// open opens the file at path and reads its description.
+func (i *Image) open(path string) (f *os.File, t imageTable, err error) {
+	if f, err = files.Open(path); err != nil {
+		return nil, t, files.Reason(err)
+	}
+	if t, err = i.describe(f); err != nil {
+		f.Close()
+		return nil, t, err
+	}
+	return f, t, nil
+}
+
+func (i *Image) describe(f *os.File) (t imageTable, err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return t, err
+	}
+	tail := make([]byte, imageTail)
+	if st.Size() < int64(len(i.bytes)+imageTail) {
+		return t, fmt.Errorf("it has %d bytes, too few", st.Size())
+	}
+	if _, err := f.ReadAt(tail, st.Size()-int64(imageTail)); err != nil {
+		return t, err
+	}
+	n := binary.LittleEndian.Uint64(tail)
+	if !bytes.HasSuffix(tail, []byte(imageMagic)) || n > mostImageTable {
+		return t, errors.New("it does not end as packed weights do")
+	}
+	if st.Size() != int64(len(i.bytes))+int64(n)+int64(imageTail) {
+		return t, errors.New("it has another size than the weights")
+	}
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, int64(len(i.bytes))); err != nil {
+		return t, err
+	}
+	if sum := sha256.Sum256(b); !bytes.Equal(sum[:], tail[8:][:sha256.Size]) {
+		return t, errors.New("its description has changed")
+	}
+	if err := json.Unmarshal(b, &t); err != nil {
+		return t, fmt.Errorf("its description is damaged: %w", err)
+	}
+	switch {
+	case t.Key != i.told.Key:
+		return t, errors.New("the model's file has changed since, or another release made it")
+	case len(t.Sums) != i.blocks() || t.Digest == "":
+		return t, fmt.Errorf("it has %d checksums instead of %d", len(t.Sums), i.blocks())
+	}
+	return t, nil
+}
+
+// read reads the weights, on all cores, and checks every block. It reads and does not map, so a file that is cut meanwhile is an error.
+func (i *Image) read(path string) (digest string, err error) {
+	f, t, err := i.open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var (
+		next atomic.Int64
+		wg   sync.WaitGroup
+		once sync.Once
+	)
+	for range min(runtime.NumCPU(), i.blocks()) {
+		wg.Go(func() {
+			for n := int(next.Add(1)) - 1; n < i.blocks(); n = int(next.Add(1)) - 1 {
+				b := i.block(n)
+				_, bad := f.ReadAt(b, int64(n)*imageBlock)
+				if errors.Is(bad, io.EOF) {
+					bad = errors.New("it was cut")
+				}
+				if bad == nil && crc32.Checksum(b, castagnoli) != t.Sums[n] {
+					bad = fmt.Errorf("its bytes from %d on have changed: checksum", n*imageBlock)
+				}
+				if bad != nil {
+					once.Do(func() { err = files.Reason(bad) })
+					next.Store(int64(i.blocks()))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err != nil {
+		return "", err
+	}
+	return t.Digest, nil
+}
+
+// Write makes the file at path, which is not there yet. The model must stay open meanwhile. Errors: of the file system, and ctx's.
+func (i *Image) Write(ctx context.Context, path string) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	t := i.told
+	for n := range i.blocks() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := f.Write(i.block(n)); err != nil {
+			return err
+		}
+		t.Sums = append(t.Sums, crc32.Checksum(i.block(n), castagnoli))
+	}
+	b, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(b)
+	end := append(binary.LittleEndian.AppendUint64(b, uint64(len(b))), sum[:]...)
+	_, err = f.Write(append(end, imageMagic...))
+	return err
+}
