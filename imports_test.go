@@ -44,7 +44,7 @@ var rooms = map[string][]string{
 		"kernels/cuda/gpu", "kernels/stream", "modelfile", "processes/cache", "processes/cache/packed",
 		"processes/cache/prefixes", "processes/placement", "processes/profile", "processes/roles", "processes/roles/chats",
 		"processes/roles/drafter", "processes/roles/gateway", "processes/roles/group", "processes/roles/pair", "processes/settings",
-		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn"},
+		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn", "text/token"},
 	"app/device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
 		"processes/roles"},
 

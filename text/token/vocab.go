@@ -6,7 +6,10 @@
 package token
 
 import (
+	"runtime"
 	"slices"
+	"sync"
+	"weak"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -134,7 +137,12 @@ func Open(path string) (*Vocab, error) {
 	return FromGGUF(f)
 }
 
-// FromGGUF reads the vocabulary of a model file and checks it; it keeps nothing of f. GGUF's description calls all keys but the tokenizer's
+// read are the vocabularies of this process that somebody still holds (weak.Pointer[Vocab]), by their files' stamps: a start looks at one
+// file many times, and a vocabulary of 150,000 tokens takes .1 to .2 s. It is a global because the same file has the same vocabulary.
+var read sync.Map
+
+// FromGGUF reads the vocabulary of a model file and checks it; it keeps nothing of f. While a vocabulary of the same unchanged file is in
+// use, it is that one. GGUF's description calls all keys but the tokenizer's
 // model and tokens optional; Notes says what stands in for those that are missing. A "gpt2" file
 // without tokenizer.ggml.pre, as files from before May 2024 are, gets the pre-tokenizer "default", as in
 // llama.cpp: the model's own may cut numbers and punctuation differently, which costs some quality.
@@ -144,6 +152,22 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 	if err := f.LanguageModel(); err != nil {
 		return nil, err
 	}
+	stamp, unsure := f.Stamp()
+	if p, ok := read.Load(stamp); ok && unsure == nil {
+		if v := p.(weak.Pointer[Vocab]).Value(); v != nil {
+			return v, nil
+		}
+	}
+	v, err := fromGGUF(f)
+	if err == nil && unsure == nil {
+		p := weak.Make(v)
+		read.Store(stamp, p)
+		runtime.AddCleanup(v, func(stamp string) { read.CompareAndDelete(stamp, p) }, stamp)
+	}
+	return v, err
+}
+
+func fromGGUF(f *gguf.File) (*Vocab, error) {
 	model, err := f.String("tokenizer.ggml.model")
 	if err != nil {
 		return nil, err
