@@ -48,7 +48,7 @@ func TestBadValues(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no command":          {nil, "generate"},
+		"no command":          {nil, `"run"`},
 		"unknown command":     {[]string{"dance"}, "dance"},
 		"unknown flag":        {generate("--max-token", "3"), "--max-token"},
 		"empty prompt":        {[]string{"generate", "--prompt", ""}, "prompt is empty"},
