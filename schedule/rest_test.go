@@ -76,7 +76,9 @@ func TestRest(t *testing.T) {
 		testkit.Sleep(4 * time.Second)
 		has("once, as it has no more to do", passes+1, 1)
 		testkit.Sleep(3 * time.Second)
-		work.again = -1
+		if err := b.Do(t.Context(), func() error { work.again = -1; return nil }); err != nil {
+			t.Fatal(err)
+		}
 		testkit.Sleep(3 * time.Second)
 		has("after some time again", passes+2, 1)
 		testkit.Sleep(10 * time.Second)
