@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/test/testkit"
@@ -59,19 +60,25 @@ func TestImage(t *testing.T) {
 	write(model, b)
 	left()
 	all := &images{path: filepath.Join(dir, "image")}
-	open := func() *engine.Model {
+	on := func(isa cpu.ISA, kept engine.Images) *engine.Model {
 		t.Helper()
-		m, err := engine.Open(model, engine.Options{Device: testdevice.CPU(t, 2), Context: 64, KVPages: 4, MaxRows: 8, Images: all})
+		m, err := engine.Open(model, engine.Options{Device: testdevice.ISA(t, 2, isa), Context: 64, KVPages: 4, MaxRows: 8, Images: kept})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(m.Close)
 		return m
 	}
+	open := func() *engine.Model { return on(cpu.Auto, all) }
 	first := open()
 	want := bytes.Clone(first.Image().Packed())
 	if !first.Image().Fresh || len(all.refused) > 0 {
 		t.Fatalf("fresh %v, refused %q: want packed weights", first.Image().Fresh, all.refused)
+	}
+	for _, isa := range cpu.Supported() {
+		if !bytes.Equal(on(isa, nil).Image().Packed(), want) {
+			t.Errorf("%v packs other bytes: want one file for all instruction sets", isa)
+		}
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
