@@ -7,7 +7,8 @@ import (
 
 // What plain decoding of an answer would have taken, from the rounds that made it. Nothing is decoded twice:
 //
-//	plain = Σ over rounds of tokens · (q · T(others + 1, context) + rest)
+//	plain = Σ over rounds with the root alone of their time
+//	      + Σ over the others of tokens · (q · T(others + 1, context) + rest)
 //
 // T is the cost of a pass by rows; q is the median of how much longer the passes of these rounds took than T says, and rest the median of
 // what a round takes beside drafts and passes. Plain decoding has one pass and one rest a token. The passes beside which something else
@@ -59,6 +60,10 @@ func (p *Plain) Time(pass func(rows, context int) time.Duration) time.Duration {
 	rest := median(alone, func(s Spent) float64 { return float64(s.Rest) })
 	sum := p.sum
 	for _, s := range p.spent {
+		if s.Nodes <= 1 && s.Busy > 0 && !s.Beside {
+			sum += s.Busy + s.Rest
+			continue
+		}
 		sum += time.Duration(float64(s.Tokens) * (q*float64(pass(s.alone(), s.Context)) + rest))
 	}
 	return sum

@@ -6,18 +6,19 @@ import (
 )
 
 // TestPlain: the time of plain decoding is found from rounds with trees, also where all passes take longer than was measured at the start,
-// where a draft reads beside the first of them, and where the answer is long.
+// where a draft reads beside the first of them, where rounds with the root alone were held up, and where the answer is long.
 func TestPlain(t *testing.T) {
 	const ms = time.Millisecond
 	costs := NewCosts(Linear(20*ms, 2*ms, 16))
 	for name, tc := range map[string]struct {
-		rounds, others, roots, slow int
-		factor                      float64
+		rounds, others, roots, slow, stalled int // of the roots each stalled-th
+		factor                               float64
 	}{
 		"trees":                   {rounds: 40, factor: 1},
 		"a slower machine":        {rounds: 40, factor: 1.3},
 		"others in the pass":      {rounds: 40, others: 3, factor: 1},
 		"roots":                   {rounds: 40, roots: 12, factor: 1.2},
+		"stalls":                  {rounds: 32, roots: 31, stalled: 4, factor: 1},
 		"a draft reads beside it": {rounds: 40, slow: 10, factor: 1},
 		"long":                    {rounds: 3*stretch + 5, factor: 1.1},
 		"short":                   {rounds: 1, factor: 1},
@@ -34,8 +35,12 @@ func TestPlain(t *testing.T) {
 			if i >= tc.roots && i < tc.roots+tc.slow {
 				busy *= 1.9
 			}
+			factor := tc.factor
+			if i < tc.roots && tc.stalled > 0 && i%tc.stalled == 0 {
+				busy, factor = 3*busy, 3*factor
+			}
 			s.Busy = time.Duration(busy)
-			want += float64(s.Tokens) * (tc.factor*float64(costs.TimeAt(1+tc.others, s.Context)) + float64(ms))
+			want += float64(s.Tokens) * (factor*float64(costs.TimeAt(1+tc.others, s.Context)) + float64(ms))
 			p.Add(s, costs.TimeAt)
 		}
 		if got := float64(p.Time(costs.TimeAt)) / want; got < .99 || got > 1.01 {
