@@ -79,6 +79,21 @@ func TestRunBadInput(t *testing.T) {
 	}
 }
 
+// TestRunQuestion: a question after the model's name is asked, and the talk ends; flags may stand between them.
+func TestRunQuestion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := w.feed("import os\n", "run", "--target", targetModel, "--temperature", "0", "--max-tokens", "5")
+	for _, args := range [][]string{
+		{targetModel, "import os", "--temperature", "0", "--max-tokens", "5"},
+		{targetModel, "--temperature", "0", "--max-tokens", "5", "import", "os"},
+	} {
+		if got := w.ok(append([]string{"run"}, args...)...); got.stdout != want.stdout || got.stdout == "" {
+			t.Errorf("%q: %q: want %q", args, got.stdout, want.stdout)
+		}
+	}
+}
+
 // TestRunEscapes: a model that writes nothing but the beginnings of terminal escapes.
 func TestRunEscapes(t *testing.T) {
 	t.Parallel()

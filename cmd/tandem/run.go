@@ -16,7 +16,8 @@ import (
 )
 
 type runCmd struct {
-	Words []string `arg:"" optional:"" sep:"none" completes:"models" help:"A model's name, file or folder, and a question."`
+	Name     string   `arg:"" optional:"" completes:"models" help:"A model's name, file or folder."`
+	Question []string `arg:"" optional:"" sep:"none" completes:"none" help:"A question."`
 
 	Addr         string `help:"Use the gateway at this address and its model." placeholder:"ADDR"`
 	ChatTemplate string `help:"File with the Jinja template of chats." placeholder:"FILE"`
@@ -31,8 +32,8 @@ type runCmd struct {
 // Run talks with the model until the input ends. Each line of stdin is a turn of a conversation if the model chats; else it is appended to
 // the text, which the model continues.
 func (c *runCmd) Run(a *app) error {
-	if c.Addr != "" && len(c.Words) > 0 {
-		return tandem.Errorf("", tandem.Invalid, "the model %s with --addr: the gateway there has its own", c.Words[0])
+	if c.Addr != "" && c.Name != "" {
+		return tandem.Errorf("", tandem.Invalid, "the model %s with --addr: the gateway there has its own", c.Name)
 	}
 	if c.Addr != "" && c.ChatTemplate != "" {
 		return tandem.Errorf("", tandem.Invalid, "--chat-template with --addr: want it at the gateway, whose chat service answers")
@@ -101,11 +102,7 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 
 // named finds or fetches the model that is named, and takes over what its store says of chats and of drawing tokens.
 func (c *runCmd) named(a *app) error {
-	name := ""
-	if len(c.Words) > 0 {
-		name = c.Words[0]
-	}
-	extras, err := a.target(name, &c.Group)
+	extras, err := a.target(c.Name, &c.Group)
 	if err != nil {
 		return err
 	}
@@ -116,10 +113,10 @@ func (c *runCmd) named(a *app) error {
 
 // input returns where messages come from: stdin, or the question that was given.
 func (c *runCmd) input(stdin *os.File) (*os.File, error) {
-	if len(c.Words) < 2 {
+	if len(c.Question) == 0 {
 		return stdin, nil
 	}
-	question := strings.Join(c.Words[1:], " ")
+	question := strings.Join(c.Question, " ")
 	if strings.Contains(question, "\n") {
 		question = `"""` + question + `"""`
 	}
