@@ -3,6 +3,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -78,6 +79,74 @@ func TestFirstAnswer(t *testing.T) {
 		t.Errorf("%d bytes were sent for a file of %d", sent, len(model))
 	}
 }
+
+// TestFetchedDraft: the family's small model is fetched behind the first answer, while the talk goes on, and the next start drafts with it.
+func TestFetchedDraft(t *testing.T) {
+	mayBeSlow(t)
+	hub, w, home := hubtest.New(t), newWorld(t), t.TempDir()
+	const target = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
+	for repo, file := range map[string]string{target: testkit.Qwen15, "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF": testkit.Qwen05} {
+		b, err := os.ReadFile(testkit.RealModel(t, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hub.Add(repo, file, b)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	run := func(in io.Reader, said io.Writer, words ...string) (answer string) {
+		t.Helper()
+		args := []string{"run", "hf:" + target, "--temperature", "0", "--max-tokens", "24", "--ctx", "2048"}
+		cmd := w.command(ctx, append(args, words...)...)
+		cmd.Env = append(cmd.Env, "HOME="+home, "XDG_CACHE_HOME=", "XDG_STATE_HOME=", "HF_HOME="+filepath.Join(home, "hf"), "HF_HUB_CACHE=",
+			"OLLAMA_MODELS=", "HF_ENDPOINT="+hub.URL, "NO_PROXY=*")
+		var out bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, said
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+		return strings.TrimSpace(out.String())
+	}
+	const question = "What is a mutex?"
+	in, typed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	first := &awaited{of: "the next start drafts with it", then: func() { _ = typed.Close() }}
+	if _, err := io.WriteString(typed, question+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	plain := run(in, first)
+	var said bytes.Buffer
+	drafted := run(nil, &said, question)
+	if plain == "" || drafted != plain {
+		t.Errorf("answered %q with the draft: want %q", drafted, plain)
+	}
+	if !strings.Contains(said.String(), "the small model of Qwen2.5-Coder") {
+		t.Errorf("the next start said %q", said.String())
+	}
+}
+
+// awaited calls then once text was written to it.
+type awaited struct {
+	of   string
+	then func()
+	all  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (a *awaited) Write(p []byte) (int, error) {
+	a.all.Write(p)
+	if a.then != nil && strings.Contains(a.all.String(), a.of) {
+		a.then()
+		a.then = nil
+	}
+	return len(p), nil
+}
+
+// String returns all that was written.
+func (a *awaited) String() string { return a.all.String() }
 
 // TestPullOverHTTP: a client of a gateway that allows it fetches a model from the hub and removes it; the served one answers meanwhile.
 func TestPullOverHTTP(t *testing.T) {
