@@ -54,6 +54,7 @@ type Setup struct {
 	// Found out by Checked.
 	Streamed       bool              // the target's weights do not fit into its memory
 	Room           Room              // for keys and values
+	late           bool              // the draft was found, not named: no answer waits for it
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
 }
@@ -68,7 +69,7 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	defer terminal.Close(said)
 	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
 		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial,
-		Drafts: len(s.files()) > 0, HTTPURL: s.Web.URL()})
+		Drafts: len(s.files()) > 0 && !s.late, HTTPURL: s.Web.URL()})
 }
 
 // files returns the files of the draft models.
@@ -140,7 +141,7 @@ func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, erro
 	specs := []supervise.Spec{{Name: "gateway", Restart: s.KeepGateway}, {Name: "verifier", Restart: true}}
 	files := [][]byte{settings.Marshal(&c.gateway), settings.Marshal(&c.verifier)}
 	if len(c.drafter.Draft) > 0 {
-		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true})
+		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true, Late: s.late})
 		files = append(files, settings.Marshal(&c.drafter))
 	}
 	for i := range specs {

@@ -85,7 +85,7 @@ func (s *Setup) tried(env Env, c find.Candidate, prompt string) (p pair.Pair, no
 		return p, nil, err
 	}
 	p = s.pair(env)
-	p.Same = true
+	p.Same, s.late = true, len(s.files()) > 0
 	why := "it lies beside the target"
 	if c.Sibling != "" {
 		gain, how, err := s.gainOf(env, c)

@@ -65,8 +65,9 @@ func TestUnnamed(t *testing.T) {
 			s.MemoryBudget = &c.budget
 		}
 		s, err := s.Checked(env, tandem.Request{})
-		if err != nil || !slices.Equal(s.DraftFiles, c.drafts) || len(s.Heads) != c.heads || len(said) != len(c.says) {
-			t.Errorf("%s: drafts %q, heads %q, %v, said %q", name, s.DraftFiles, s.Heads, err, said)
+		if err != nil || !slices.Equal(s.DraftFiles, c.drafts) || len(s.Heads) != c.heads || s.late != !slices.Equal(c.drafts, lookup) ||
+			len(said) != len(c.says) {
+			t.Errorf("%s: drafts %q, late %v, heads %q, %v, said %q", name, s.DraftFiles, s.late, s.Heads, err, said)
 			continue
 		}
 		for i, line := range said {

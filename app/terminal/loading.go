@@ -18,6 +18,7 @@ type Loading struct {
 	names []string          // of the processes that load, in the order in which they began
 	done  map[string]string // how far
 	drawn bool
+	over  bool // Close was called
 }
 
 // loads is a line of a process that tells how far Progress is.
@@ -45,6 +46,9 @@ func (l *Loading) Write(p []byte) (int, error) {
 			l.draw()
 		}
 		return n, err
+	}
+	if l.over {
+		return len(p), nil
 	}
 	name := m[1]
 	if _, known := l.done[name]; !known {
@@ -77,11 +81,13 @@ func (l *Loading) end() {
 	l.names, l.done, l.drawn = nil, map[string]string{}, false
 }
 
-// Close removes the line that w, a writer by NewLoading, may still show. Call it once the processes serve or have ended. w stays usable.
+// Close removes the line that w, a writer by NewLoading, may still show. Call it once the processes serve or have ended. w stays usable,
+// but shows no loading on a terminal any more: there may be an answer.
 func Close(w io.Writer) {
 	if l, ok := w.(*Loading); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.end()
+		l.over = true
 	}
 }

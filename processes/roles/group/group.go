@@ -44,8 +44,8 @@ type Processes struct {
 // exitTime is how long a process may take to end after its calls: most of it is for its last traces.
 const exitTime = 4 * time.Second
 
-// Start starts all processes at the same time and returns when all serve. The caller must Stop them; after an error none is
-// left.
+// Start starts the processes and returns when all serve but the late ones (supervise.Spec.Late). The caller must Stop them; after an
+// error none is left.
 func Start(ctx context.Context, c Config) (*Processes, error) {
 	debug.FreeOSMemory() // this process has looked into all models, and only waits from now on
 	program, err := os.Executable()

@@ -20,6 +20,7 @@ type Spec struct {
 	Args    []string // arguments after the program's name; never a secret: other users can read them
 	Restart bool     // start it again when it dies; otherwise its death is the group's
 	Spare   bool     // the others work without it: its restarts are never given up
+	Late    bool     // it starts when the others are ready, nobody waits for it, and if it cannot start, the others go on without it
 }
 
 // GroupConfig configures a Group. Program and Stderr are required; zero fields take the default named beside them.
@@ -87,19 +88,21 @@ func New(cfg GroupConfig) *Group {
 	return g
 }
 
-// Start starts all specs at once and returns when every one is ready. If one dies before that, is
-// silent for too long, or ctx ends, it returns an error; Stop then ends the others. To be called once.
+// Start starts all specs at once and returns when every one is ready, then those that are Late, without waiting. If one dies before
+// that, is silent for too long, or ctx ends, it returns an error; Stop then ends the others. To be called once.
 func (g *Group) Start(ctx context.Context, specs ...Spec) error {
-	for _, s := range specs {
-		k := &keeper{g: g, spec: s, ready: make(chan error, 1), stop: make(chan struct{}), done: make(chan struct{})}
-		g.keepers = append(g.keepers, k)
-		go k.run()
-	}
 	results := make(chan error, len(specs))
-	for _, k := range g.keepers {
-		go func() { results <- <-k.ready }()
+	begin := func(late bool) {
+		for _, s := range specs {
+			if s.Late == late {
+				k := &keeper{g: g, spec: s, ready: results, stop: make(chan struct{}), done: make(chan struct{})}
+				g.keepers = append(g.keepers, k)
+				go k.run()
+			}
+		}
 	}
-	for range specs {
+	begin(false)
+	for range g.keepers {
 		select {
 		case err := <-results:
 			if err != nil {
@@ -109,6 +112,7 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 			return context.Cause(ctx)
 		}
 	}
+	begin(true)
 	return nil
 }
 
@@ -158,7 +162,7 @@ func (g *Group) fail(err error) {
 type keeper struct {
 	g     *Group
 	spec  Spec
-	ready chan error    // one value: the first start's result
+	ready chan<- error  // gets one value: the first start's result
 	stop  chan struct{} // closed by end
 	done  chan struct{} // closed when run returns
 	once  sync.Once
@@ -190,6 +194,9 @@ func (k *keeper) run() {
 	}
 	k.ready <- err
 	if err != nil {
+		if k.spec.Late && !k.stopped() {
+			k.g.say("tandem", fmt.Sprintf("%s does not start (%v): answers go on without it", k.spec.Name, err))
+		}
 		return
 	}
 	for delay := time.Duration(0); ; delay = longer(delay, mostPause) {
