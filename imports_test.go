@@ -44,7 +44,8 @@ var rooms = map[string][]string{
 		"kernels/cuda/gpu", "kernels/stream", "modelfile", "processes/cache", "processes/cache/packed",
 		"processes/cache/prefixes", "processes/placement", "processes/profile", "processes/roles", "processes/roles/chats",
 		"processes/roles/drafter", "processes/roles/gateway", "processes/roles/group", "processes/roles/pair", "processes/settings",
-		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn", "text/token"},
+		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn", "spec/worth",
+		"text/token"},
 	"app/device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
 		"processes/roles"},
 
@@ -142,8 +143,8 @@ var rooms = map[string][]string{
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
 	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter/lookup", "gateway",
 		"engine", "text", "services/peers", "services/peers/awake",
-		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/telemetry",
-		"services/peers/trees", "services/public", "google.golang.org/grpc"},
+		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/supervise",
+		"services/peers/telemetry", "services/peers/trees", "services/public", "spec/worth", "google.golang.org/grpc"},
 	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
 	"processes/roles/pair": {".", "processes/roles", "processes/settings", "drafter", "drafter/lookup", "engine", "kernels",
 		"modelfile", "text"},

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Vocab is what the gateway needs of the target's tokenizer. Safe for concurrent use.
@@ -85,6 +86,9 @@ type Config struct {
 	// Remember is called with the text of each session that has ended, prompt and output. It must neither keep the slice nor block. nil:
 	// it is not called.
 	Remember func(tenant string, tokens []tandem.Token)
+	// Earned is called when an answer has ended that says something of draft models (worth.Earned.Counts). It must not block. nil: it is
+	// not called.
+	Earned func(worth.Earned)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
 	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is
 	// called from the session's goroutine; nil in production.

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway/admit"
 	"github.com/tandem-llm/tandem/gateway/peer"
 	"github.com/tandem-llm/tandem/gateway/round"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // live takes the session from its opening to its end, and gives back what it holds. For its client it ends
@@ -19,7 +20,10 @@ func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	defer func() { s.g.gate.Leave(s.admission.slot) }()
 	defer s.close() // after the result: a failure leaves the peers nothing to forget
 	err = peer.Guard(func() error { return s.run(ctx) })
-	s.account.stats.Plain = s.account.plain.Time(s.shared.PassAt)
+	var earned worth.Earned
+	if s.account.stats.Plain, earned = s.account.plain.Time(s.shared.PassAt); earned.Counts() && s.g.cfg.Earned != nil {
+		s.g.cfg.Earned(earned)
+	}
 	res = s.account.result(s.req, s.weights)
 	res.Identity, res.CachedTokens = s.target.identity, s.target.cached
 	res.Finish, res.Stopped, res.Repeated = s.finish, s.writer.stops.Text(), s.repeated

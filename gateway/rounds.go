@@ -254,9 +254,13 @@ func (s *session) learn(t *turn) {
 	n := len(t.delta.Tokens)
 	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
 	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
+	wall := t.wall
+	if t.Tickets > 1 {
+		wall = t.Busy + max(t.Verdict.Busy, 0) + max(t.Verdict.Guessing, 0) // the rest was a loss, not the pace of rounds
+	}
 	s.account.plain.Add(worth.Spent{Rows: max(t.Verdict.Rows, t.Verdict.Nodes), Nodes: t.Verdict.Nodes, Context: int(t.Verdict.Base),
-		Tokens: n, Busy: t.Verdict.Busy, Rest: t.Rest(t.wall), Beside: t.Ahead() || s.ahead || s.sources.Opening()},
-		s.shared.PassAt)
+		Tokens: n, Busy: t.Verdict.Busy, Rest: t.Rest(t.wall), Beside: t.Ahead() || s.ahead || s.sources.Opening(), Took: wall,
+		Model: s.sources.Models(s.req.Bounds, t.asks, t.Verdict.Nodes > 1)}, s.shared.PassAt)
 	s.ahead = t.Ahead()
 	s.sources.Committed(n)
 	o := t.Outcome(n, s.finish != "", t.wall)
@@ -265,9 +269,5 @@ func (s *session) learn(t *turn) {
 	s.sources.TakeGuesses(t.Verdict.Guesses, t.Guesses, t.Verdict.Guessing)
 	s.sources.TakeSuccessors(t.Verified(), n, &t.Verdict)
 	s.account.stats.Planning += time.Since(planning)
-	wall := t.wall
-	if t.Tickets > 1 {
-		wall = t.Busy + max(t.Verdict.Busy, 0) + max(t.Verdict.Guessing, 0) // the rest was a loss, not the pace of rounds
-	}
 	s.pace = learn.Mean(s.pace, wall)
 }

@@ -39,6 +39,7 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	if vocab, err := token.Open(s.TargetFile); err == nil {
 		defer runtime.KeepAlive(vocab) // whoever looks at the file below has it at once
 	}
+	s.ownEarned(env)
 	p, err := s.fitted(env, r.Prompt)
 	s.verifierBudget, s.Streamed, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
 	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}

@@ -68,7 +68,7 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
 	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
-		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial,
+		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.judge(env),
 		Drafts: len(s.files()) > 0 && !s.late, HTTPURL: s.Web.URL()})
 }
 

@@ -84,6 +84,9 @@ func (s *Setup) tried(env Env, c find.Candidate, prompt string) (p pair.Pair, no
 	if err := s.route(); err != nil {
 		return p, nil, err
 	}
+	if err := s.earned(env, c.File); err != nil {
+		return p, nil, err
+	}
 	p = s.pair(env)
 	p.Same, s.late = true, len(s.files()) > 0
 	why := "it lies beside the target"

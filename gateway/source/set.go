@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // most is how many sources are asked for one round at most: as many as a vote can count.
@@ -236,6 +237,20 @@ func (s *Set) Holding() string {
 // Opening reports whether a drafter was still reading the session's tokens when Update was last called.
 func (s *Set) Opening() bool {
 	return slices.ContainsFunc(s.list, func(x Source) bool { return x.base().state == opening })
+}
+
+// Models returns what draft models had to do with a round of a request with bounds b that asked those sources; drafted says whether any of
+// them guessed a token.
+func (s *Set) Models(b tandem.Bounds, asked []Source, drafted bool) worth.Role {
+	model := func(x Source) bool { e := x.base().entry; return e.Drafter != nil && !e.Last }
+	reads := func(x Source) bool { return model(x) && x.base().state == opening }
+	switch {
+	case slices.ContainsFunc(asked, model) || slices.ContainsFunc(s.list, reads):
+		return worth.Asked
+	case !b.Plain() && !drafted && slices.ContainsFunc(s.list, func(x Source) bool { return model(x) && x.base().offered() }):
+		return worth.Idle
+	}
+	return worth.Apart
 }
 
 // ReadStates reports whether the verifier is to keep the target's hidden states, for a drafter that reads them and is opened.

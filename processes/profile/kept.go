@@ -14,8 +14,9 @@ import (
 
 // Kept are the costs of passes that processes have measured while they serve, so that the next start need not measure them:
 //
-//	CACHE/costs/BOX.json   a plan without tables; BOX is Box.ID
-//	               .lock   held by the process of this box that measures
+//	CACHE/costs/BOX.json         a plan without tables; BOX is Box.ID
+//	               .lock         held by the process of this box that measures
+//	               .earned.json  a plan that holds what drafts brought to answers alone
 //
 // Unlike a plan's, they are behind one context, and no user asked for them. The zero value keeps nothing. Safe for concurrent use, also by
 // several processes.
@@ -38,19 +39,19 @@ func (k Kept) file(ending string) string {
 // Costs returns what is kept of what. Errors: Stale if there is nothing of it, as after another version; Corrupt for a file that is
 // damaged, of another box, or that another user can write; Unavailable for one that cannot be read. Then it is measured anew.
 func (k Kept) Costs(what What) ([]tandem.Cost, error) {
-	p, err := k.read()
+	p, err := k.read(".json")
 	if err != nil {
 		return nil, err
 	}
 	return p.Costs(ThisBox(), k.Version, what)
 }
 
-func (k Kept) read() (*Plan, error) {
-	none := tandem.Errorf(op, tandem.Stale, "no costs of passes are kept")
+func (k Kept) read(ending string) (*Plan, error) {
+	none := tandem.Errorf(op, tandem.Stale, "nothing of it is kept")
 	if k.Cache == "" {
 		return nil, none
 	}
-	path := k.file(".json")
+	path := k.file(ending)
 	if err := files.Trusted(filepath.Dir(path)); err != nil {
 		return nil, corrupt("%w", err)
 	}
@@ -98,7 +99,7 @@ func (t *Turn) Keep(what What, costs []tandem.Cost) error {
 	if t.lock == nil {
 		return nil
 	}
-	p, err := t.of.read()
+	p, err := t.of.read(".json")
 	if err != nil {
 		p = &Plan{}
 	}

@@ -56,6 +56,7 @@ type Machine struct {
 	Divided   []Divided  `json:"divided,omitempty"`
 	Decisions []Decision `json:"decisions,omitempty"`
 	Pairs     []Paired   `json:"pairs,omitempty"`
+	Earned    []Earned   `json:"earned,omitempty"`
 }
 
 // Subject is something that takes time: a model that runs passes, or heads that run behind one.
@@ -189,7 +190,7 @@ func (m *Machine) validate() error {
 		}
 		seen[s.What] = true
 	}
-	return firstError(validDivided(m.Divided), validDecisions(m.Decisions), validPairs(m.Pairs))
+	return firstError(validDivided(m.Divided), validDecisions(m.Decisions), validPairs(m.Pairs), validEarned(m.Earned))
 }
 
 func (w What) validate() error {

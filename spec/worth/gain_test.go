@@ -43,11 +43,59 @@ func TestPlain(t *testing.T) {
 			want += float64(s.Tokens) * (factor*float64(costs.TimeAt(1+tc.others, s.Context)) + float64(ms))
 			p.Add(s, costs.TimeAt)
 		}
-		if got := float64(p.Time(costs.TimeAt)) / want; got < .99 || got > 1.01 {
+		time, _ := p.Time(costs.TimeAt)
+		if got := float64(time) / want; got < .99 || got > 1.01 {
 			t.Errorf("%s: %.3f of the time of plain decoding", name, got)
 		}
 	}
-	if got := new(Plain).Time(costs.TimeAt); got != 0 {
-		t.Errorf("no round: %v", got)
+	if got, earned := new(Plain).Time(costs.TimeAt); got != 0 || earned.Gain() != 1 {
+		t.Errorf("no round: %v, %v", got, earned)
+	}
+}
+
+// TestEarned: draft models are judged by the rounds that asked one and those in which one could be asked and nobody was, but by none that
+// others drafted, or that shared their passes.
+func TestEarned(t *testing.T) {
+	const ms = time.Millisecond
+	costs := NewCosts(Linear(20*ms, 2*ms, 16))
+	pass := func(rows int) time.Duration { return costs.TimeAt(rows, 100) }
+	for name, tc := range map[string]struct {
+		asked, idle, apart, shared int           // rounds
+		draft                      time.Duration // that a round with Asked takes beside its pass
+		rounds                     int
+		gain                       float64
+	}{
+		"pays":             {asked: 2 * stretch, draft: 8 * ms, rounds: 2 * stretch, gain: float64(2*pass(1)) / float64(pass(4)+8*ms)},
+		"does not":         {asked: 20, draft: 60 * ms, rounds: 20, gain: float64(2*pass(1)) / float64(pass(4)+60*ms)},
+		"is never asked":   {idle: 40, rounds: 40, gain: 1},
+		"others draft":     {apart: 50, gain: 1},
+		"others' sessions": {shared: 50, draft: ms, gain: 1},
+		"is asked sometimes": {asked: 10, idle: 10, apart: 10, shared: 10, draft: 8 * ms, rounds: 20,
+			gain: float64(30*pass(1)) / float64(10*(pass(4)+8*ms)+10*pass(1))},
+	} {
+		var p Plain
+		add := func(n, nodes, others, tokens int, took time.Duration, m Role) {
+			for range n {
+				busy := pass(nodes + others)
+				p.Add(Spent{Rows: nodes + others, Nodes: nodes, Context: 100, Tokens: tokens, Busy: busy, Took: busy + took, Model: m},
+					costs.TimeAt)
+			}
+		}
+		add(tc.asked, 4, 0, 2, tc.draft, Asked)
+		add(tc.idle, 1, 0, 1, 0, Idle)
+		add(tc.apart, 4, 0, 4, 0, Apart)
+		add(tc.shared, 4, 3, 2, tc.draft, Asked)
+		_, got := p.Time(costs.TimeAt)
+		if gain := got.Gain(); got.Rounds != tc.rounds || gain < tc.gain*.999 || gain > tc.gain*1.001 {
+			t.Errorf("%s: %d rounds, gain %.3f: want %d, %.3f", name, got.Rounds, gain, tc.rounds, tc.gain)
+		}
+		if again, ok := ParseEarned(got.String()); !ok || again != got {
+			t.Errorf("%s: %q is %v", name, got.String(), again)
+		}
+	}
+	for _, line := range []string{"", "ready", "earned", "earned 1 2", "earned 1 -2 3", "earned x 2 3"} {
+		if e, ok := ParseEarned(line); ok {
+			t.Errorf("%q is %v", line, e)
+		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/chats"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 	"github.com/tandem-llm/tandem/services/public/budget"
 	"github.com/tandem-llm/tandem/services/public/httpapi"
+	"github.com/tandem-llm/tandem/spec/worth"
 )
 
 // Run runs a gateway process until ctx ends.
@@ -91,6 +93,9 @@ func (c Setup) config(r *roles.Process, target model, vocab sparing, v *verifier
 		Events: r.Events, Counters: r.Counters, ModelName: target.file(), Fingerprint: target.fingerprint, Rules: c.Rules,
 		Embedding: target.embedding, Recycling: c.Recycling}
 	out.Embedding.Source = v
+	if r.ReadyFD != 0 {
+		out.Earned = func(e worth.Earned) { _ = supervise.Tell(r.ReadyFD, e.String()) } // nobody waits for it
+	}
 	if own.lookup != nil {
 		out.Drafters, out.Remember = []gateway.Enlisted{{Name: lookup.Name, Drafter: own.lookup, Last: true}}, own.lookup.Remember
 	}

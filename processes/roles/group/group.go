@@ -30,8 +30,9 @@ type Config struct {
 	Specs func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error)
 	// Dial says how clients reach the gateway at addr.
 	Dial    func(addr string) ([]client.Option, error)
-	Drafts  bool   // there is a drafter: wait for it
-	HTTPURL string // where to wait for the gateway's HTTP server; other than http://…: do not wait
+	Heard   func(p *Processes, line string) // called with what the gateway tells, its calls one after the other; nil: dropped
+	Drafts  bool                            // there is a drafter: wait for it
+	HTTPURL string                          // where to wait for the gateway's HTTP server; other than http://…: do not wait
 }
 
 // Processes are gateway, drafter and verifier as children of this process, with a run directory of their own.
@@ -63,7 +64,12 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 	if p.Addr == "" {
 		p.Addr = "unix://" + dir.File("gateway.sock")
 	}
-	p.group = supervise.New(supervise.GroupConfig{Program: program, Env: childEnv(os.Environ(), dir.Path),
+	heard := func(name, line string) {
+		if c.Heard != nil && name == "gateway" {
+			c.Heard(p, line)
+		}
+	}
+	p.group = supervise.New(supervise.GroupConfig{Program: program, Heard: heard, Env: childEnv(os.Environ(), dir.Path),
 		Stderr: c.Stderr, Line: c.Line, Grace: c.Grace + exitTime, Before: func() error {
 			restored, err := dir.Restore()
 			if restored {
@@ -93,6 +99,9 @@ func Configured(dir *supervise.RunDir, role string, settings []byte) ([]string, 
 	return []string{role, "--config", file, fmt.Sprint("--ready-fd=", supervise.ReadyFD), fmt.Sprint("--pulse-fd=", supervise.PulseFD)},
 		os.WriteFile(file, settings, 0o600)
 }
+
+// End ends one of the processes for good, by its name. The others go on.
+func (p *Processes) End(name string) { p.group.End(name) }
 
 // Failed receives one error when a process is gone for good.
 func (p *Processes) Failed() <-chan error { return p.group.Failed() }

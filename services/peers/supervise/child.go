@@ -79,20 +79,32 @@ func spawn(g *Group, spec Spec, memory *os.File) (*child, error) {
 		return nil, err
 	}
 	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), ended: make(chan struct{})}
+	g.hearing.Add(1)
 	go c.readWords(g, spec.Name, wordsR)
-	go c.wait(g, spec.Name, errR)
+	go c.wait(g, spec.Name, wordsR, errR)
 	return c, nil
 }
 
-// readWords sends the lines of ReadyFD on; after "ready" it only waits for the end. A line of stderr that could have been the reason why
+// readWords sends the lines of ReadyFD on, those after "ready" to GroupConfig.Heard. A line of stderr that could have been the reason why
 // the child never becomes ready was none then, and is passed on.
 func (c *child) readWords(g *Group, name string, r *os.File) {
+	defer g.hearing.Done()
 	defer r.Close()
-	defer close(c.words)
 	lines := bufio.NewScanner(r)
+	c.awaitWord(g, name, lines)
+	close(c.words)
 	for lines.Scan() {
-		line := lines.Text()
-		if line == "ready" {
+		if g.cfg.Heard != nil {
+			g.cfg.Heard(name, lines.Text())
+		}
+	}
+	_, _ = io.Copy(io.Discard, r) // behind a line that is too long
+}
+
+// awaitWord sends the lines on to the first that is "ready".
+func (c *child) awaitWord(g *Group, name string, lines *bufio.Scanner) {
+	for ready := false; !ready && lines.Scan(); {
+		if ready = lines.Text() == "ready"; ready {
 			c.mu.Lock()
 			c.isReady = true
 			held := c.held
@@ -103,19 +115,15 @@ func (c *child) readWords(g *Group, name string, r *os.File) {
 			}
 		}
 		select {
-		case c.words <- line:
+		case c.words <- lines.Text():
 		case <-c.ended:
-			return
-		}
-		if line == "ready" {
-			_, _ = io.Copy(io.Discard, r)
 			return
 		}
 	}
 }
 
 // wait passes stderr on line by line and waits for the process.
-func (c *child) wait(g *Group, name string, stderr *os.File) {
+func (c *child) wait(g *Group, name string, words, stderr *os.File) {
 	defer close(c.ended)
 	passed := make(chan struct{})
 	go func() {
@@ -123,8 +131,8 @@ func (c *child) wait(g *Group, name string, stderr *os.File) {
 		c.passOn(g, name, stderr)
 	}()
 	err := c.cmd.Wait()
-	// A grandchild that holds stderr open must not keep us; the child's own lines are in the pipe by now.
-	_ = stderr.SetReadDeadline(time.Now().Add(time.Second))
+	// A grandchild that holds a pipe open must not keep us; the child's own lines are in it by now.
+	_, _ = words.SetReadDeadline(time.Now().Add(time.Second)), stderr.SetReadDeadline(time.Now().Add(time.Second))
 	<-passed
 	stderr.Close()
 	c.mu.Lock()
@@ -200,6 +208,9 @@ func Ready(fd int) error { return tell(fd, "ready\n") }
 
 // Alive tells the supervisor at fd that this process is still starting. fd 0 means none.
 func Alive(fd int) error { return tell(fd, "starting\n") }
+
+// Tell sends the supervisor at fd a line, without a line break, once this process is ready. fd 0 means none.
+func Tell(fd int, line string) error { return tell(fd, line+"\n") }
 
 func tell(fd int, line string) error {
 	if fd == 0 {

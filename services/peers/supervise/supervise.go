@@ -34,6 +34,7 @@ type GroupConfig struct {
 	Grace   time.Duration                  // between SIGTERM and SIGKILL; 0 = 2 s
 	GiveUp  time.Duration                  // a child that others need and that cannot start for so long is given up; 0 = 5 minutes
 	Before  func() error                   // called before each start, for what a child needs; may be nil
+	Heard   func(name, line string)        // called with what a child Tells after "ready", its calls one after the other; nil: dropped
 }
 
 func (c GroupConfig) withDefaults() GroupConfig {
@@ -79,6 +80,7 @@ type Group struct {
 	keepers []*keeper // in the order of Start
 	failed  chan error
 	lines   sync.Mutex // serialises lines on Stderr
+	hearing sync.WaitGroup
 }
 
 // New returns a group without processes. Stop must be called.
@@ -131,7 +133,17 @@ func (g *Group) Stop(force context.Context) {
 		wg.Go(func() { k.end(force) })
 	}
 	wg.Wait()
+	g.hearing.Wait()
 	close(g.spawn)
+}
+
+// End ends the process of that name for good, as Stop does. The others go on.
+func (g *Group) End(name string) {
+	for _, k := range g.keepers {
+		if k.spec.Name == name {
+			k.end(context.Background())
+		}
+	}
 }
 
 // Pids returns the process ids of the children that live now, by name.

@@ -38,6 +38,8 @@ func play(script []string) int {
 			_ = Ready(ReadyFD)
 		case "say":
 			fmt.Fprintln(os.Stderr, arg)
+		case "tell":
+			_ = Tell(ReadyFD, arg)
 		case "sleep":
 			time.Sleep(time.Minute)
 		case "deaf":
