@@ -77,7 +77,8 @@ func (c GroupConfig) withDefaults() GroupConfig {
 type Group struct {
 	cfg     GroupConfig
 	spawn   chan func()
-	keepers []*keeper // in the order of Start
+	keepers []*keeper     // in the order of Start
+	others  chan struct{} // closed when all are ready but the late ones
 	failed  chan error
 	lines   sync.Mutex // serialises lines on Stderr
 	hearing sync.WaitGroup
@@ -85,26 +86,25 @@ type Group struct {
 
 // New returns a group without processes. Stop must be called.
 func New(cfg GroupConfig) *Group {
-	g := &Group{cfg: cfg.withDefaults(), spawn: make(chan func()), failed: make(chan error, 1)}
+	g := &Group{cfg: cfg.withDefaults(), spawn: make(chan func()), failed: make(chan error, 1), others: make(chan struct{})}
 	go onOneThread(g.spawn)
 	return g
 }
 
-// Start starts all specs at once and returns when every one is ready, then those that are Late, without waiting. If one dies before
+// Start starts all specs at once, the late ones when the others are ready, and returns when these are. If one dies before
 // that, is silent for too long, or ctx ends, it returns an error; Stop then ends the others. To be called once.
 func (g *Group) Start(ctx context.Context, specs ...Spec) error {
-	results := make(chan error, len(specs))
-	begin := func(late bool) {
-		for _, s := range specs {
-			if s.Late == late {
-				k := &keeper{g: g, spec: s, ready: results, stop: make(chan struct{}), done: make(chan struct{})}
-				g.keepers = append(g.keepers, k)
-				go k.run()
-			}
-		}
+	results, waits := make(chan error, len(specs)), 0
+	for _, s := range specs {
+		g.keepers = append(g.keepers, &keeper{g: g, spec: s, ready: results, stop: make(chan struct{}), done: make(chan struct{})})
 	}
-	begin(false)
-	for range g.keepers {
+	for _, k := range g.keepers {
+		if !k.spec.Late {
+			waits++
+		}
+		go k.run()
+	}
+	for range waits {
 		select {
 		case err := <-results:
 			if err != nil {
@@ -114,7 +114,7 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 			return context.Cause(ctx)
 		}
 	}
-	begin(true)
+	close(g.others)
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (g *Group) fail(err error) {
 type keeper struct {
 	g     *Group
 	spec  Spec
-	ready chan<- error  // gets one value: the first start's result
+	ready chan<- error  // gets the first start's result, of one that is not late
 	stop  chan struct{} // closed by end
 	done  chan struct{} // closed when run returns
 	once  sync.Once
@@ -199,12 +199,21 @@ const (
 // run starts the process, again and again if the spec says so, until stopped or given up.
 func (k *keeper) run() {
 	defer close(k.done)
+	if k.spec.Late {
+		select {
+		case <-k.g.others:
+		case <-k.stop:
+			return
+		}
+	}
 	c, err := k.serving()
 	if err != nil && c != nil && c.mayStart() && k.spec.Restart && !k.stopped() {
 		k.again(err)
 		c, err = k.serving()
 	}
-	k.ready <- err
+	if !k.spec.Late {
+		k.ready <- err
+	}
 	if err != nil {
 		if k.spec.Late && !k.stopped() {
 			k.g.say("tandem", fmt.Sprintf("%s does not start (%v): answers go on without it", k.spec.Name, err))
