@@ -54,12 +54,13 @@ func TestUselessDraft(t *testing.T) {
 	plain := text(g, answers, 4*tokens)
 	g.stop(t)
 
-	g = begin()
-	pids := w.role("drafter")
-	if len(pids) != 1 {
-		t.Fatalf("drafters %v: want one", pids)
+	drafts := func(g *group) {
+		t.Helper()
+		testkit.Eventually(t, "the draft to be loaded", func() bool { return g.up(t, "drafter", 0) })
 	}
-	_, now := peak(t, pids[0])
+	g = begin()
+	drafts(g)
+	_, now := peak(t, w.one(t, "drafter"))
 	t.Logf("the drafter has %d MiB", now>>20)
 	for range answers { // say nothing of the draft
 		g.run(t, client.Request{Prompt: "ab", MaxTokens: new(tokens), IgnoreEOS: true, NoDraft: true})
@@ -82,6 +83,9 @@ func TestUselessDraft(t *testing.T) {
 	starts := func(draws int, words ...string) {
 		t.Helper()
 		g := begin()
+		if draws > 0 {
+			drafts(g)
+		}
 		if n := len(w.role("drafter")); n != draws {
 			t.Errorf("%d drafters: want %d", n, draws)
 		}
