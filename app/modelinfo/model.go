@@ -210,11 +210,12 @@ func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) *
 		Parameters: info.Parameters, FileBytes: info.FileBytes,
 		Layers: cfg.Layers, Dim: cfg.Dim, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim, FFN: cfg.FFN,
 		Context: cfg.Context, TiedHead: info.TiedHead,
-		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab, roles.Fingerprint(info.Fingerprint), info.ChatTemplate},
-		Kernels:   kernelInfo{ISA: available[len(available)-1], Available: available},
-		Memory:    memory,
-		Notes:     info.Notes,
-		Keys:      map[string]string{},
+		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab,
+			roles.Fingerprint(info.Header.Vocab.Fingerprint()), info.ChatTemplate},
+		Kernels: kernelInfo{ISA: available[len(available)-1], Available: available},
+		Memory:  memory,
+		Notes:   info.Notes,
+		Keys:    map[string]string{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(info.Types)) {
 		u := info.Types[name]

@@ -31,7 +31,7 @@ type Info struct {
 	Pre          string   // name of the pre-tokenizer, also one that the file does not name; "" for a tokenizer without one
 	Notes        []string // what the tokenizer lacks: token.Vocab.Notes
 	ChatTemplate bool
-	Fingerprint  uint64    // of the vocabulary
+	Header       *header.Header
 	Work         plan.Work // of a pass of one row
 
 	Sampling        tandem.Preset // how its makers want tokens drawn
@@ -63,17 +63,17 @@ func Model(path string) (*Info, error) {
 		return nil, err
 	}
 	info := &Info{
-		Config:      h.Config,
-		Traits:      describe(&h.Config, &h.Weights),
-		FileBytes:   f.Size(),
-		Parts:       f.Parts(),
-		Paths:       f.Paths(),
-		Types:       typesOf(f, h.Matrices),
-		TiedHead:    f.Tensor("output.weight") == nil,
-		Fingerprint: h.Vocab.Fingerprint(),
-		Notes:       h.Vocab.Notes(),
-		Work:        plan.WorkOf(h),
-		LeftOut:     f.Towers(),
+		Config:    h.Config,
+		Traits:    describe(&h.Config, &h.Weights),
+		FileBytes: f.Size(),
+		Parts:     f.Parts(),
+		Paths:     f.Paths(),
+		Types:     typesOf(f, h.Matrices),
+		TiedHead:  f.Tensor("output.weight") == nil,
+		Header:    h,
+		Notes:     h.Vocab.Notes(),
+		Work:      plan.WorkOf(h),
+		LeftOut:   f.Towers(),
 	}
 	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
 		return nil, err

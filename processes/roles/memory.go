@@ -35,6 +35,7 @@ type Tenant struct {
 	LeftOut []gguf.TowerPart
 	Config  engine.Config // the zero value: a draft with states
 	memory.Footprint
+	vocab   any // of the file: while it is held, nobody who looks at the file reads it again
 	measure func(pages int) (memory.Footprint, error)
 	fitted  bool // the footprint depends on the number of pages
 }
@@ -55,7 +56,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	} else {
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
-			t.Context, t.LeftOut, t.Config = info.Config.Context, info.LeftOut, info.Config
+			t.Context, t.LeftOut, t.Config, t.vocab = info.Config.Context, info.LeftOut, info.Config, info.Header.Vocab
 		}
 	}
 	if err != nil {

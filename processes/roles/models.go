@@ -136,6 +136,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		models = append(models, m)
 	}
+	runtime.KeepAlive(room) // with the vocabularies
 	r.pages(models)
 	return models, nil
 }

@@ -2,6 +2,7 @@ package token
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -14,11 +15,26 @@ import (
 // string that is not a token, the number of tokens plus an index into extra. A merge makes one longer string
 // of two, so merging always ends, whatever the file says.
 type bpe struct {
-	pre    *pre
+	pre   *pre
+	lines []string       // the merges of a byte-level vocabulary as they are in the file, checked
+	table func() *merged // made when it is first wanted: see index
+}
+
+// merged are the tables with which merges are found.
+type merged struct {
 	bytes  [256]tandem.Token // the symbol of each byte
 	merges map[uint64]merge  // by the two symbols: left<<32 | right
 	order  []uint64          // the keys of merges, the best first
 	extra  []string
+}
+
+// add adds a merge unless there is one of these symbols.
+func (m *merged) add(left, right tandem.Token, to func() tandem.Token) {
+	key := mergeKey(left, right)
+	if _, twice := m.merges[key]; !twice {
+		m.merges[key] = merge{uint32(len(m.order)), to()}
+		m.order = append(m.order, key)
+	}
 }
 
 type merge struct {
@@ -48,17 +64,24 @@ var runeBytes = func() (table [0x144]int16) {
 	return table
 }()
 
-// rawBytes returns the bytes that a piece stands for, and false if it is not written in the alphabet.
-func rawBytes(piece string) (string, bool) {
-	var b strings.Builder
-	b.Grow(len(piece))
-	for _, r := range piece {
+// rawBytes returns the bytes that a piece stands for, as a part of b or of the piece, and false if it is not written in the alphabet.
+func rawBytes(piece string, b *strings.Builder) (string, bool) {
+	same := 0
+	for same < len(piece) && '!' <= piece[same] && piece[same] <= '~' {
+		same++
+	}
+	if same == len(piece) {
+		return piece, true
+	}
+	from := b.Len()
+	b.WriteString(piece[:same])
+	for _, r := range piece[same:] {
 		if int(r) >= len(runeBytes) || runeBytes[r] < 0 {
 			return "", false
 		}
 		b.WriteByte(byte(runeBytes[r]))
 	}
-	return b.String(), true
+	return b.String()[from:], true
 }
 
 const (
@@ -89,43 +112,75 @@ func (v *Vocab) readBPE(f *gguf.File) error {
 	if p == nil {
 		return tandem.Errorf(op, tandem.Unsupported, "%s: %s is %.80q: want one of %s", f.Path(), preKey, name, strings.Join(known, ", "))
 	}
-	v.bpe = &bpe{pre: p}
-	lines, err := v.mergeLines(f)
-	if err != nil {
+	v.bpe = &bpe{pre: p, table: sync.OnceValue(v.merged)}
+	if v.bpe.lines, err = v.mergeLines(f); err != nil {
 		return err
 	}
-	extra := map[string]tandem.Token{}
-	symbol := func(s string) tandem.Token {
-		if id, ok := v.ids[s]; ok {
-			return id
-		}
-		id, ok := extra[s]
-		if !ok {
-			id = tandem.Token(len(v.pieces) + len(extra))
-			extra[s] = id
-			v.bpe.extra = append(v.bpe.extra, s)
-		}
-		return id
-	}
-	for b := range v.bpe.bytes {
-		v.bpe.bytes[b] = symbol(string([]byte{byte(b)}))
-	}
-	v.bpe.merges = make(map[uint64]merge, len(lines))
-	for i, line := range lines {
-		l, r, two := strings.Cut(line, " ")
-		left, ok := rawBytes(l)
-		right, ok2 := rawBytes(r)
-		if !two || !ok || !ok2 || left == "" || right == "" {
+	for i, line := range v.bpe.lines {
+		left, right, two := strings.Cut(line, " ")
+		if !two || !alphabetic(left) || !alphabetic(right) {
 			return corrupt(f, "%s has %.80q as element %d: want two pieces in GPT-2's alphabet of bytes, with a space between",
 				merges, line, i)
 		}
-		key := mergeKey(symbol(left), symbol(right))
-		if _, twice := v.bpe.merges[key]; !twice {
-			v.bpe.merges[key] = merge{uint32(len(v.bpe.order)), symbol(left + right)}
-			v.bpe.order = append(v.bpe.order, key)
-		}
 	}
 	return nil
+}
+
+// alphabetic reports whether a piece is written in the alphabet of bytes, and not empty.
+func alphabetic(piece string) bool {
+	for _, r := range piece {
+		if int(r) >= len(runeBytes) || runeBytes[r] < 0 {
+			return false
+		}
+	}
+	return piece != ""
+}
+
+// eachMerge calls do with the two texts of each merge. In a byte-level vocabulary right lies behind left, and both are valid until do
+// returns.
+func (v *Vocab) eachMerge(do func(left, right []byte)) {
+	if !v.byteLevel() {
+		for _, key := range v.bpe.table().order {
+			do([]byte(v.prints[key>>32]), []byte(v.prints[uint32(key)]))
+		}
+	}
+	var buf []byte
+	for _, line := range v.bpe.lines {
+		buf = buf[:0]
+		at := 0
+		for _, r := range line {
+			if r == ' ' {
+				at = len(buf)
+			} else {
+				buf = append(buf, byte(runeBytes[r]))
+			}
+		}
+		do(buf[:at], buf[at:])
+	}
+}
+
+// merged makes the tables of a byte-level vocabulary.
+func (v *Vocab) merged() *merged {
+	m, ids, extra := &merged{merges: make(map[uint64]merge, len(v.bpe.lines))}, v.ids(), map[string]tandem.Token{}
+	symbol := func(s []byte) tandem.Token {
+		if id, ok := ids[string(s)]; ok {
+			return id
+		}
+		id, ok := extra[string(s)]
+		if !ok {
+			id = tandem.Token(len(v.pieces) + len(extra))
+			extra[string(s)] = id
+			m.extra = append(m.extra, string(s))
+		}
+		return id
+	}
+	for b := range m.bytes {
+		m.bytes[b] = symbol([]byte{byte(b)})
+	}
+	v.eachMerge(func(left, right []byte) {
+		m.add(symbol(left), symbol(right), func() tandem.Token { return symbol(left[:len(left)+len(right)]) })
+	})
+	return m
 }
 
 // pieceMerges stands for a pre-tokenizer where there is none: merges may cross all of a text, and it begins with a token.
@@ -139,47 +194,32 @@ func (v *Vocab) readPieceMerges(f *gguf.File) error {
 	if err != nil {
 		return err
 	}
-	others := map[string]bool{} // pieces that are not text
+	ids, others := v.ids(), map[string]bool{} // others: pieces that are not text
 	for _, piece := range v.pieces {
-		if _, text := v.ids[piece]; !text {
+		if _, text := ids[piece]; !text {
 			others[piece] = true
 		}
 	}
-	v.bpe = &bpe{pre: pieceMerges, merges: make(map[uint64]merge, len(lines))}
+	m := &merged{merges: make(map[uint64]merge, len(lines))}
+	v.bpe = &bpe{pre: pieceMerges, table: func() *merged { return m }}
 	for i, line := range lines {
 		l, r, two := strings.Cut(line, " ")
 		if !two || l == "" || r == "" || strings.Contains(r, " ") {
 			return corrupt(f, "%s has %.80q as element %d: want two pieces with a space between", merges, line, i)
 		}
-		var ids [3]tandem.Token
+		var of [3]tandem.Token
 		text := true
 		for j, piece := range []string{l, r, l + r} {
-			id, ok := v.ids[piece]
+			id, ok := ids[piece]
 			if !ok && !others[piece] {
 				return corrupt(f, "%s has %.80q as element %d, but %.80q is no token: want merges of tokens to tokens",
 					merges, line, i, piece)
 			}
-			ids[j], text = id, text && ok
+			of[j], text = id, text && ok
 		}
-		key := mergeKey(ids[0], ids[1])
-		if _, twice := v.bpe.merges[key]; text && !twice {
-			v.bpe.merges[key] = merge{uint32(len(v.bpe.order)), ids[2]}
-			v.bpe.order = append(v.bpe.order, key)
+		if text {
+			m.add(of[0], of[1], func() tandem.Token { return of[2] })
 		}
 	}
 	return nil
-}
-
-// symbolText returns the bytes of a symbol.
-func (v *Vocab) symbolText(t tandem.Token) string {
-	if n := len(v.pieces); int(t) >= n {
-		return v.bpe.extra[int(t)-n]
-	}
-	return v.prints[t]
-}
-
-// mergeText returns the i-th merge as two strings of bytes.
-func (v *Vocab) mergeText(i int) (left, right string) {
-	key := v.bpe.order[i]
-	return v.symbolText(tandem.Token(key >> 32)), v.symbolText(tandem.Token(uint32(key)))
 }

@@ -149,7 +149,7 @@ func (e *encoder) encodeWord(word string) {
 
 func (e *encoder) wordTokens(word string) {
 	if b := e.v.bpe; b != nil && b.pre.whole && len(word) <= e.v.longest {
-		if id, ok := e.v.ids[word]; ok {
+		if id, ok := e.v.ids()[word]; ok {
 			e.out = append(e.out, id)
 			return
 		}

@@ -89,12 +89,13 @@ func (v *Vocab) chances(counts []int) []float64 {
 func (v *Vocab) made() []int {
 	at := make([]int, v.Size())
 	switch {
-	case v.bpe != nil && len(v.bpe.order) > 0:
+	case v.bpe != nil && len(v.bpe.table().order) > 0:
+		table := v.bpe.table()
 		for i := range at {
 			at[i] = math.MaxInt32
 		}
-		for i, pair := range v.bpe.order {
-			if to := v.bpe.merges[pair].symbol; int(to) < len(at) {
+		for i, pair := range table.order {
+			if to := table.merges[pair].symbol; int(to) < len(at) {
 				at[to] = min(at[to], i)
 			}
 		}

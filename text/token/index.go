@@ -4,15 +4,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// index builds the tables of Encode and AppendBytes. Of equal pieces the one with the lowest id counts.
+// index builds the tables of Encode and AppendBytes. Of equal pieces the one with the lowest id counts. Maps of 150,000 texts take most of
+// the time that a vocabulary takes; a verifier encodes nothing. So they are made when they are first wanted, and what could be wrong with
+// them is checked before.
 func (v *Vocab) index(f *gguf.File) error {
-	v.ids = make(map[string]tandem.Token, len(v.pieces))
+	v.ids = sync.OnceValue(v.listed)
 	v.prints = make([]string, len(v.pieces))
 	if !v.byteLevel() {
 		v.joins = &joins{beforeSpace: map[rune]bool{}}
@@ -21,6 +24,8 @@ func (v *Vocab) index(f *gguf.File) error {
 		v.bytes[i] = -1
 	}
 	var users, controls []written
+	var made strings.Builder // one piece of memory for all texts
+	made.Grow(v.size())
 	findable := func(piece string) bool { return 0 < len(piece) && len(piece) <= maxText && utf8.ValidString(piece) }
 	for i, piece := range v.pieces {
 		t := tandem.Token(i)
@@ -50,7 +55,7 @@ func (v *Vocab) index(f *gguf.File) error {
 				v.bytes[b] = t
 			}
 		default:
-			v.indexText(t, piece)
+			v.indexText(t, piece, &made)
 		}
 	}
 	v.user, v.control = newTexts(users), newTexts(controls)
@@ -68,26 +73,60 @@ func (v *Vocab) spellings(piece string, t tandem.Token) []written {
 	return append(all, written{strings.ReplaceAll(piece, space, " "), t}, written{v.spaced(piece), t})
 }
 
+// size returns the bytes of all pieces.
+func (v *Vocab) size() (n int) {
+	for _, piece := range v.pieces {
+		n += len(piece)
+	}
+	return n
+}
+
 // indexText enters a piece of text. In a byte-level vocabulary, a piece that is not written in the alphabet
 // of bytes prints as it is, and no text is encoded as it.
-func (v *Vocab) indexText(t tandem.Token, piece string) {
-	text, ok := printed(v.model, v.kinds[t], piece)
-	v.prints[t] = text
-	if !ok {
+func (v *Vocab) indexText(t tandem.Token, piece string, made *strings.Builder) {
+	if !v.byteLevel() {
+		v.prints[t], _ = printed(v.model, v.kinds[t], piece)
+		v.longest = max(v.longest, len(piece))
+		v.joins.add(piece)
 		return
 	}
-	key := piece
-	if v.byteLevel() {
-		key = text
-	}
-	if _, twice := v.ids[key]; twice || key == "" {
+	text, ok := rawBytes(piece, made)
+	if v.prints[t] = text; !ok {
+		if v.prints[t] = piece; v.foreign == nil {
+			v.foreign = map[tandem.Token]bool{}
+		}
+		v.foreign[t] = true
 		return
 	}
-	v.ids[key] = t
-	v.longest = max(v.longest, len(key))
-	if v.joins != nil {
-		v.joins.add(key)
+	if v.longest = max(v.longest, len(text)); len(text) == 1 && (v.bytes[text[0]] < 0 || v.kinds[v.bytes[text[0]]] == single) {
+		v.bytes[text[0]] = t
 	}
+}
+
+// becomes returns the text that is encoded as t; "" for a token that no text becomes.
+func (v *Vocab) becomes(t int) string {
+	switch v.kinds[t] {
+	case unknown, control, userDefined, single:
+		return ""
+	}
+	switch {
+	case !v.byteLevel():
+		return v.pieces[t]
+	case v.foreign[tandem.Token(t)]:
+		return ""
+	}
+	return v.prints[t]
+}
+
+// listed makes the map of ids.
+func (v *Vocab) listed() map[string]tandem.Token {
+	all := make(map[string]tandem.Token, len(v.pieces))
+	for i := len(v.pieces) - 1; i >= 0; i-- { // the lowest id is entered last
+		if text := v.becomes(i); text != "" {
+			all[text] = tandem.Token(i)
+		}
+	}
+	return all
 }
 
 // printed returns what a token of text prints; ok is false for a piece that should be written in the alphabet of bytes but
@@ -99,7 +138,7 @@ func printed(model string, k kind, piece string) (text string, ok bool) {
 	case k == userDefined:
 		return piece, true
 	}
-	if raw, ok := rawBytes(piece); ok {
+	if raw, ok := rawBytes(piece, new(strings.Builder)); ok {
 		return raw, true
 	}
 	return piece, false
@@ -124,9 +163,6 @@ func (v *Vocab) needBytes(f *gguf.File) error {
 		unk = -1 // some files name the end-of-text token
 	}
 	for b := range v.bytes {
-		if t, ok := v.ids[string([]byte{byte(b)})]; ok {
-			v.bytes[b] = t
-		}
 		if v.bytes[b] >= 0 {
 			continue
 		}

@@ -1,8 +1,6 @@
 package token
 
 import (
-	"slices"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -35,6 +33,7 @@ var infillMarkers = []struct {
 
 // readInfill finds the markers for infill.
 func (v *Vocab) readInfill(f *gguf.File) error {
+	wanted := map[string]*tandem.Token{} // by text: what the file has no key of
 	for _, m := range infillMarkers {
 		to := m.to(&v.infill)
 		*to = -1
@@ -47,12 +46,15 @@ func (v *Vocab) readInfill(f *gguf.File) error {
 				*to = tandem.Token(n)
 			}
 		}
+		for _, text := range m.texts {
+			if *to < 0 {
+				wanted[text] = to
+			}
+		}
 	}
 	for i, piece := range v.pieces {
-		for _, m := range infillMarkers {
-			if to := m.to(&v.infill); *to < 0 && len(piece) < maxText && slices.Contains(m.texts, piece) {
-				*to = tandem.Token(i)
-			}
+		if to := wanted[piece]; to != nil && *to < 0 {
+			*to = tandem.Token(i)
 		}
 	}
 	return nil

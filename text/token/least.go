@@ -55,8 +55,8 @@ func (v *Vocab) shareOut() {
 			longest[' '] = max(longest[' '], len(piece)-n*(len(space)-1))
 		}
 	}
-	for piece := range v.ids {
-		enter(piece)
+	for t := range v.pieces {
+		enter(v.becomes(t))
 	}
 	if v.written != nil {
 		for _, w := range v.written.list {

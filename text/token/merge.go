@@ -74,12 +74,12 @@ func (e *encoder) symbols(word string) {
 		id, size := unmerged, 1
 		switch {
 		case e.v.byteLevel():
-			id = e.v.bpe.bytes[word[at]]
+			id = e.v.bpe.table().bytes[word[at]]
 		case word[at] >= utf8.RuneSelf:
 			_, size = utf8.DecodeRuneInString(word[at:])
 			fallthrough
 		default:
-			if t, ok := e.v.ids[word[at:at+size]]; ok && e.v.bpe != nil {
+			if t, ok := e.v.ids()[word[at:at+size]]; ok && e.v.bpe != nil {
 				id = t
 			}
 		}
@@ -96,7 +96,7 @@ func (e *encoder) consider(left, right int32) {
 	p := pair{right: right, size: l.size + r.size}
 	var rank uint32
 	if b := e.v.bpe; b != nil {
-		m, ok := b.merges[mergeKey(l.id, r.id)]
+		m, ok := b.table().merges[mergeKey(l.id, r.id)]
 		if !ok {
 			return
 		}
@@ -105,7 +105,7 @@ func (e *encoder) consider(left, right int32) {
 		if int(p.size) > e.v.longest {
 			return
 		}
-		id, ok := e.v.ids[e.word[l.start:l.start+p.size]]
+		id, ok := e.v.ids()[e.word[l.start:l.start+p.size]]
 		if !ok {
 			return
 		}
@@ -120,7 +120,7 @@ func (e *encoder) emit(s *symbol) {
 	id := s.id
 	if id == unmerged {
 		var ok bool
-		if id, ok = e.v.ids[text]; !ok {
+		if id, ok = e.v.ids()[text]; !ok {
 			id = unmerged
 		}
 	}

@@ -191,11 +191,11 @@ type beginnings struct {
 func (v *Vocab) begun() *beginnings {
 	b := v.begin
 	b.made.Do(func() {
-		for text := range v.ids {
+		for text := range v.ids() {
 			b.list = append(b.list, text)
 		}
 		if v.bpe != nil {
-			b.list = append(b.list, v.bpe.extra...)
+			b.list = append(b.list, v.bpe.table().extra...)
 		}
 		for _, text := range b.list {
 			b.longest = max(b.longest, len(text))

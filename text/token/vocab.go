@@ -56,21 +56,23 @@ type Vocab struct {
 	addEOS      bool
 	spacePrefix bool
 
-	ids     map[string]tandem.Token // of the pieces that text can become: SentencePiece's as they are, bytes otherwise
-	longest int                     // of those, in bytes
-	bytes   [256]tandem.Token       // by byte; a byte that the vocabulary lacks has the unknown token, or -1
-	control *texts                  // control and unknown tokens
-	user    *texts                  // user-defined tokens
-	written *texts                  // all of these
-	marks   *texts                  // of these: the markers
-	others  *texts                  // of user: those that are none
-	strips  map[tandem.Token]sides  // the tokens that take white space beside them with them
-	joins   *joins                  // nil for byte-level vocabularies
-	bpe     *bpe                    // nil for a vocabulary without merges
+	ids     func() map[string]tandem.Token // of the pieces that text can become: SentencePiece's as they are, bytes otherwise. See index
+	foreign map[tandem.Token]bool          // text in a byte-level vocabulary that is not written in the alphabet: no text becomes it
+	longest int                            // of the others, in bytes
+	bytes   [256]tandem.Token              // by byte; a byte that the vocabulary lacks has the unknown token, or -1
+	control *texts                         // control and unknown tokens
+	user    *texts                         // user-defined tokens
+	written *texts                         // all of these
+	marks   *texts                         // of these: the markers
+	others  *texts                         // of user: those that are none
+	strips  map[tandem.Token]sides         // the tokens that take white space beside them with them
+	joins   *joins                         // nil for byte-level vocabularies
+	bpe     *bpe                           // nil for a vocabulary without merges
 	cache   *cache
 	share   [256]float64 // what a byte adds to AtLeast
 
-	begin *beginnings // for Firm
+	begin *beginnings   // for Firm
+	print func() uint64 // Fingerprint
 }
 
 // Size returns the number of tokens.
@@ -192,6 +194,7 @@ func fromGGUF(f *gguf.File) (*Vocab, error) {
 		}
 	}
 	v.shareOut()
+	v.print = sync.OnceValue(v.fingerprint)
 	return v, nil
 }
 

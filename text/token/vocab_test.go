@@ -1,8 +1,11 @@
 package token
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -306,6 +309,21 @@ func TestBrokenEncodersAreFound(t *testing.T) {
 	for name, broken := range map[string]*Vocab{"scores": &level, "cuts": &cuts} {
 		if checkPieces(v, text, broken.Encode(text, false)) == nil {
 			t.Errorf("%s: not found", name)
+		}
+	}
+}
+
+// TestFNV: the hash of fingerprints is FNV-1a, as in hash/fnv.
+func TestFNV(t *testing.T) {
+	ours, theirs := fnvBasis, fnv.New64a()
+	for _, n := range []int64{0, 1, 255, 256, 1 << 40, -1, math.MinInt64, math.MaxInt64} {
+		ours.word(n)
+		theirs.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)))
+		text := fmt.Sprint(n)
+		write(&ours, text)
+		theirs.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...))
+		if uint64(ours) != theirs.Sum64() {
+			t.Fatalf("after %d: %x: want %x", n, ours, theirs.Sum64())
 		}
 	}
 }

@@ -37,11 +37,7 @@ func (c Setup) readTarget() (m model, err error) {
 	if err != nil {
 		return m, err
 	}
-	vocab, err := token.Open(c.Target)
-	if err != nil {
-		return m, err
-	}
-	if m.chat, m.vocab, err = chats.Open(c.ChatTemplate, c.ChatTemplateKwargs, c.Target, vocab); err != nil {
+	if m.chat, m.vocab, err = chats.Open(c.ChatTemplate, c.ChatTemplateKwargs, c.Target, m.info.Header.Vocab); err != nil {
 		return m, err
 	}
 	m.fingerprint = roles.Fingerprint(m.vocab.Fingerprint())

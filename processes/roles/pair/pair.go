@@ -187,12 +187,23 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err := p.plan(&room, say); err != nil || prompt == "" {
 		return err
 	}
-	limits := tandem.Limits{Context: longest, Vocab: vocab.Size()}
 	if p.Fit.One > 0 {
-		limits.Context = p.Fit.One
+		longest = p.Fit.One
 	}
-	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
+	return checkPrompt(prompt, vocab, longest)
 }
+
+// checkPrompt refuses a prompt that a context does not hold. It encodes none that is short enough however it is cut.
+func checkPrompt(prompt string, vocab *token.Vocab, context int) error {
+	if len(prompt) < context/tokensPerByte {
+		return nil
+	}
+	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), tandem.Limits{Context: context, Vocab: vocab.Size()})
+}
+
+// tokensPerByte is how many tokens, at most, a byte of a prompt becomes: composing characters makes a text up to 3 times as long in UTF-8
+// (Unicode's UAX #15), each byte may be a token, and a fourth is for spaces and tokens that are added.
+const tokensPerByte = 4
 
 // addTarget plans the target, which is to hand out these hidden states.
 func (p *Pair) addTarget(room *roles.Room, taps []int) error {
