@@ -105,6 +105,7 @@ type Request struct {
 	Written   bool // control tokens show in the text, by their written form
 	FullTrace bool // record spans for every round, not one in 32
 	Report    bool // each Delta of a round carries its Round
+	Progress  bool // the Sink is told how far the prompt has been read
 	// Repeats ends an output with FinishLength as soon as its last so many tokens repeat one piece of at most MostPiece; 0 = never, or
 	// MinRepeats and more. It is for requests whose client sets no limit: a model that repeats itself goes on to the end of the context.
 	Repeats int
@@ -225,8 +226,19 @@ type Lane struct {
 // Sink receives one generation's output in order. An error ends the generation. Called from one
 // goroutine at a time; the sink may keep the slices.
 type Sink interface {
+	// Progress tells how far the prompt of a request with Progress has been read: before Started, about every ProgressEvery. A report
+	// that was not taken when there is a newer one is dropped.
+	Progress(PromptProgress) error
 	Started(Started) error // once, before the first Delta
 	Delta(Delta) error     // what a round has committed
+}
+
+// PromptProgress says how far a prompt has been read.
+type PromptProgress struct {
+	Total     int           // tokens of the prompt
+	Cached    int           // of them: found in the verifier's memory
+	Processed int           // of them: that the verifier holds, Cached included
+	Time      time.Duration // for which the prompt has been read
 }
 
 // Stats counts one generation's speculation. Accepted + Rounds = output tokens: each round commits

@@ -16,7 +16,7 @@ type Message struct {
 	Thought string // what the assistant thought before; the chat template keeps it or drops it
 }
 
-// Piece is an event of Converse: exactly one field is set. Of an Event, Started comes first and Finished last; with Report or Logprobs, a
+// Piece is an event of Converse: exactly one field is set. Of an Event, Started comes first but for Progress, and Finished last; with Report or Logprobs, a
 // Delta says what the model wrote before the pieces that it adds.
 type Piece struct {
 	Event
@@ -52,7 +52,8 @@ func (c *Client) Converse(ctx context.Context, messages []Message, variables str
 func (r Request) chat(messages []Message, variables string) *tandemv1.ChatRequest {
 	g := r.encode()
 	out := &tandemv1.ChatRequest{MaxTokens: g.MaxTokens, Sampling: g.GetSampling(), Speculation: g.GetSpeculation(), IgnoreEos: g.IgnoreEos,
-		FullTrace: g.FullTrace, Stop: g.GetStop(), Report: g.Report, CacheSalt: g.GetCacheSalt()}
+		FullTrace: g.FullTrace, Stop: g.GetStop(), Report: g.Report, CacheSalt: g.GetCacheSalt(),
+		ReturnProgress: g.ReturnProgress}
 	for _, m := range messages {
 		out.Messages = append(out.Messages, &tandemv1.ChatMessage{Role: m.Role, Content: m.Content, Thought: m.Thought})
 	}
@@ -65,6 +66,8 @@ func (r Request) chat(messages []Message, variables string) *tandemv1.ChatReques
 // piece is m as an event of Converse; zero for calls, which nothing without tools has.
 func piece(m *tandemv1.ChatResponse) (p Piece) {
 	switch e := m.GetEvent().(type) {
+	case *tandemv1.ChatResponse_PromptProgress:
+		p.Progress = progress(e.PromptProgress)
 	case *tandemv1.ChatResponse_Started:
 		p.Started = started(e.Started.GetStarted())
 	case *tandemv1.ChatResponse_Text:

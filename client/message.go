@@ -37,6 +37,9 @@ func (r Request) encode() *tandemv1.GenerateRequest {
 	if r.Report {
 		m.Report = &r.Report
 	}
+	if r.Progress {
+		m.ReturnProgress = &r.Progress
+	}
 	if r.Written {
 		m.Written = &r.Written
 	}
@@ -87,6 +90,8 @@ func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 		return Event{}, gap(m.GetSequence(), next)
 	}
 	switch e := m.GetEvent().(type) {
+	case *tandemv1.GenerateResponse_PromptProgress:
+		return Event{Progress: progress(e.PromptProgress)}, nil
 	case *tandemv1.GenerateResponse_Started:
 		return Event{Started: started(e.Started)}, nil
 	case *tandemv1.GenerateResponse_Delta:
@@ -95,6 +100,10 @@ func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 		return Event{Finished: finished(e.Finished)}, nil
 	}
 	return Event{}, &Error{Kind: Unsupported, Message: fmt.Sprintf("event %d is of a kind that this client does not know", next)}
+}
+
+func progress(m *tandemv1.PromptProgress) *PromptProgress {
+	return &PromptProgress{int(m.GetTotal()), int(m.GetCached()), int(m.GetProcessed()), time.Duration(m.GetTimeNs())}
 }
 
 func delta(m *tandemv1.Delta) *Delta {

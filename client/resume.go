@@ -98,7 +98,9 @@ type generation struct {
 
 // stream runs the request, and hands on the events that the caller has not. It returns nil when the caller wants no more.
 func (g *generation) stream(ctx context.Context, yield func(Event, error) bool) error {
-	g.request.Resume = g.resume
+	if g.request.Resume = g.resume; g.resume != nil {
+		g.request.ReturnProgress = nil // the caller has had its first event
+	}
 	stream, err := g.c.rpc.Generate(ctx, g.request)
 	for next := uint64(0); err == nil; next++ {
 		var m *tandemv1.GenerateResponse
@@ -138,7 +140,9 @@ type answer struct {
 
 // stream runs the request, and hands on the events that the caller has not. It returns nil when the caller wants no more.
 func (a *answer) stream(ctx context.Context, yield func(*tandemv1.ChatResponse, error) bool) error {
-	a.request.Resume = a.resume
+	if a.request.Resume = a.resume; a.resume != nil {
+		a.request.ReturnProgress = nil
+	}
 	stream, err := a.c.chat.Chat(ctx, a.request)
 	for next := uint64(0); err == nil; next++ {
 		var m *tandemv1.ChatResponse
@@ -184,5 +188,6 @@ func own(r *tandemv1.ChatRequest) *tandemv1.ChatRequest {
 		ParallelToolCalls: r.ParallelToolCalls, TemplateVariables: r.TemplateVariables, EnableThinking: r.EnableThinking,
 		ReasoningEffort: r.ReasoningEffort, ContinueFinalMessage: r.ContinueFinalMessage, MaxTokens: r.MaxTokens,
 		Sampling: r.GetSampling(), Speculation: r.GetSpeculation(), IgnoreEos: r.IgnoreEos, FullTrace: r.FullTrace, Stop: r.GetStop(),
-		Report: r.Report, Resume: r.GetResume(), CacheSalt: r.GetCacheSalt()}
+		Report: r.Report, Resume: r.GetResume(), CacheSalt: r.GetCacheSalt(),
+		ReturnProgress: r.ReturnProgress}
 }

@@ -28,6 +28,7 @@ type Request struct {
 	Stop      []string // the output ends before the first of these that appears; at most 64
 	IgnoreEOS bool
 	Report    bool // each Delta tells how its round went
+	Progress  bool // the prompt's progress is told before Started, twice a second
 	Written   bool // control tokens show in the text, by their written form
 
 	CacheSalt string // the request finds nothing of earlier ones but of those with the same salt; "": of all
@@ -46,12 +47,21 @@ type Tree struct{ Nodes, Depth, Width int }
 
 // Event is one event of a generation: exactly one field is set.
 type Event struct {
+	Progress *PromptProgress // of a request with Progress
 	Started  *Started
 	Delta    *Delta
 	Finished *Finished
 }
 
-// Started is the first event of a generation: the request was admitted with these options, each in the units of Request.
+// PromptProgress says how far a prompt has been read.
+type PromptProgress struct {
+	Total     int           // tokens of the prompt
+	Cached    int           // of them: found in the verifier's memory
+	Processed int           // of them: that the verifier holds, Cached included
+	Time      time.Duration // for which the prompt has been read
+}
+
+// Started is the first event of a generation but for Progress: the request was admitted with these options, each in the units of Request.
 type Started struct {
 	Session      string
 	PromptTokens []uint32

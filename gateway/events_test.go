@@ -181,5 +181,6 @@ func (echo) Close(context.Context, tandem.SessionID) error               { retur
 // deaf is a sink that keeps nothing.
 type deaf struct{}
 
-func (deaf) Started(tandem.Started) error { return nil }
-func (deaf) Delta(tandem.Delta) error     { return nil }
+func (deaf) Progress(tandem.PromptProgress) error { return nil }
+func (deaf) Started(tandem.Started) error         { return nil }
+func (deaf) Delta(tandem.Delta) error             { return nil }

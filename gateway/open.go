@@ -110,6 +110,7 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	o := s.opening()
 	o.SelfDrafts = s.sources.Guesses(s.text.Bounds(&s.req, s.rules.Nodes))
 	defer s.g.prefills.end(s.text.Session)
+	start := time.Now()
 	o.Progress = func(p tandem.Progress) {
 		// the last token is the root of the first tree
 		s.g.prefills.set(Prefill{Session: s.text.Session, Held: p.Held, Total: len(o.Tokens) - 1, Again: s.started})
@@ -117,6 +118,9 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 			s.losses.Since = time.Time{}
 		}
 		found(p.Cached)
+		if s.req.Progress && !s.started {
+			s.out.progress(tandem.PromptProgress{Total: len(o.Tokens), Cached: p.Cached, Processed: p.Held, Time: time.Since(start)})
+		}
 	}
 	opened, err := s.g.cfg.Verifier.Open(limited, o)
 	if err == nil {

@@ -26,6 +26,7 @@ const patience = 100 * time.Millisecond
 //     was cancelled.
 //  2. put never waits. give says when too much is unread, so the output holds at most limit and one piece more.
 //  3. A piece that the sink keeps waiting for the unread time ends the request.
+//  4. Of the prompt's progress it holds the latest report, which goes first.
 //
 // A client that reads costs a session nothing: its next round runs while the sink writes.
 type output struct {
@@ -35,9 +36,10 @@ type output struct {
 
 	mu     sync.Mutex
 	pieces []piece
-	bytes  int   // of pieces, and of the one that the sink is taking
-	ended  bool  // the session will put nothing more
-	err    error // of the sink: it takes nothing more
+	latest *tandem.PromptProgress // nil: the sink has been told
+	bytes  int                    // of pieces, and of the one that the sink is taking
+	ended  bool                   // the session will put nothing more
+	err    error                  // of the sink: it takes nothing more
 
 	more chan struct{} // capacity 1: deliver should look for pieces, or for the end
 	less chan struct{} // capacity 1: at least half of limit is free
@@ -45,9 +47,10 @@ type output struct {
 
 // piece is one call of the sink.
 type piece struct {
-	started *tandem.Started // nil: a delta
-	delta   tandem.Delta
-	bytes   int
+	progress *tandem.PromptProgress
+	started  *tandem.Started // nil without progress: a delta
+	delta    tandem.Delta
+	bytes    int
 }
 
 func newOutput(s tandem.Sink, limit int, unread time.Duration) *output {
@@ -87,6 +90,14 @@ func (o *output) put(p piece) error {
 	}
 	o.pieces, o.bytes = append(o.pieces, p), o.bytes+p.bytes
 	return nil
+}
+
+// progress puts how far the prompt has been read.
+func (o *output) progress(p tandem.PromptProgress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.latest = &p
+	wake(o.more)
 }
 
 // flush makes deliver hand on what has been put.
@@ -165,12 +176,7 @@ func (o *output) deliver(ctx context.Context, quit context.CancelCauseFunc) (who
 			return o.ended && len(o.pieces) == 0, o.err
 		}
 		late.Reset(o.unread)
-		err := peer.Guard(func() error {
-			if p.started != nil {
-				return o.sink.Started(*p.started)
-			}
-			return o.sink.Delta(p.delta)
-		})
+		err := peer.Guard(func() error { return p.give(o.sink) })
 		late.Stop()
 		if err != nil {
 			quit(o.fail(sinkError(err)))
@@ -179,14 +185,29 @@ func (o *output) deliver(ctx context.Context, quit context.CancelCauseFunc) (who
 	}
 }
 
+// give calls the sink.
+func (p piece) give(to tandem.Sink) error {
+	switch {
+	case p.progress != nil:
+		return to.Progress(*p.progress)
+	case p.started != nil:
+		return to.Started(*p.started)
+	}
+	return to.Delta(p.delta)
+}
+
 // next waits for the next piece; there is none if the session or ctx has ended, or the sink has failed.
 func (o *output) next(ctx context.Context) (p piece, there bool) {
 	for {
 		o.mu.Lock()
 		switch {
-		case o.err != nil || ctx.Err() != nil || len(o.pieces) == 0 && o.ended:
+		case o.err != nil || ctx.Err() != nil || len(o.pieces) == 0 && o.latest == nil && o.ended:
 			o.mu.Unlock()
 			return p, false
+		case o.latest != nil:
+			p.progress, o.latest = o.latest, nil
+			o.mu.Unlock()
+			return p, true
 		case len(o.pieces) > 0:
 			p, o.pieces[0] = o.pieces[0], p
 			if o.pieces = o.pieces[1:]; len(o.pieces) == 0 {

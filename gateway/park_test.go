@@ -40,6 +40,7 @@ func (r *reader) call(f func() error) error {
 	return f()
 }
 
+func (*reader) Progress(tandem.PromptProgress) error { return nil }
 func (r *reader) Started(s tandem.Started) error {
 	return r.call(func() error { return r.sink.Started(s) })
 }

@@ -74,6 +74,12 @@ var killed = tandem.Errorf("fake", tandem.Unavailable, "connection closed")
 // prefill runs a request whose verifier opens it so, with a stall time of one second, and ends the gateway.
 func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem.Result, err error) {
 	t.Helper()
+	return prefillTo(t, &sink{}, false, attempts...)
+}
+
+// prefillTo is prefill for a client that is told the progress, or is not.
+func prefillTo(t *testing.T, s *sink, progress bool, attempts ...attempt) (v *slowly, c Config, res tandem.Result, err error) {
+	t.Helper()
 	w := newWorld()
 	w.quiet = true
 	c = w.config()
@@ -81,8 +87,7 @@ func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem
 	v = &slowly{process: w.peer("verifier"), attempts: attempts}
 	c.Verifier = v
 	w.gw, _ = New(c)
-	r := tandem.Request{Prompt: strings.Repeat("word ", 200), MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}}
-	s := &sink{}
+	r := tandem.Request{Prompt: strings.Repeat("word ", 200), MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}, Progress: progress}
 	res, err = w.gw.Generate(context.Background(), r, s)
 	if want, text, _ := w.plain(r, 4096); err == nil && (!slices.Equal(s.tokens, want) || s.text != text) {
 		t.Errorf("%d tokens, text as plain: %v", len(s.tokens), s.text == text)
@@ -127,6 +132,37 @@ func TestPrefillIsBoundedByProgress(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPromptProgress: who asks for it is told how far the prompt has been read, before the answer begins; a client that takes long, the latest.
+func TestPromptProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		words := attempt{words: steps(4, tandem.ProgressEvery, 5, 10), then: time.Second / 4}
+		var s sink
+		if _, _, res, err := prefillTo(t, &s, true, words); err != nil || len(s.told) != 4 || s.late > 0 {
+			t.Fatalf("%v: told %+v, %d times too late", err, s.told, s.late)
+		} else {
+			for i, p := range s.told {
+				if want := (tandem.PromptProgress{Total: res.PromptTokens, Cached: 10, Processed: 10 + 5*i,
+					Time: time.Duration(i+1) * tandem.ProgressEvery}); p != want {
+					t.Errorf("told %+v: want %+v", p, want)
+				}
+			}
+		}
+		var unasked sink
+		if _, _, _, err := prefillTo(t, &unasked, false, words); err != nil || len(unasked.told) > 0 {
+			t.Errorf("%v: told %+v, which nobody asked for", err, unasked.told)
+		}
+		slow := sink{slow: 20 * time.Second}
+		if _, _, _, err := prefillTo(t, &slow, true, words); err != nil || len(slow.told) != 2 || slow.told[1].Processed != 25 || slow.late > 0 {
+			t.Errorf("%v: a client that takes long is told %+v: want the first and the last", err, slow.told)
+		}
+		// what is read again behind output is not the prompt
+		again := sink{}
+		if _, _, _, err := prefillTo(t, &again, true, attempt{words: words.words, err: killed}, words); err != nil || len(again.told) != 8 {
+			t.Errorf("%v: of two attempts told %+v", err, again.told)
+		}
+	})
 }
 
 // TestStallIsFound: a verifier that has fallen silent, or whose passes stand still, is found in the stall time, and the session is opened

@@ -36,8 +36,9 @@ type room interface {
 // tokensOf is a sink that keeps the tokens.
 type tokensOf []tandem.Token
 
-func (*tokensOf) Started(tandem.Started) error { return nil }
-func (s *tokensOf) Delta(d tandem.Delta) error { *s = append(*s, d.Tokens...); return nil }
+func (*tokensOf) Progress(tandem.PromptProgress) error { return nil }
+func (*tokensOf) Started(tandem.Started) error         { return nil }
+func (s *tokensOf) Delta(d tandem.Delta) error         { *s = append(*s, d.Tokens...); return nil }
 
 // progress is a sink that tells of each round as well.
 type progress struct {

@@ -1,6 +1,11 @@
 package gateway
 
-import "github.com/tandem-llm/tandem"
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/test/testkit"
+)
 
 // sink keeps what a request says.
 type sink struct {
@@ -13,6 +18,17 @@ type sink struct {
 	err     error // returned by delta number failAt, from 1 on; 0: by Started if err is set
 	failAt  int
 	each    func(tandem.Delta)
+	told    []tandem.PromptProgress // before Started
+	late    int                     // what was told after it
+	slow    time.Duration           // taken by each Progress
+}
+
+func (s *sink) Progress(p tandem.PromptProgress) error {
+	if s.told = append(s.told, p); s.started.Session != 0 {
+		s.late++
+	}
+	testkit.Sleep(s.slow)
+	return nil
 }
 
 func (s *sink) Started(st tandem.Started) error {

@@ -38,10 +38,14 @@ type Answer struct {
 	Finished client.Finished
 }
 
+// Reading is told how far a prompt has been read, and nil once it has been, or nothing more will be told. A nil Reading is told nothing.
+type Reading func(*client.PromptProgress)
+
 // Generate runs r, calls show with each piece, and returns the whole answer; never nil: with an error it holds what has come. An error
 // of show ends the generation and is returned.
-func Generate(ctx context.Context, c Client, r tandem.Request, show func(*client.Delta) error) (*Answer, error) {
-	out := newListener(r)
+func Generate(ctx context.Context, c Client, r tandem.Request, reading Reading, show func(*client.Delta) error) (*Answer, error) {
+	r.Progress = reading != nil
+	out := newListener(r, reading)
 	defer out.end()
 	for event, err := range c.Generate(ctx, Wire(r)) {
 		if err != nil {
@@ -65,11 +69,12 @@ type Shown struct {
 }
 
 // Chat is Generate for the next answer of a conversation. r's prompt is not used. variables are as client.Converse takes them.
-func Chat(ctx context.Context, c Client, messages []client.Message, variables string, r tandem.Request, show func(*Shown) error) (
-	*Answer, error) {
+func Chat(ctx context.Context, c Client, messages []client.Message, variables string, r tandem.Request, reading Reading,
+	show func(*Shown) error) (*Answer, error) {
+	r.Progress = reading != nil
 	w := Wire(r)
 	w.Report = true // tells tokens, and who guessed them
-	out := newListener(r)
+	out := newListener(r, reading)
 	defer out.end()
 	var said, thought strings.Builder
 	defer func() { out.Said, out.Thought = said.String(), thought.String() }()
@@ -97,18 +102,22 @@ func Chat(ctx context.Context, c Client, messages []client.Message, variables st
 // listener puts an answer together from its events.
 type listener struct {
 	*Answer
-	text  strings.Builder
-	begun time.Time
+	text    strings.Builder
+	begun   time.Time
+	reading Reading // nil: it is told nothing more
 }
 
-func newListener(r tandem.Request) *listener {
-	return &listener{Answer: &Answer{Request: r, Tokens: []tandem.Token{}}, begun: time.Now()}
+func newListener(r tandem.Request, reading Reading) *listener {
+	return &listener{Answer: &Answer{Request: r, Tokens: []tandem.Token{}}, begun: time.Now(), reading: reading}
 }
 
 // hear takes one event.
 func (l *listener) hear(e client.Event) {
 	switch out := l.Answer; {
+	case e.Progress != nil && l.reading != nil:
+		l.reading(e.Progress)
 	case e.Started != nil:
+		l.read()
 		out.Prompt, out.Identity, out.Limit = Tokens(e.Started.PromptTokens), e.Started.Identity, e.Started.MaxTokens
 	case e.Delta != nil:
 		d := e.Delta
@@ -126,8 +135,19 @@ func (l *listener) hear(e client.Event) {
 	}
 }
 
+// read says that the prompt has been read, or will not be.
+func (l *listener) read() {
+	if l.reading != nil {
+		l.reading(nil)
+		l.reading = nil
+	}
+}
+
 // end completes the answer.
-func (l *listener) end() { l.Text = l.text.String() }
+func (l *listener) end() {
+	l.read()
+	l.Text = l.text.String()
+}
 
 // Difference says where one of the answers, at least one, first differs from the first in ids or text; "" if all are equal.
 func Difference(answers []*Answer) string {

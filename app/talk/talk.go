@@ -19,6 +19,7 @@ type Conversation struct {
 	Chat      bool                                        // the gateway's chat service answers; else text is continued
 	Variables string                                      // of the chat template, as client.Converse takes them
 	Request   func(prompt string) (tandem.Request, error) // the request for a prompt with the options now in effect, validated
+	Reading   Reading                                     // of each message to the model; may be nil
 	Last      *Answer                                     // the latest; nil before there is one
 
 	messages []client.Message  // with Chat
@@ -61,7 +62,7 @@ func (t *Conversation) goOn(ctx context.Context, said string, show func(*Shown) 
 	if err != nil {
 		return nil, err
 	}
-	answer, err := Generate(ctx, t.Client, r, func(d *client.Delta) error { return show(&Shown{Delta: *d}) })
+	answer, err := Generate(ctx, t.Client, r, t.Reading, func(d *client.Delta) error { return show(&Shown{Delta: *d}) })
 	t.text += answer.Text
 	return answer, err
 }
@@ -73,7 +74,7 @@ func (t *Conversation) converse(ctx context.Context, said string, show func(*Sho
 		return nil, err
 	}
 	t.messages = append(slices.Clip(t.messages), client.Message{Role: "user", Content: said})
-	answer, err := Chat(ctx, t.Client, t.messages, t.Variables, r, show)
+	answer, err := Chat(ctx, t.Client, t.messages, t.Variables, r, t.Reading, show)
 	answer.Request.Prompt, answer.Request.Tokens = "", answer.Prompt
 	t.messages = append(t.messages, client.Message{Role: "assistant", Content: answer.Said, Thought: answer.Thought})
 	return answer, err
@@ -132,7 +133,7 @@ func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Reque
 		}
 		r.CacheSalt = rand.Text() // else it would draft from the answer of the run before
 		step(i + 1)
-		run, err := Generate(ctx, t.Client, r, func(*client.Delta) error { return nil })
+		run, err := Generate(ctx, t.Client, r, nil, func(*client.Delta) error { return nil })
 		if err != nil {
 			return out, err
 		}

@@ -15,7 +15,7 @@ func Wire(r tandem.Request) client.Request {
 		Seed:          &r.Sampling.Seed,
 		RepeatPenalty: &r.Sampling.RepeatPenalty, RepeatLast: &r.Sampling.RepeatLast, FrequencyPenalty: &r.Sampling.FrequencyPenalty,
 		PresencePenalty: &r.Sampling.PresencePenalty, LogitBias: fromBias(r.Sampling.Bias), Logprobs: r.Sampling.Logprobs,
-		TopLogprobs: r.Sampling.TopLogprobs, Stop: r.Stop, Report: r.Report, CacheSalt: r.CacheSalt,
+		TopLogprobs: r.Sampling.TopLogprobs, Stop: r.Stop, Report: r.Report, Progress: r.Progress, CacheSalt: r.CacheSalt,
 		Accept: string(r.Sampling.Accept), AcceptEpsilon: &r.Sampling.Epsilon, AcceptDelta: &r.Sampling.Delta,
 	}
 	for _, t := range r.Tokens {

@@ -137,7 +137,7 @@ func decoder(conn *client.Client, r tandem.Request, vocab *token.Vocab) demo.Dec
 		}
 		texts := token.NewDecoder(vocab, false, vocab.Encode(r.Prompt, true)...)
 		from := demo.FromTarget
-		run, err := talk.Generate(ctx, conn, r, func(d *client.Delta) error {
+		run, err := talk.Generate(ctx, conn, r, nil, func(d *client.Delta) error {
 			for i, id := range d.Tokens {
 				if from = demo.FromTarget; i < len(d.Drafted) && d.Drafted[i] {
 					from = demo.FromDraft

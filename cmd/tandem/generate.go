@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/talk"
+	"github.com/tandem-llm/tandem/app/talk/console"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/modelfile/files"
@@ -76,7 +77,7 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 		_, err := io.WriteString(a.stdout, terminal.On(a.stdout, d.Text))
 		return err
 	}
-	out, err := talk.Generate(ctx, conn, r, show)
+	out, err := talk.Generate(ctx, conn, r, console.Reading(a.stderr), show)
 	if !c.JSON {
 		endLine(a, out.Text)
 	}

@@ -82,6 +82,7 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 	t := console.New(a.stdout, a.stderr)
 	t.Client, t.Chat, t.Variables, t.Options = conn, d.GetChat(), c.ChatTemplateKwargs, &c.Talking
 	t.Model, t.Context, t.Drawn = d.GetModel(), int(d.GetContext()), drawn(d.GetHttpSampling())
+	t.Reading = console.Reading(a.stderr)
 	t.Request = func(prompt string) (tandem.Request, error) { // with what /set has changed
 		r, err := c.Request(prompt, t.Drawn)
 		s.Widen(&r, c.Tree)

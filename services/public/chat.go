@@ -101,6 +101,8 @@ func (s *chatSink) event(e *answer.Event) error {
 		s.drawn = started.GetSampling()
 		return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_Started{
 			Started: &tandemv1.ChatStarted{Started: started, RequestId: s.id, Ignored: s.ignored}}})
+	case answer.Progress:
+		return s.send(&tandemv1.ChatResponse{Event: &tandemv1.ChatResponse_PromptProgress{PromptProgress: fromProgress(*e.Progress)}})
 	case answer.Ended:
 		return s.end(e)
 	case answer.Call:

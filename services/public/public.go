@@ -176,6 +176,8 @@ func (s *sink) event(e *answer.Event) error {
 			return err
 		}
 		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
+	case answer.Progress:
+		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_PromptProgress{PromptProgress: fromProgress(*e.Progress)}})
 	case answer.Ended:
 		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(*e.Result)}})
 	}

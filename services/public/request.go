@@ -90,13 +90,14 @@ type options interface {
 	GetFullTrace() bool
 	GetReport() bool
 	GetCacheSalt() string
+	GetReturnProgress() bool
 }
 
 // asked returns a request with the options of a call; the generator validates the values.
 func asked(kind ask.Kind, d ask.Defaults, o options, most *int32) (*ask.Request, error) {
 	q := ask.New(kind, d)
 	q.Stop, q.IgnoreEOS, q.CacheSalt = o.GetStop(), o.GetIgnoreEos(), o.GetCacheSalt()
-	q.FullTrace, q.Report = o.GetFullTrace(), o.GetReport()
+	q.FullTrace, q.Report, q.Progress = o.GetFullTrace(), o.GetReport(), o.GetReturnProgress()
 	switch {
 	case most != nil && *most < 1:
 		return nil, wrong("max_tokens", "max_tokens is %d: want at least 1", *most)

@@ -16,6 +16,10 @@ func fromStarted(e tandem.Started, model string) *tandemv1.Started {
 		Identity: string(e.Identity)}
 }
 
+func fromProgress(p tandem.PromptProgress) *tandemv1.PromptProgress {
+	return &tandemv1.PromptProgress{Total: int32(p.Total), Cached: int32(p.Cached), Processed: int32(p.Processed), TimeNs: int64(p.Time)}
+}
+
 func fromDelta(d tandem.Delta) *tandemv1.Delta {
 	out := &tandemv1.Delta{Text: d.Text, Tokens: &tandemv1.TokenList{Ids: wire.FromTokens(d.Tokens)},
 		Origins: make([]tandemv1.Origin, len(d.Origins)), Round: fromRound(d.Round)}

@@ -76,7 +76,7 @@ func (c *traceCmd) prompt() (string, error) {
 
 // trace runs r and writes the files.
 func (c *traceCmd) trace(ctx context.Context, a *app, p talk.Processes, r tandem.Request) error {
-	out, err := talk.Generate(ctx, p.Gateway, r, func(*client.Delta) error { return nil })
+	out, err := talk.Generate(ctx, p.Gateway, r, nil, func(*client.Delta) error { return nil })
 	if err != nil {
 		return err
 	}

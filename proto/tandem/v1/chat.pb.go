@@ -61,9 +61,11 @@ type ChatRequest struct {
 	// one for each call; its tokens those of outputs. An output whose tokens the client has in part comes without its text.
 	Resume *Resume `protobuf:"bytes,16,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Cache_salt is that of GenerateRequest.
-	CacheSalt     string `protobuf:"bytes,17,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CacheSalt string `protobuf:"bytes,17,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	// Return_progress is that of GenerateRequest.
+	ReturnProgress *bool `protobuf:"varint,18,opt,name=return_progress,json=returnProgress,proto3,oneof" json:"return_progress,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ChatRequest) Reset() {
@@ -213,6 +215,13 @@ func (x *ChatRequest) GetCacheSalt() string {
 		return x.CacheSalt
 	}
 	return ""
+}
+
+func (x *ChatRequest) GetReturnProgress() bool {
+	if x != nil && x.ReturnProgress != nil {
+		return *x.ReturnProgress
+	}
+	return false
 }
 
 // ChatMessage is one turn of a conversation.
@@ -505,6 +514,7 @@ type ChatResponse struct {
 	//	*ChatResponse_Arguments
 	//	*ChatResponse_Output
 	//	*ChatResponse_Finished
+	//	*ChatResponse_PromptProgress
 	Event         isChatResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -617,12 +627,21 @@ func (x *ChatResponse) GetFinished() *ChatFinished {
 	return nil
 }
 
+func (x *ChatResponse) GetPromptProgress() *PromptProgress {
+	if x != nil {
+		if x, ok := x.Event.(*ChatResponse_PromptProgress); ok {
+			return x.PromptProgress
+		}
+	}
+	return nil
+}
+
 type isChatResponse_Event interface {
 	isChatResponse_Event()
 }
 
 type ChatResponse_Started struct {
-	// The request was admitted. Always the first event.
+	// The request was admitted. Always the first event but for prompt_progress.
 	Started *ChatStarted `protobuf:"bytes,2,opt,name=started,proto3,oneof"`
 }
 
@@ -656,6 +675,11 @@ type ChatResponse_Finished struct {
 	Finished *ChatFinished `protobuf:"bytes,8,opt,name=finished,proto3,oneof"`
 }
 
+type ChatResponse_PromptProgress struct {
+	// How far the prompt has been read, of a request with return_progress.
+	PromptProgress *PromptProgress `protobuf:"bytes,9,opt,name=prompt_progress,json=promptProgress,proto3,oneof"`
+}
+
 func (*ChatResponse_Started) isChatResponse_Event() {}
 
 func (*ChatResponse_Text) isChatResponse_Event() {}
@@ -669,6 +693,8 @@ func (*ChatResponse_Arguments) isChatResponse_Event() {}
 func (*ChatResponse_Output) isChatResponse_Event() {}
 
 func (*ChatResponse_Finished) isChatResponse_Event() {}
+
+func (*ChatResponse_PromptProgress) isChatResponse_Event() {}
 
 // ChatStarted says that a request was admitted and with which options.
 type ChatStarted struct {
@@ -967,7 +993,7 @@ var File_tandem_v1_chat_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xa7\a\n" +
+	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xe9\a\n" +
 	"\vChatRequest\x122\n" +
 	"\bmessages\x18\x01 \x03(\v2\x16.tandem.v1.ChatMessageR\bmessages\x12)\n" +
 	"\x05tools\x18\x02 \x03(\v2\x13.tandem.v1.ChatToolR\x05tools\x12:\n" +
@@ -991,7 +1017,8 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\x06report\x18\x0f \x01(\bH\bR\x06report\x88\x01\x01\x12)\n" +
 	"\x06resume\x18\x10 \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\x11 \x01(\tR\tcacheSaltB\x16\n" +
+	"cache_salt\x18\x11 \x01(\tR\tcacheSalt\x12,\n" +
+	"\x0freturn_progress\x18\x12 \x01(\bH\tR\x0ereturnProgress\x88\x01\x01B\x16\n" +
 	"\x14_parallel_tool_callsB\x15\n" +
 	"\x13_template_variablesB\x12\n" +
 	"\x10_enable_thinkingB\x13\n" +
@@ -1000,7 +1027,8 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
 	"\v_full_traceB\t\n" +
-	"\a_report\"\xc3\x01\n" +
+	"\a_reportB\x12\n" +
+	"\x10_return_progress\"\xc3\x01\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x18\n" +
@@ -1022,7 +1050,7 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"parameters\":\n" +
 	"\x0eChatToolChoice\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"\xf2\x02\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"\xb8\x03\n" +
 	"\fChatResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x122\n" +
 	"\astarted\x18\x02 \x01(\v2\x16.tandem.v1.ChatStartedH\x00R\astarted\x12\x14\n" +
@@ -1031,7 +1059,8 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\x04call\x18\x05 \x01(\v2\x1c.tandem.v1.ChatToolCallBeginH\x00R\x04call\x12@\n" +
 	"\targuments\x18\x06 \x01(\v2 .tandem.v1.ChatToolCallArgumentsH\x00R\targuments\x12*\n" +
 	"\x06output\x18\a \x01(\v2\x10.tandem.v1.DeltaH\x00R\x06output\x125\n" +
-	"\bfinished\x18\b \x01(\v2\x17.tandem.v1.ChatFinishedH\x00R\bfinishedB\a\n" +
+	"\bfinished\x18\b \x01(\v2\x17.tandem.v1.ChatFinishedH\x00R\bfinished\x12D\n" +
+	"\x0fprompt_progress\x18\t \x01(\v2\x19.tandem.v1.PromptProgressH\x00R\x0epromptProgressB\a\n" +
 	"\x05event\"t\n" +
 	"\vChatStarted\x12,\n" +
 	"\astarted\x18\x01 \x01(\v2\x12.tandem.v1.StartedR\astarted\x12\x1d\n" +
@@ -1088,10 +1117,11 @@ var file_tandem_v1_chat_proto_goTypes = []any{
 	(*Speculation)(nil),           // 11: tandem.v1.Speculation
 	(*Resume)(nil),                // 12: tandem.v1.Resume
 	(*Delta)(nil),                 // 13: tandem.v1.Delta
-	(*Started)(nil),               // 14: tandem.v1.Started
-	(FinishReason)(0),             // 15: tandem.v1.FinishReason
-	(*Usage)(nil),                 // 16: tandem.v1.Usage
-	(*Statistics)(nil),            // 17: tandem.v1.Statistics
+	(*PromptProgress)(nil),        // 14: tandem.v1.PromptProgress
+	(*Started)(nil),               // 15: tandem.v1.Started
+	(FinishReason)(0),             // 16: tandem.v1.FinishReason
+	(*Usage)(nil),                 // 17: tandem.v1.Usage
+	(*Statistics)(nil),            // 18: tandem.v1.Statistics
 }
 var file_tandem_v1_chat_proto_depIdxs = []int32{
 	1,  // 0: tandem.v1.ChatRequest.messages:type_name -> tandem.v1.ChatMessage
@@ -1106,18 +1136,19 @@ var file_tandem_v1_chat_proto_depIdxs = []int32{
 	8,  // 9: tandem.v1.ChatResponse.arguments:type_name -> tandem.v1.ChatToolCallArguments
 	13, // 10: tandem.v1.ChatResponse.output:type_name -> tandem.v1.Delta
 	9,  // 11: tandem.v1.ChatResponse.finished:type_name -> tandem.v1.ChatFinished
-	14, // 12: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
-	15, // 13: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
-	16, // 14: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
-	17, // 15: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
-	10, // 16: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
-	0,  // 17: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
-	5,  // 18: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 12: tandem.v1.ChatResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
+	15, // 13: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
+	16, // 14: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
+	17, // 15: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
+	18, // 16: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
+	10, // 17: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
+	0,  // 18: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
+	5,  // 19: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_chat_proto_init() }
@@ -1135,6 +1166,7 @@ func file_tandem_v1_chat_proto_init() {
 		(*ChatResponse_Arguments)(nil),
 		(*ChatResponse_Output)(nil),
 		(*ChatResponse_Finished)(nil),
+		(*ChatResponse_PromptProgress)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -165,9 +165,11 @@ type GenerateRequest struct {
 	Resume *Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Cache_salt parts the request from the caller's others: it finds nothing in memory of theirs but of those with the same salt, nor do its
 	// drafts learn from them. A new one shows what a first answer takes.
-	CacheSalt     string `protobuf:"bytes,12,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CacheSalt string `protobuf:"bytes,12,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	// True has the stream tell the prompt's progress before Started, twice a second while the prompt is read.
+	ReturnProgress *bool `protobuf:"varint,13,opt,name=return_progress,json=returnProgress,proto3,oneof" json:"return_progress,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -293,6 +295,13 @@ func (x *GenerateRequest) GetCacheSalt() string {
 		return x.CacheSalt
 	}
 	return ""
+}
+
+func (x *GenerateRequest) GetReturnProgress() bool {
+	if x != nil && x.ReturnProgress != nil {
+		return *x.ReturnProgress
+	}
+	return false
 }
 
 type isGenerateRequest_Prompt interface {
@@ -726,6 +735,7 @@ type GenerateResponse struct {
 	//	*GenerateResponse_Started
 	//	*GenerateResponse_Delta
 	//	*GenerateResponse_Finished
+	//	*GenerateResponse_PromptProgress
 	Event         isGenerateResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -802,12 +812,21 @@ func (x *GenerateResponse) GetFinished() *Finished {
 	return nil
 }
 
+func (x *GenerateResponse) GetPromptProgress() *PromptProgress {
+	if x != nil {
+		if x, ok := x.Event.(*GenerateResponse_PromptProgress); ok {
+			return x.PromptProgress
+		}
+	}
+	return nil
+}
+
 type isGenerateResponse_Event interface {
 	isGenerateResponse_Event()
 }
 
 type GenerateResponse_Started struct {
-	// The request was admitted. Always the first event.
+	// The request was admitted. Always the first event but for prompt_progress.
 	Started *Started `protobuf:"bytes,2,opt,name=started,proto3,oneof"`
 }
 
@@ -821,11 +840,91 @@ type GenerateResponse_Finished struct {
 	Finished *Finished `protobuf:"bytes,4,opt,name=finished,proto3,oneof"`
 }
 
+type GenerateResponse_PromptProgress struct {
+	// How far the prompt has been read, of a request with return_progress.
+	PromptProgress *PromptProgress `protobuf:"bytes,5,opt,name=prompt_progress,json=promptProgress,proto3,oneof"`
+}
+
 func (*GenerateResponse_Started) isGenerateResponse_Event() {}
 
 func (*GenerateResponse_Delta) isGenerateResponse_Event() {}
 
 func (*GenerateResponse_Finished) isGenerateResponse_Event() {}
+
+func (*GenerateResponse_PromptProgress) isGenerateResponse_Event() {}
+
+// PromptProgress says how far a prompt has been read. (processed - cached) / (total - cached) of the work is done.
+type PromptProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Total is the number of the prompt's tokens.
+	Total int32 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
+	// Cached are those of them that were found in the verifier's memory.
+	Cached int32 `protobuf:"varint,2,opt,name=cached,proto3" json:"cached,omitempty"`
+	// Processed are those that the verifier holds, the cached ones included.
+	Processed int32 `protobuf:"varint,3,opt,name=processed,proto3" json:"processed,omitempty"`
+	// Time_ns is for how many nanoseconds the prompt has been read.
+	TimeNs        int64 `protobuf:"varint,4,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptProgress) Reset() {
+	*x = PromptProgress{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptProgress) ProtoMessage() {}
+
+func (x *PromptProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptProgress.ProtoReflect.Descriptor instead.
+func (*PromptProgress) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PromptProgress) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *PromptProgress) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
+func (x *PromptProgress) GetProcessed() int32 {
+	if x != nil {
+		return x.Processed
+	}
+	return 0
+}
+
+func (x *PromptProgress) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
 
 // Started says that a request was admitted and with which options.
 type Started struct {
@@ -855,7 +954,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +966,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +979,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Started) GetSession() string {
@@ -965,7 +1064,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1076,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1089,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Delta) GetText() string {
@@ -1041,7 +1140,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1152,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1165,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1096,7 +1195,7 @@ type TopLogprob struct {
 
 func (x *TopLogprob) Reset() {
 	*x = TopLogprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1207,7 @@ func (x *TopLogprob) String() string {
 func (*TopLogprob) ProtoMessage() {}
 
 func (x *TopLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1220,7 @@ func (x *TopLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopLogprob.ProtoReflect.Descriptor instead.
 func (*TopLogprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TopLogprob) GetToken() uint32 {
@@ -1161,7 +1260,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1272,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1285,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Round) GetIndex() int32 {
@@ -1257,7 +1356,7 @@ type RoundNode struct {
 
 func (x *RoundNode) Reset() {
 	*x = RoundNode{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1368,7 @@ func (x *RoundNode) String() string {
 func (*RoundNode) ProtoMessage() {}
 
 func (x *RoundNode) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1381,7 @@ func (x *RoundNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundNode.ProtoReflect.Descriptor instead.
 func (*RoundNode) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RoundNode) GetToken() uint32 {
@@ -1337,7 +1436,7 @@ type Lane struct {
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1448,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1461,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Lane) GetStage() string {
@@ -1412,7 +1511,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1523,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1536,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1492,7 +1591,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1603,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1616,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1603,7 +1702,7 @@ type Statistics struct {
 
 func (x *Statistics) Reset() {
 	*x = Statistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1714,7 @@ func (x *Statistics) String() string {
 func (*Statistics) ProtoMessage() {}
 
 func (x *Statistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1727,7 @@ func (x *Statistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Statistics.ProtoReflect.Descriptor instead.
 func (*Statistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Statistics) GetRounds() int32 {
@@ -1811,7 +1910,7 @@ type DrafterStatistics struct {
 
 func (x *DrafterStatistics) Reset() {
 	*x = DrafterStatistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1922,7 @@ func (x *DrafterStatistics) String() string {
 func (*DrafterStatistics) ProtoMessage() {}
 
 func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1935,7 @@ func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterStatistics.ProtoReflect.Descriptor instead.
 func (*DrafterStatistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrafterStatistics) GetName() string {
@@ -1883,7 +1982,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +1994,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2007,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
 }
 
 // DescribeResponse says what a gateway is.
@@ -1945,7 +2044,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2056,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2069,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DescribeResponse) GetVersion() string {
@@ -2092,7 +2191,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2203,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2216,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Member) GetRole() string {
@@ -2246,7 +2345,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2357,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2370,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Process) GetRole() string {
@@ -2378,7 +2477,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2489,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2502,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -2433,7 +2532,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2544,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2557,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TokenizeResponse) GetTokens() *TokenList {
@@ -2486,7 +2585,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2597,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2610,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DetokenizeRequest) GetTokens() *TokenList {
@@ -2532,7 +2631,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[24]
+	mi := &file_tandem_v1_generation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2643,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[24]
+	mi := &file_tandem_v1_generation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2656,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{24}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -2571,7 +2670,7 @@ var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\x96\x04\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xd8\x04\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -2589,14 +2688,16 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	" \x01(\bH\x05R\awritten\x88\x01\x01\x12)\n" +
 	"\x06resume\x18\v \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\f \x01(\tR\tcacheSaltB\b\n" +
+	"cache_salt\x18\f \x01(\tR\tcacheSalt\x12,\n" +
+	"\x0freturn_progress\x18\r \x01(\bH\x06R\x0ereturnProgress\x88\x01\x01B\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
 	"\v_full_traceB\t\n" +
 	"\a_reportB\n" +
 	"\n" +
-	"\b_written\"d\n" +
+	"\b_writtenB\x12\n" +
+	"\x10_return_progress\"d\n" +
 	"\x06Resume\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x12\n" +
@@ -2656,13 +2757,19 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x06_depthB\b\n" +
 	"\x06_widthB\v\n" +
 	"\t_strategyB\a\n" +
-	"\x05_vote\"\xc4\x01\n" +
+	"\x05_vote\"\x8a\x02\n" +
 	"\x10GenerateResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12.\n" +
 	"\astarted\x18\x02 \x01(\v2\x12.tandem.v1.StartedH\x00R\astarted\x12(\n" +
 	"\x05delta\x18\x03 \x01(\v2\x10.tandem.v1.DeltaH\x00R\x05delta\x121\n" +
-	"\bfinished\x18\x04 \x01(\v2\x13.tandem.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xc1\x02\n" +
+	"\bfinished\x18\x04 \x01(\v2\x13.tandem.v1.FinishedH\x00R\bfinished\x12D\n" +
+	"\x0fprompt_progress\x18\x05 \x01(\v2\x19.tandem.v1.PromptProgressH\x00R\x0epromptProgressB\a\n" +
+	"\x05event\"u\n" +
+	"\x0ePromptProgress\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x05R\x05total\x12\x16\n" +
+	"\x06cached\x18\x02 \x01(\x05R\x06cached\x12\x1c\n" +
+	"\tprocessed\x18\x03 \x01(\x05R\tprocessed\x12\x17\n" +
+	"\atime_ns\x18\x04 \x01(\x03R\x06timeNs\"\xc1\x02\n" +
 	"\aStarted\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\x06prompt\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06prompt\x12\x14\n" +
@@ -2858,7 +2965,7 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_tandem_v1_generation_proto_goTypes = []any{
 	(Origin)(0),                // 0: tandem.v1.Origin
 	(FinishReason)(0),          // 1: tandem.v1.FinishReason
@@ -2868,78 +2975,80 @@ var file_tandem_v1_generation_proto_goTypes = []any{
 	(*Sampling)(nil),           // 5: tandem.v1.Sampling
 	(*Speculation)(nil),        // 6: tandem.v1.Speculation
 	(*GenerateResponse)(nil),   // 7: tandem.v1.GenerateResponse
-	(*Started)(nil),            // 8: tandem.v1.Started
-	(*Delta)(nil),              // 9: tandem.v1.Delta
-	(*Logprob)(nil),            // 10: tandem.v1.Logprob
-	(*TopLogprob)(nil),         // 11: tandem.v1.TopLogprob
-	(*Round)(nil),              // 12: tandem.v1.Round
-	(*RoundNode)(nil),          // 13: tandem.v1.RoundNode
-	(*Lane)(nil),               // 14: tandem.v1.Lane
-	(*Finished)(nil),           // 15: tandem.v1.Finished
-	(*Usage)(nil),              // 16: tandem.v1.Usage
-	(*Statistics)(nil),         // 17: tandem.v1.Statistics
-	(*DrafterStatistics)(nil),  // 18: tandem.v1.DrafterStatistics
-	(*DescribeRequest)(nil),    // 19: tandem.v1.DescribeRequest
-	(*DescribeResponse)(nil),   // 20: tandem.v1.DescribeResponse
-	(*Member)(nil),             // 21: tandem.v1.Member
-	(*Process)(nil),            // 22: tandem.v1.Process
-	(*TokenizeRequest)(nil),    // 23: tandem.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),   // 24: tandem.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),  // 25: tandem.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil), // 26: tandem.v1.DetokenizeResponse
-	nil,                        // 27: tandem.v1.Sampling.LogitBiasEntry
-	nil,                        // 28: tandem.v1.Statistics.ChoicesEntry
-	nil,                        // 29: tandem.v1.Statistics.ReasonsEntry
-	nil,                        // 30: tandem.v1.DescribeResponse.CountersEntry
-	nil,                        // 31: tandem.v1.Process.CountersEntry
+	(*PromptProgress)(nil),     // 8: tandem.v1.PromptProgress
+	(*Started)(nil),            // 9: tandem.v1.Started
+	(*Delta)(nil),              // 10: tandem.v1.Delta
+	(*Logprob)(nil),            // 11: tandem.v1.Logprob
+	(*TopLogprob)(nil),         // 12: tandem.v1.TopLogprob
+	(*Round)(nil),              // 13: tandem.v1.Round
+	(*RoundNode)(nil),          // 14: tandem.v1.RoundNode
+	(*Lane)(nil),               // 15: tandem.v1.Lane
+	(*Finished)(nil),           // 16: tandem.v1.Finished
+	(*Usage)(nil),              // 17: tandem.v1.Usage
+	(*Statistics)(nil),         // 18: tandem.v1.Statistics
+	(*DrafterStatistics)(nil),  // 19: tandem.v1.DrafterStatistics
+	(*DescribeRequest)(nil),    // 20: tandem.v1.DescribeRequest
+	(*DescribeResponse)(nil),   // 21: tandem.v1.DescribeResponse
+	(*Member)(nil),             // 22: tandem.v1.Member
+	(*Process)(nil),            // 23: tandem.v1.Process
+	(*TokenizeRequest)(nil),    // 24: tandem.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),   // 25: tandem.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),  // 26: tandem.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil), // 27: tandem.v1.DetokenizeResponse
+	nil,                        // 28: tandem.v1.Sampling.LogitBiasEntry
+	nil,                        // 29: tandem.v1.Statistics.ChoicesEntry
+	nil,                        // 30: tandem.v1.Statistics.ReasonsEntry
+	nil,                        // 31: tandem.v1.DescribeResponse.CountersEntry
+	nil,                        // 32: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
 	4,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
 	5,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
 	6,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
 	3,  // 3: tandem.v1.GenerateRequest.resume:type_name -> tandem.v1.Resume
-	27, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
-	8,  // 5: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
-	9,  // 6: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
-	15, // 7: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
-	4,  // 8: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
-	5,  // 9: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
-	6,  // 10: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
-	4,  // 11: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
-	0,  // 12: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
-	10, // 13: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
-	12, // 14: tandem.v1.Delta.round:type_name -> tandem.v1.Round
-	11, // 15: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
-	13, // 16: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
-	14, // 17: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
-	1,  // 18: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
-	16, // 19: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
-	17, // 20: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
-	18, // 21: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
-	28, // 22: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
-	29, // 23: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
-	5,  // 24: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
-	6,  // 25: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	22, // 26: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	30, // 27: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	21, // 28: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
-	5,  // 29: tandem.v1.DescribeResponse.http_sampling:type_name -> tandem.v1.Sampling
-	31, // 30: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	4,  // 31: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
-	4,  // 32: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
-	2,  // 33: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	19, // 34: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	23, // 35: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
-	25, // 36: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
-	7,  // 37: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	20, // 38: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	24, // 39: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
-	26, // 40: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	28, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
+	9,  // 5: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
+	10, // 6: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
+	16, // 7: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
+	8,  // 8: tandem.v1.GenerateResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
+	4,  // 9: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
+	5,  // 10: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
+	6,  // 11: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
+	4,  // 12: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
+	0,  // 13: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
+	11, // 14: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
+	13, // 15: tandem.v1.Delta.round:type_name -> tandem.v1.Round
+	12, // 16: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
+	14, // 17: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
+	15, // 18: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
+	1,  // 19: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
+	17, // 20: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
+	18, // 21: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
+	19, // 22: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
+	29, // 23: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	30, // 24: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
+	5,  // 25: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
+	6,  // 26: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
+	23, // 27: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	31, // 28: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	22, // 29: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
+	5,  // 30: tandem.v1.DescribeResponse.http_sampling:type_name -> tandem.v1.Sampling
+	32, // 31: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	4,  // 32: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	4,  // 33: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 34: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	20, // 35: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	24, // 36: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	26, // 37: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	7,  // 38: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	21, // 39: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	25, // 40: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	27, // 41: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -2957,16 +3066,17 @@ func file_tandem_v1_generation_proto_init() {
 		(*GenerateResponse_Started)(nil),
 		(*GenerateResponse_Delta)(nil),
 		(*GenerateResponse_Finished)(nil),
+		(*GenerateResponse_PromptProgress)(nil),
 	}
-	file_tandem_v1_generation_proto_msgTypes[11].OneofWrappers = []any{}
-	file_tandem_v1_generation_proto_msgTypes[19].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[12].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,7 +36,7 @@ const (
 // a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys requires one as
 // "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceClient interface {
-	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
+	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished, and before them PromptProgress if asked;
 	// an error status ends it early, and everything received before the error is valid.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
 	// Describe returns what this gateway is and whether its processes are up.
@@ -113,7 +113,7 @@ func (c *generationServiceClient) Detokenize(ctx context.Context, in *Detokenize
 // a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys requires one as
 // "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceServer interface {
-	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
+	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished, and before them PromptProgress if asked;
 	// an error status ends it early, and everything received before the error is valid.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
 	// Describe returns what this gateway is and whether its processes are up.

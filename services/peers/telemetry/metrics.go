@@ -229,6 +229,9 @@ type watchedSink struct {
 	now   *atomic.Int64 // the gauge that counts it now: waiting or decoding
 }
 
+// Progress implements tandem.Sink.
+func (x *watchedSink) Progress(p tandem.PromptProgress) error { return x.to.Progress(p) }
+
 // Started implements tandem.Sink.
 func (x *watchedSink) Started(s tandem.Started) error {
 	x.now.Add(-1)

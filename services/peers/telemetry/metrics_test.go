@@ -49,8 +49,9 @@ func (s scripted) Generate(_ context.Context, _ tandem.Request, to tandem.Sink) 
 
 type noSink struct{}
 
-func (noSink) Started(tandem.Started) error { return nil }
-func (noSink) Delta(tandem.Delta) error     { return nil }
+func (noSink) Progress(tandem.PromptProgress) error { return nil }
+func (noSink) Started(tandem.Started) error         { return nil }
+func (noSink) Delta(tandem.Delta) error             { return nil }
 
 // scrape returns what m serves, as name{label="value",…} → value.
 func scrape(t *testing.T, m *Metrics) map[string]float64 {

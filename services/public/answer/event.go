@@ -17,7 +17,7 @@ import (
 // Kind is what an event tells.
 type Kind uint8
 
-// An answer is Started, then pieces of the four kinds, then Ended.
+// An answer is Started, then pieces of the four kinds, then Ended. Progress comes before, of a request that asks for it.
 const (
 	Started   Kind = iota
 	Text           // a piece of the answer's text
@@ -25,6 +25,7 @@ const (
 	Call           // the beginning of a call of a tool: Text is the tool's name
 	Arguments      // a piece of the latest call's arguments: of a JSON object or, for a custom tool, of a text
 	Ended
+	Progress // the prompt has been read so far
 )
 
 // Event is one event of an answer. It and what it points to are valid until the sink returns.
@@ -40,6 +41,7 @@ type Event struct {
 
 	Identity tandem.Identity // in Started
 	Started  *tandem.Started // in Started
+	Progress *tandem.PromptProgress
 
 	Result   *tandem.Result // in Ended: usage, and why the answer ended
 	Thoughts int            // in Ended: tokens that were thoughts
@@ -86,6 +88,11 @@ func New(output conversation.Output, name string, sink func(*Event) error) *Make
 // Started implements tandem.Sink.
 func (m *Maker) Started(e tandem.Started) error {
 	return m.send(Event{Kind: Started, Identity: e.Identity, Started: &e})
+}
+
+// Progress implements tandem.Sink.
+func (m *Maker) Progress(p tandem.PromptProgress) error {
+	return m.send(Event{Kind: Progress, Progress: &p})
 }
 
 // Delta implements tandem.Sink.

@@ -13,7 +13,7 @@ const (
 var countedFields = fieldSet("user metadata store service_tier prompt_cache_key prompt_cache_retention safety_identifier prediction " +
 	"verbosity stream_options cache_control cache_prompt id_slot keep_alive samplers typical_p min_keep " +
 	"min_tokens n_keep n_indent n_cache_reuse t_max_predict_ms t_max_prompt_ms timings_per_token " +
-	"return_progress mirostat mirostat_tau mirostat_eta dry_multiplier dry_base xtc_probability xtc_threshold " +
+	"mirostat mirostat_tau mirostat_eta dry_multiplier dry_base xtc_probability xtc_threshold " +
 	"dynatemp_range top_n_sigma top_a tfs num_ctx num_thread num_gpu num_batch num_keep reasoning " +
 	"reasoning_format enable_thinking reasoning_effort client_metadata include max_tool_calls truncation " +
 	"format tool_reference redacted_thinking tools[].type refusal annotations provider transforms chat_format " +

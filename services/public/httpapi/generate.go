@@ -281,6 +281,9 @@ type timed struct {
 // Started implements tandem.Sink.
 func (t timed) Started(e tandem.Started) error { return t.x.sink.Started(e) }
 
+// Progress implements tandem.Sink.
+func (t timed) Progress(p tandem.PromptProgress) error { return t.x.sink.Progress(p) }
+
 // Delta implements tandem.Sink.
 func (t timed) Delta(d tandem.Delta) error {
 	if t.x.Began == 0 {

@@ -24,7 +24,7 @@ var advisory = []string{
 	`"cache_prompt":true`, `"id_slot":0`, `"slot_id":-1`, `"n_keep":64`, `"n_discard":0`, `"n_probs":0`, `"min_keep":0`, `"typical_p":1.0`,
 	`"dynatemp_range":0.5`, `"dynatemp_exponent":1`, `"dry_multiplier":0.8`, `"dry_base":1.75`, `"dry_allowed_length":2`,
 	`"dry_sequence_breakers":["\n",":"]`, `"xtc_probability":0.5`, `"xtc_threshold":0.1`, `"mirostat":2`, `"mirostat_tau":5`,
-	`"samplers":["top_k","top_p"]`, `"penalize_nl":false`, `"t_max_predict_ms":0`, `"timings_per_token":true`, `"return_progress":true`,
+	`"samplers":["top_k","top_p"]`, `"penalize_nl":false`, `"t_max_predict_ms":0`, `"timings_per_token":true`,
 	`"return_tokens":true`, `"post_sampling_probs":true`, `"response_fields":["content"]`, `"speculative.n_max":16`,
 	`"reasoning_format":"deepseek"`, `"grammar_lazy":false`, `"preserved_tokens":[]`, `"n_indent":0`, `"tfs_z":1`,
 	// vLLM, SGLang

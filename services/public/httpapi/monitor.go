@@ -211,5 +211,6 @@ func (n noting) Delta(d tandem.Delta) error {
 // discard is a sink for what nobody reads.
 type discard struct{}
 
-func (discard) Started(tandem.Started) error { return nil }
-func (discard) Delta(tandem.Delta) error     { return nil }
+func (discard) Progress(tandem.PromptProgress) error { return nil }
+func (discard) Started(tandem.Started) error         { return nil }
+func (discard) Delta(tandem.Delta) error             { return nil }

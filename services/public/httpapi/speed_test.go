@@ -40,7 +40,8 @@ type clock struct {
 	read chan<- struct{}
 }
 
-func (c *clock) Started(tandem.Started) error { return nil }
+func (*clock) Progress(tandem.PromptProgress) error { return nil }
+func (c *clock) Started(tandem.Started) error       { return nil }
 
 func (c *clock) Delta(tandem.Delta) error {
 	c.at = append(c.at, time.Now())

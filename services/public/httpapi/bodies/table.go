@@ -97,6 +97,7 @@ var options = []field{
 	{"cache_salt", everyone, text(func(c *call) *string { return &c.CacheSalt }), "cache_salt"}, // vLLM's
 	{"response_format", everyone, only(`{"type":"text"}`), ""},
 	{"stream_options", openAI, readStreamOptions, ""},
+	{"return_progress", openAI | natives, boolean(func(c *call) *bool { return &c.Progress }), ""}, // llama.cpp's
 	{"chat_template_kwargs", told, readKwargs, ""},
 	{"enable_thinking", told, readThinking, ""},
 	{"reasoning_effort", told, readEffort, ""},

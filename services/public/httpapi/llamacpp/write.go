@@ -76,6 +76,8 @@ type Piece struct {
 	Evaluated int            `json:"tokens_evaluated"`
 	Probs     []Prob         `json:"completion_probabilities,omitempty"`
 	Timings   *oai.Timings   `json:"timings,omitempty"`
+
+	Progress *oai.PromptProgress `json:"prompt_progress,omitempty"`
 }
 
 // Answer is a whole answer, or the last event of a stream.

@@ -54,7 +54,10 @@ func (c *written) event(e *answer.Event) error {
 	}
 	_ = c.whole.Add(e)
 	switch {
-	case e.Kind == answer.Started:
+	case e.Kind == answer.Progress && c.Stream != nil:
+		return c.Stream.Send("", Piece{Index: c.of.Index, Tokens: []tandem.Token{}, Slot: -1, Evaluated: len(c.of.Request.Tokens),
+			Progress: oai.NewPromptProgress(*e.Progress)})
+	case e.Kind == answer.Started || e.Kind == answer.Progress:
 		return nil
 	case e.Kind == answer.Ended:
 		return c.end(e.Result)

@@ -63,6 +63,21 @@ type Chunk struct {
 	Usage   json.RawMessage `json:"usage,omitempty"` // null in all chunks but the last, of a call that includes usage
 	Timings *Timings        `json:"timings,omitempty"`
 	Tandem  *Account        `json:"tandem,omitempty"`
+
+	Progress *PromptProgress `json:"prompt_progress,omitempty"`
+}
+
+// PromptProgress is llama.cpp's: how far a prompt has been read.
+type PromptProgress struct {
+	Total     int   `json:"total"`
+	Cache     int   `json:"cache"`
+	Processed int   `json:"processed"` // those from the cache included
+	TimeMS    int64 `json:"time_ms"`
+}
+
+// NewPromptProgress returns p in llama.cpp's form.
+func NewPromptProgress(p tandem.PromptProgress) *PromptProgress {
+	return &PromptProgress{p.Total, p.Cached, p.Processed, p.Time.Milliseconds()}
 }
 
 // Null is JSON's null.

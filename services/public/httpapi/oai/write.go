@@ -84,6 +84,14 @@ func (c *written) send(e *answer.Event) error {
 		}
 		_, err := c.Stream.Step(c.of.Index, 0, "", c.chunk(Choice{Delta: &Turn{Role: "assistant", Content: ""}}))
 		return err
+	case answer.Progress: // an id would say that the stream can be taken up behind it
+		piece, none := Choice{Delta: &Turn{Role: "assistant", Content: Null}}, ""
+		if !c.Chat {
+			piece = Choice{Text: &none}
+		}
+		out := c.chunk(piece)
+		out.Progress = NewPromptProgress(*e.Progress)
+		return c.Stream.Send("", out)
 	case answer.Ended:
 		return c.last(e)
 	}
