@@ -86,8 +86,7 @@ type Config struct {
 	// Remember is called with the text of each session that has ended, prompt and output. It must neither keep the slice nor block. nil:
 	// it is not called.
 	Remember func(tenant string, tokens []tandem.Token)
-	// Earned is called when an answer has ended that says something of draft models (worth.Earned.Counts). It must not block. nil: it is
-	// not called.
+	// Earned is called behind each answer, with what it says of draft models. It must not block. nil: it is not called.
 	Earned func(worth.Earned)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
 	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is

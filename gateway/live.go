@@ -21,7 +21,7 @@ func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	defer s.close() // after the result: a failure leaves the peers nothing to forget
 	err = peer.Guard(func() error { return s.run(ctx) })
 	var earned worth.Earned
-	if s.account.stats.Plain, earned = s.account.plain.Time(s.shared.PassAt); earned.Counts() && s.g.cfg.Earned != nil {
+	if s.account.stats.Plain, earned = s.account.plain.Time(s.shared.PassAt); err == nil && s.g.cfg.Earned != nil {
 		s.g.cfg.Earned(earned)
 	}
 	res = s.account.result(s.req, s.weights)

@@ -9,11 +9,14 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/hub/hubtest"
 	"github.com/tandem-llm/tandem/test/testkit"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // timed keeps what is written to it, and when each piece came.
@@ -175,5 +178,81 @@ func TestPullOverHTTP(t *testing.T) {
 		if status, all := g.ask(t, call.method, call.path, call.body); status != call.status || !strings.Contains(all, call.says) {
 			t.Errorf("%s %s: %d %s: want %d, %q", call.path, call.body, status, all, call.status, call.says)
 		}
+	}
+}
+
+// TestRepositoryDraft: a draft in the target's repository is fetched behind the first answer of run and up, and the next start drafts with
+// it. One that was made for another model is named and left for the next; a projector is left.
+func TestRepositoryDraft(t *testing.T) {
+	hub, dir := hubtest.New(t), t.TempDir()
+	f := family.Golden("qwen2")
+	target := f.Write(t, dir)
+	names, err := engine.Identify(t.Context(), target, engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(name, path string) {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hub.Add("org/repo", name, b)
+	}
+	draft := func(lineage string) string {
+		return family.Draft(family.DraftShape{Kind: "eagle3", Taps: []int{-1}, Bare: -1, Tokens: f.Vocab - 10, Output: true}, f, lineage,
+			names.Vocabulary, 1).Write(t, t.TempDir())
+	}
+	add("m-Q8_0.gguf", target)
+	add("mmproj-F16.gguf", target)
+	add("eagle3-m-Q8_0.gguf", draft(strings.Repeat("0", len(names.Lineage))))
+	add("eagle3-m-BF16.gguf", draft(names.Lineage))
+	const left, done = "eagle3-m-Q8_0.gguf is not fetched: ", "eagle3-m-BF16.gguf was fetched: the next start drafts with it"
+	for _, command := range []string{"run", "up"} {
+		t.Run(command, func(t *testing.T) {
+			w, home := newWorld(t), t.TempDir()
+			env := []string{"HOME=" + home, "XDG_CACHE_HOME=", "XDG_STATE_HOME=", "HF_HOME=" + filepath.Join(home, "hf"), "HF_HUB_CACHE=",
+				"OLLAMA_MODELS=", "HF_ENDPOINT=" + hub.URL, "NO_PROXY=*"}
+			start := func(of string) (said string) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				in, typed, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer in.Close()
+				defer typed.Close()
+				heard := &awaited{of: of, then: cancel}
+				args := []string{command, "hf:org/repo", "--ctx", "512"}
+				if command == "up" {
+					args = append(args, "--listen", "unix://"+filepath.Join(w.tmp, "g.sock"), "--http", "off")
+				}
+				cmd := w.command(ctx, args...)
+				cmd.Env, cmd.Stdin, cmd.Stderr = append(cmd.Env, env...), in, heard
+				cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+				if command == "run" {
+					_, err = io.WriteString(typed, "ab\n")
+				} else {
+					cmd.Stdout = &awaited{of: "stop with", then: func() {
+						go w.ok("generate", "--addr", "unix://"+filepath.Join(w.tmp, "g.sock"), "--prompt", "ab", "--max-tokens", "2")
+					}}
+				}
+				if err == nil {
+					err = cmd.Run()
+				}
+				if !strings.Contains(heard.String(), of) {
+					t.Fatalf("%v: said %q: want %q", err, heard, of)
+				}
+				return heard.String()
+			}
+			if said := start(done); !strings.Contains(said, left) || !strings.Contains(said, "mmproj-F16.gguf") {
+				t.Errorf("said %q: want %q and the projector", said, left)
+			}
+			hub.Asked()
+			start("eagle3-m-BF16.gguf: it lies beside the target")
+			if asked := hub.Asked(); len(asked) > 0 {
+				t.Errorf("the next start asked the server: %v", asked)
+			}
+		})
 	}
 }

@@ -20,25 +20,28 @@ type Candidate struct {
 const mostBeside = 10000
 
 // Beside returns the drafts for the model in the file target that are on this machine, the likeliest first: files in its folder that by
-// their names draft for it, then the small sibling of its family, in that folder or in a store. fetch is the name of a sibling that is
-// nowhere here, "" for none. Errors: those of reading the target.
-func Beside(target string, store hub.Config) (all []Candidate, fetch string, err error) {
+// their names draft for it, then the small sibling of its family, in that folder or in a store. fetch are the names of drafts that are
+// nowhere here, the likeliest first: those in the target's repository, then the sibling. Errors: those of reading the target.
+func Beside(target string, store hub.Config) (all []Candidate, fetch []string, err error) {
 	family, gain, err := familyOf(target)
 	if err != nil || strings.HasPrefix(target, gguf.Builtin) {
-		return nil, "", err
+		return nil, nil, err
 	}
 	names := namesIn(filepath.Dir(target))
 	for _, name := range hub.Drafts(names, filepath.Base(target)) {
 		all = append(all, Candidate{File: filepath.Join(filepath.Dir(target), name)})
 	}
+	if len(all) == 0 {
+		fetch = store.Beside(target)
+	}
 	if family == nil {
-		return all, "", nil
+		return all, fetch, nil
 	}
 	sibling := family.here(target, names, store)
 	if sibling == "" {
-		return all, family.Names[0], nil
+		return all, append(fetch, family.Names[0]), nil
 	}
-	return append(all, Candidate{File: sibling, Sibling: family.Family, Gain: gain}), "", nil
+	return append(all, Candidate{File: sibling, Sibling: family.Family, Gain: gain}), fetch, nil
 }
 
 // here returns the file of the family's sibling; "": there is none.

@@ -66,14 +66,15 @@ func TestBeside(t *testing.T) {
 	dir, cache := t.TempDir(), t.TempDir()
 	store := hub.Config{HubCache: cache, Own: t.TempDir()}
 	target := named(t, filepath.Join(dir, "Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf"), "qwen2", "Qwen2.5 Coder 1.5B Instruct")
-	if all, fetch, err := Beside(target, store); err != nil || len(all) > 0 || fetch != "hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" {
+	if all, fetch, err := Beside(target, store); err != nil || len(all) > 0 ||
+		!slices.Equal(fetch, []string{"hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF"}) {
 		t.Errorf("nothing here: %+v, %q, %v", all, fetch, err)
 	}
 	snapshot := filepath.Join(cache, "models--Qwen--Qwen2.5-Coder-0.5B-Instruct-GGUF", "snapshots",
 		"0123456789abcdef0123456789abcdef01234567")
 	stored := named(t, filepath.Join(snapshot, "q-q4_k_m.gguf"), "qwen2", "x")
 	want := []Candidate{{File: stored, Sibling: "Qwen2.5-Coder", Gain: 1.25}}
-	if all, fetch, err := Beside(target, store); err != nil || !slices.Equal(all, want) || fetch != "" {
+	if all, fetch, err := Beside(target, store); err != nil || !slices.Equal(all, want) || len(fetch) > 0 {
 		t.Errorf("in the store: %+v, %q, %v", all, fetch, err)
 	}
 	want[0].File = named(t, filepath.Join(dir, "qwen2.5-coder-0.5b-instruct-q8_0.gguf"), "qwen2", "x")
@@ -83,11 +84,12 @@ func TestBeside(t *testing.T) {
 	if all, _, err := Beside(target, store); err != nil || !slices.Equal(all, want) {
 		t.Errorf("in the folder: %+v, %v", all, err)
 	}
-	if all, fetch, err := Beside(want[1].File, store); err != nil || len(all) != 1 || fetch != "" {
+	if all, fetch, err := Beside(want[1].File, store); err != nil || len(all) != 1 || len(fetch) > 0 {
 		t.Errorf("of the sibling: %+v, %q, %v", all, fetch, err)
 	}
 	other := named(t, filepath.Join(t.TempDir(), "Qwen2.5-7B-Q4_K_M.gguf"), "qwen2", "")
-	if all, fetch, err := Beside(other, store); err != nil || len(all) != 0 || fetch != "hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF" {
+	if all, fetch, err := Beside(other, store); err != nil || len(all) != 0 ||
+		!slices.Equal(fetch, []string{"hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF"}) {
 		t.Errorf("by the file's name: %+v, %q, %v", all, fetch, err)
 	}
 	if _, _, err := Beside(filepath.Join(dir, "none.gguf"), store); err == nil {

@@ -60,9 +60,27 @@ func (s *Setup) ownEarned(env Env) {
 	}
 }
 
+// heard returns what takes the gateway's word on each answer: the first is passed on, and drafts are judged.
+func (s *Setup) heard(env Env) func(p *group.Processes, line string) {
+	judge, first := s.judge(env), sync.OnceFunc(func() {
+		if s.Answered != nil {
+			s.Answered()
+		}
+	})
+	return func(p *group.Processes, line string) {
+		e, ok := worth.ParseEarned(line)
+		if ok && judge != nil && e.Counts() {
+			judge(p, e)
+		}
+		if ok {
+			first()
+		}
+	}
+}
+
 // judge returns what hears of each answer what draft models brought to it, and remembers that. A draft that does not pay is closed if
 // tandem has found it itself; one that was named stays, and a line says so. nil: there is no such draft.
-func (s *Setup) judge(env Env) func(p *group.Processes, line string) {
+func (s *Setup) judge(env Env) func(p *group.Processes, now worth.Earned) {
 	draft := s.judged()
 	if draft == "" {
 		return nil
@@ -72,11 +90,7 @@ func (s *Setup) judge(env Env) func(p *group.Processes, line string) {
 		return nil
 	}
 	told := new(sync.Once)
-	return func(p *group.Processes, line string) {
-		now, ok := worth.ParseEarned(line)
-		if !ok || !now.Counts() {
-			return
-		}
+	return func(p *group.Processes, now worth.Earned) {
 		sum, err := k.Earn(target, d, now)
 		if !sum.Useless(pair.LeastGain) {
 			return

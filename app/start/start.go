@@ -46,7 +46,8 @@ type Setup struct {
 	DraftFiles       []string         // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	Candidates       []find.Candidate // of which one drafts if none of DraftFiles is a model
 	Unknown          bool             // nobody named a draft for the target: it is told whether there is one
-	Fetch            string           // name of a model that may draft and is not here; "": none
+	Fetch            []string         // names of models that may draft and are not here, the likeliest first
+	Answered         func()           // called after the first answer; nil: nobody is
 	At               string           // the gateway's address, "" = a socket in the run directory
 	AtOnce           int              // sessions
 	KeepGateway      bool             // restart it when it dies; else all processes end with it, because its requests are lost
@@ -68,7 +69,7 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
 	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
-		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.judge(env),
+		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.heard(env),
 		Drafts: len(s.files()) > 0 && !s.late, HTTPURL: s.Web.URL()})
 }
 

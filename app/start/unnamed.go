@@ -40,7 +40,9 @@ func (s *Setup) fitted(env Env, prompt string) (pair.Pair, error) {
 			env.Say("tandem: draft %s is left: %s", terminal.Shown(c.File), terminal.OneLine(err.Error()))
 			continue
 		}
-		*s = with
+		if *s = with; c.Sibling == "" {
+			s.Fetch = nil // a sibling would not be used
+		}
 		for _, note := range notes {
 			env.Say("tandem: %s", note)
 		}
@@ -53,9 +55,15 @@ func (s *Setup) fitted(env Env, prompt string) (pair.Pair, error) {
 	return p, p.Check(prompt, func(note string) { env.Say("tandem: %s", note) })
 }
 
-// Pays checks that a draft has the target's vocabulary and is expected to pay; its file may be a header alone. Errors: Invalid for one that
-// has not or is not, and those of reading both files.
+// Pays checks that a draft runs beside the target, or has its vocabulary and is expected to pay; its file may be a header alone. Errors:
+// Invalid for one that does not, and those of tried and of reading both files.
 func (s Setup) Pays(env Env, draft string) error {
+	if spec, err := engine.SideOf(draft); err != nil || spec.Kind != "" {
+		if err == nil {
+			_, _, err = s.tried(env, find.Candidate{File: draft}, "")
+		}
+		return err
+	}
 	if err := pair.Same(s.TargetFile, draft); err != nil {
 		return err
 	}

@@ -178,8 +178,12 @@ func (a *app) env() start.Env {
 	return start.Env{Stderr: a.stderr, Say: a.say, Version: buildVersion().Version}
 }
 
-// start starts processes, and says what of the command line is outdated once they serve.
+// start starts processes, and says what of the command line is outdated once they serve. Behind the first answer a draft is fetched, until
+// the command ends; the next one goes on there.
 func (a *app) start(s start.Setup) (*group.Processes, error) {
+	if of := s; len(s.Fetch) > 0 {
+		s.Answered = func() { go a.fetchDraft(a.ctx, of) }
+	}
 	p, err := s.Start(a.ctx, a.env())
 	if err == nil {
 		a.outdated(s.Logging)

@@ -48,6 +48,7 @@ func (c *generateCmd) Run(a *app) error {
 		return err
 	}
 	a.unnamed(&s)
+	s.Fetch = nil // it ends with the answer
 	if s, err = s.Checked(a.env(), r); err != nil {
 		return err
 	}

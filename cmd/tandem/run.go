@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/start"
@@ -87,9 +86,6 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 		r, err := c.Request(prompt, t.Drawn)
 		s.Widen(&r, c.Tree)
 		return r, err
-	}
-	if s.Fetch != "" {
-		t.Answered = sync.OnceFunc(func() { go a.fetchDraft(ctx, s) }) // ends with ctx; the next run goes on where it ended
 	}
 	if !c.NoHistory {
 		t.History = historyFile()

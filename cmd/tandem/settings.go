@@ -47,20 +47,23 @@ func (a *app) unnamed(s *start.Setup) {
 	}
 }
 
-// fetchDraft fetches the small model of the target's family, if its header says that it fits and that it is expected to pay. What is wrong
-// with it is told in a line.
+// fetchDraft fetches the first of the drafts that are not here whose header says that it fits and that it is expected to pay. What is wrong
+// with others is told in a line.
 func (a *app) fetchDraft(ctx context.Context, s start.Setup) {
-	p, err := a.puller(s.CacheDir)
-	if err == nil {
-		p.Sizes, p.KVType = settings.Sizes{Ctx: s.Ctx, Sessions: s.AtOnce}, s.KVType
-		_, err = p.Draft(ctx, s.Fetch, func(path string) error { return s.Pays(a.env(), path) })
-	}
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		a.say("tandem: the draft %s is not fetched: %s", s.Fetch, terminal.OneLine(err.Error()))
-	default:
-		a.say("tandem: the draft %s was fetched: the next start drafts with it", s.Fetch)
+	for _, name := range s.Fetch {
+		p, err := a.puller(s.CacheDir)
+		if err == nil {
+			p.Sizes, p.KVType = settings.Sizes{Ctx: s.Ctx, Sessions: s.AtOnce}, s.KVType
+			_, err = p.Draft(ctx, name, func(path string) error { return s.Pays(a.env(), path) })
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			a.say("tandem: the draft %s was fetched: the next start drafts with it", name)
+			return
+		}
+		a.say("tandem: the draft %s is not fetched: %s", name, terminal.OneLine(err.Error()))
 	}
 }
 

@@ -60,6 +60,7 @@ func (c Config) planHugging(ctx context.Context, n Name) (*Plan, error) {
 			lock: filepath.Join(".locks", repo, hexOf(f.Digest)+".lock"), link: filepath.Join(repo, link)})
 	}
 	p.receipt.Name, p.receipt.Link = n.String(), p.receipt.Links[0]
+	p.receipt.Drafts = draftsBeside(choice)
 	if n.Revision != commit {
 		p.last = []file{{filepath.Join(repo, "refs", n.Revision), []byte(commit)}}
 	}

@@ -20,6 +20,7 @@ type receipt struct {
 	Name   string    `json:"name"`
 	Link   string    `json:"link"`             // below the store: the manifest, or the model's only or first file
 	Links  []string  `json:"links,omitempty"`  // all files in snapshots
+	Drafts []string  `json:"drafts,omitempty"` // paths in the repository: files beside the model that draft for it, the likeliest first
 	Blobs  []string  `json:"blobs,omitempty"`  // below the store: files with the bytes, of those that tandem has fetched
 	Digest string    `json:"digest,omitempty"` // of the manifest: another program may have replaced it
 	Pulled time.Time `json:"pulled"`

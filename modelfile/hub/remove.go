@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +36,8 @@ func (c Config) Remove(n Name) (Removed, error) {
 	for _, root := range c.roots(n) {
 		for _, r := range receipts(root) {
 			if found && root == f.root && r.Link == f.link || !found && r.Name == n.String() {
-				return remove(root, r)
+				out, err := remove(root, r)
+				return out.and(removeBeside(root, r)), err
 			}
 		}
 	}
@@ -43,6 +45,28 @@ func (c Config) Remove(n Name) (Removed, error) {
 		return Removed{}, tandem.Errorf(op, tandem.Invalid, "%s was not pulled by tandem, and is left: it lies at %s", n, f.Path)
 	}
 	return Removed{}, tandem.Errorf(op, tandem.Invalid, "there is no %s on this machine: tandem list names what there is", n)
+}
+
+// and adds what else was removed.
+func (r Removed) and(more Removed) Removed {
+	r.Files, r.Freed, r.Kept = r.Files+more.Files, r.Freed+more.Freed, r.Kept+more.Kept
+	return r
+}
+
+// removeBeside removes the drafts beside a model that is gone, which Beside has named, unless another model has them beside it too.
+func removeBeside(root string, of receipt) (out Removed) {
+	for _, draft := range of.Drafts {
+		link := filepath.Join(filepath.Dir(of.Link), path.Base(draft))
+		has := func(r receipt) bool {
+			return slices.Contains(r.Drafts, draft) && filepath.Dir(r.Link) == filepath.Dir(of.Link)
+		}
+		r, err := readReceipt(root, link)
+		if err == nil && strings.Contains(r.Name, "@") && !slices.ContainsFunc(receipts(root), has) {
+			more, _ := remove(root, r) // it can be removed by its name
+			out = out.and(more)
+		}
+	}
+	return out
 }
 
 // Begun reports whether tandem has fetched a model of that name, or a part of it.

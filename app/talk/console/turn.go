@@ -25,8 +25,6 @@ type Conversation struct {
 	Context int               // tokens that a session holds; 0: not known
 	History string            // file of what was typed; "": none is kept
 
-	Answered func() // called behind each whole answer; nil: nobody is
-
 	asked int   // messages to the model
 	wrong int   // of them, those without an answer
 	last  error // why the last of these had none
@@ -65,9 +63,6 @@ func (t *Conversation) say(ctx context.Context, text string) (bye bool, err erro
 	}
 	if why := t.cut(answer); why != "" {
 		t.note("%s", why)
-	}
-	if t.Answered != nil {
-		t.Answered()
 	}
 	return false, nil
 }
