@@ -4,8 +4,6 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/app/modelinfo"
-	"github.com/tandem-llm/tandem/engine"
 )
 
 // Draft fetches a model that may draft, and that is not on this machine, if it fits into the memory that is free now and check accepts the
@@ -21,20 +19,16 @@ func (p Puller) Draft(ctx context.Context, name string, check func(path string) 
 		return "", err
 	}
 	defer plan.Close()
+	if need, err := p.Look(ctx, plan); err != nil {
+		return "", err
+	} else if !need.Fits {
+		return "", tandem.Errorf("", tandem.Exhausted, "%s", need)
+	}
 	header, back, err := plan.Headers(ctx)
 	if err != nil {
 		return "", err
 	}
-	spec, err := engine.SideOf(header)
-	if err == nil && spec.Kind == "" {
-		var need modelinfo.Need
-		if need, err = p.Look(ctx, plan); err == nil && !need.Fits {
-			err = tandem.Errorf("", tandem.Exhausted, "%s", need)
-		}
-	}
-	if err == nil {
-		err = check(header)
-	}
+	err = check(header)
 	if back(); err != nil {
 		return "", err
 	}

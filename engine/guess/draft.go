@@ -41,7 +41,7 @@ type Draft struct {
 	Embed    *tensors.Lookup
 	EmbedIn  *gguf.File     // where that is
 	Borrowed []*gguf.Tensor // those of Matrices and Embed that are in the target's file
-	Uses     []*gguf.Tensor // mtp inside its target's file: its tensors there; nil: all of its own file
+	Uses     []*gguf.Tensor // mtp whose tensors are called as in its target's file: those of its own file; nil: all of that
 
 	entrance entrance
 	lineage  string    // of the target

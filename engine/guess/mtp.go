@@ -2,6 +2,8 @@ package guess
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
@@ -12,8 +14,9 @@ import (
 )
 
 // mtp is a layer behind a model's last ("multi-token prediction"; DeepSeek-AI, "DeepSeek-V3", 2024), in the model's own file, where its
-// tensors are blk.N.nextn.*, or in a side file. It guesses the token after the next from the model's state h and the next token's
-// embedding e. A layer like the target's last one with attention, and the output matrix, follow:
+// tensors are blk.N.nextn.*, in a copy of that without the model's layers (AloneMTP), or in a side file. It guesses the token after the
+// next from the model's state h and the next token's embedding e. A layer like the target's last one with attention, and the output
+// matrix, follow:
 //
 //	x = W [norm(e); norm(h)]
 //
@@ -31,6 +34,14 @@ func mtpTap(c *blocks.Config) int {
 	return side.LastNorm
 }
 
+// AloneMTP reports whether f is a model's file without the model's layers, as llama.cpp's converter writes it for layers that guess further
+// tokens alone: keys, vocabulary and names of tensors are the model's.
+func AloneMTP(f *gguf.File) bool {
+	first := func(t gguf.Tensor) bool { return strings.HasPrefix(t.Name, "blk.0.") }
+	return !slices.ContainsFunc(f.Tensors(), first) &&
+		slices.ContainsFunc(f.Tensors(), func(t gguf.Tensor) bool { return strings.HasSuffix(t.Name, ".nextn.eh_proj.weight") })
+}
+
 // DescribeMTP describes the draft inside the model in f, of that shape and vocabulary. Errors: Invalid if there is none.
 func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, error) {
 	if name := mtpTensor(c.Layers, "eh_proj"); c.Nextn == 0 || f.Tensor(name) == nil {
@@ -43,44 +54,58 @@ func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, 
 }
 
 // NewMTP plans an MTP draft for the target in the file of, which has shape target. If spec names a lineage, the draft is in the side file
-// f; else it is inside its target's file, and f is that file. Errors: Corrupt, Unsupported.
+// f; else f is the target's file, or AloneMTP of it. What f lacks of embedding and output matrix is the target's. Errors: Corrupt,
+// Unsupported.
 func NewMTP(f *gguf.File, spec side.Spec, of *gguf.File, target blocks.Config) (*Draft, error) {
 	d := &Draft{Spec: spec, Config: target, lineage: spec.Lineage, entrance: &mtp{}, taps: []kernels.W{kernels.None},
 		unnormed: target.NextnBeforeNorm}
-	c, inside := &d.Config, spec.Lineage == ""
+	c, named := &d.Config, spec.Lineage == "" // the tensors are called as in the target's file
 	if err := d.shapeMTP(of, &target); err != nil {
 		return nil, err
 	}
 	cat := tensors.New(f)
-	if c.First = 0; inside {
+	if c.First = 0; named {
 		c.First = target.Layers
 	}
 	if d.entrance.collect(cat, d); cat.Err != nil {
 		return nil, cat.Err
 	}
-	embedding := oneOf(of, mtpTensor(target.Layers, "embed_tokens"), "token_embd.weight")
-	output := oneOf(of, mtpTensor(target.Layers, "shared_head_head"), "output.weight", "token_embd.weight")
-	if !inside {
-		if cat.RefuseOthers("mtp of " + c.Arch); cat.Err != nil {
-			return nil, cat.Err
-		}
-		return d, d.borrow(cat, of, embedding, output)
+	embedding, embeds := firstOf(f, of, mtpTensor(target.Layers, "embed_tokens"), "token_embd.weight")
+	output, heads := firstOf(f, of, mtpTensor(target.Layers, "shared_head_head"), "output.weight", "token_embd.weight")
+	if !named {
+		cat.RefuseOthers("mtp of " + c.Arch)
 	}
-	d.embedIn(f, cat.Lookup(embedding, true, c.Vocab, c.Dim))
-	cat.Matrix(&d.Weights.Head, output, true, c.Vocab, c.Dim)
-	d.Matrices = cat.Matrices
+	if embeds {
+		d.embedIn(f, cat.Lookup(embedding, true, c.Vocab, c.Dim))
+	}
+	if heads {
+		cat.Matrix(&d.Weights.Head, output, true, c.Vocab, c.Dim)
+	}
 	for i, t := range f.Tensors() {
-		if cat.Uses(t.Name) {
+		if named && cat.Uses(t.Name) {
 			d.Uses = append(d.Uses, &f.Tensors()[i])
 		}
 	}
-	return d, cat.Err
+	if cat.Err != nil {
+		return nil, cat.Err
+	}
+	return d, d.borrow(cat, of, embedding, output)
+}
+
+// firstOf returns the first of these tensors that f or `of` has, or else the last, and whether f has it.
+func firstOf(f, of *gguf.File, names ...string) (name string, own bool) {
+	for _, name = range names {
+		if own = f.Tensor(name) != nil; own || of.Tensor(name) != nil {
+			break
+		}
+	}
+	return name, own
 }
 
 // shapeMTP makes the draft's shape of its target's, whose file is `of`: one layer like the target's last one with attention.
 func (d *Draft) shapeMTP(of *gguf.File, target *blocks.Config) error {
 	c := &d.Config
-	if target.Nextn == 0 {
+	if target.Nextn == 0 && d.lineage != "" { // llama.cpp's converter may leave such layers out of a model whose others it writes
 		return tandem.Errorf("engine", tandem.Invalid, "%s belongs to a target with layers that guess further tokens: %s has none (key %q)",
 			d.Spec.Name, of.Path(), target.NextnKey())
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// ReadDraft reads the header of a draft with states and that of its target, whose file is of. The draft is in f: a side file, or of itself.
-// context is as Read's. Errors: Read's, and Invalid for a draft of another target.
+// ReadDraft reads the header of a draft with states and that of its target, whose file is of. The draft is in f: a file as SideOf describes
+// it, or of itself. context is as Read's. Errors: Read's, and Invalid for a draft of another target.
 func ReadDraft(f, of *gguf.File, context int) (*Header, error) {
-	spec, err := side.Of(f)
+	spec, err := sideOf(f)
 	if err == nil && spec.Kind == "" {
 		if spec, err = mtpOf(f); err == nil && f.Path() != of.Path() {
 			err = tandem.Errorf("engine", tandem.Invalid, "mtp of %s: want that of the target, %s", f.Path(), of.Path())
@@ -36,8 +36,11 @@ func ReadDraft(f, of *gguf.File, context int) (*Header, error) {
 		return nil, err
 	}
 	var d *guess.Draft
-	if spec.Lineage == "" { // inside the target's file
-		d, err = guess.NewMTP(f, spec, of, target)
+	if spec.Lineage == "" { // inside the target's file, or alone
+		fits := sideTarget(of.Path(), "", vocab, &target)
+		if err = spec.Fits(f.Path(), fits); err == nil {
+			d, err = guess.NewMTP(f, spec, of, target)
+		}
 	} else {
 		d, err = sideDraft(f, of, spec, vocab, &target)
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file. The zero Spec: the file is an ordinary
-// model. Errors: Invalid (no such file, no draft inside it), Corrupt, Unsupported (tensors of no side file).
+// SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file. A model's file without the model's layers
+// (guess.AloneMTP) counts as a side file. The zero Spec: the file is an ordinary model. Errors: Invalid (no such file, no draft inside it),
+// Corrupt, Unsupported (tensors of no side file).
 func SideOf(path string) (side.Spec, error) {
 	f, s, err := Open(path)
 	if err != nil {
@@ -28,7 +29,7 @@ func Open(path string) (*gguf.File, side.Spec, error) {
 	if err != nil {
 		return nil, side.Spec{}, err
 	}
-	read := side.Of
+	read := sideOf
 	if side.IsMTPPath(path) {
 		read = mtpOf
 	}
@@ -38,6 +39,15 @@ func Open(path string) (*gguf.File, side.Spec, error) {
 		return nil, s, err
 	}
 	return f, s, nil
+}
+
+// sideOf describes the side file f; the zero Spec: it is an ordinary model. Errors: side.Of's and mtpOf's.
+func sideOf(f *gguf.File) (side.Spec, error) {
+	s, err := side.Of(f)
+	if err == nil && s.Kind == "" && guess.AloneMTP(f) {
+		return mtpOf(f)
+	}
+	return s, err
 }
 
 // mtpOf describes the draft inside a model's file. Errors: Invalid if there is none.

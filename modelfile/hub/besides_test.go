@@ -55,7 +55,7 @@ func TestBeside(t *testing.T) {
 	if asked := s.Asked(); len(asked) > 0 {
 		t.Errorf("the server was asked: %v", asked)
 	}
-	draft := fetched(at+"mtp-m-Q8_0.gguf")
+	draft := fetched(at + "mtp-m-Q8_0.gguf")
 	if filepath.Dir(draft.Path) != filepath.Dir(f.Path) {
 		t.Errorf("%s is not beside %s", draft.Path, f.Path)
 	}

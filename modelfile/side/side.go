@@ -276,7 +276,7 @@ func (s *Spec) Fits(path string, t Target) error {
 		return tandem.Errorf(op, tandem.Invalid, "%s does not belong to %s: %w", path, t.Path, fmt.Errorf(format, args...))
 	}
 	switch {
-	case s.Lineage != t.Lineage:
+	case s.Lineage != t.Lineage && (s.Lineage != "" || s.Kind != MTP): // other programs' files of this kind name none
 		return fail("it was made for a target of lineage %s, this one has %s: name that target with --target", s.Lineage, t.Lineage)
 	case s.Vocabulary != t.Vocabulary:
 		return fail("it was made for a vocabulary of fingerprint %s, this one has %s", s.Vocabulary, t.Vocabulary)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -50,6 +51,25 @@ func TestMTPInAllRoles(t *testing.T) {
 			m.WithMTP(6)
 			path := m.Write(t, t.TempDir())
 			draft := side.MTPPath(path)
+			spec, err := engine.SideOf(draft)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := StartTapped(t, path, spec.Taps)
+			familyInAllRoles(t, s, func() []string { return s.drafting(draft) }, 0)
+		})
+		t.Run(name+" alone", func(t *testing.T) {
+			m := family.Random(name, 6)
+			m.WithMTP(6)
+			path, dir := m.Write(t, t.TempDir()), t.TempDir()
+			layer := fmt.Sprintf("blk.%d.", layersOf(t, path))
+			for _, x := range slices.Clone(m.Tensors) {
+				if strings.HasPrefix(x.Name, "blk.") && !strings.HasPrefix(x.Name, layer) {
+					m.Drop(x.Name)
+				}
+			}
+			m.Name = "mtp-alone"
+			draft := m.Write(t, dir)
 			spec, err := engine.SideOf(draft)
 			if err != nil {
 				t.Fatal(err)
@@ -172,4 +192,14 @@ func familyInAllRoles(t *testing.T, s *System, start func() []string, least int)
 	if accepted < least || accepted == drafted {
 		t.Errorf("%d of %d drafted tokens accepted: want a draft that is often right and often not", accepted, drafted)
 	}
+}
+
+// layersOf returns how many layers the model at path has, without those that guess further tokens.
+func layersOf(t *testing.T, path string) int {
+	t.Helper()
+	info, err := engine.Inspect(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Config.Layers
 }
