@@ -16,8 +16,8 @@ type Message struct {
 	Thought string // what the assistant thought before; the chat template keeps it or drops it
 }
 
-// Piece is an event of Converse: exactly one field is set. Of an Event, Started comes first but for Progress, and Finished last; with Report or Logprobs, a
-// Delta says what the model wrote before the pieces that it adds.
+// Piece is an event of Converse: exactly one field is set. Of an Event, Started comes first but for Progress, and Finished last. With
+// Report or Logprobs, a Delta says what the model wrote before the pieces that it adds.
 type Piece struct {
 	Event
 	Text    string // what the model says

@@ -134,7 +134,8 @@ func TestPrefillIsBoundedByProgress(t *testing.T) {
 	}
 }
 
-// TestPromptProgress: who asks for it is told how far the prompt has been read, before the answer begins; a client that takes long, the latest.
+// TestPromptProgress: who asks for it is told how far the prompt has been read, before the answer begins; a client that takes
+// long, the latest.
 func TestPromptProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		words := attempt{words: steps(4, tandem.ProgressEvery, 5, 10), then: time.Second / 4}
@@ -154,7 +155,8 @@ func TestPromptProgress(t *testing.T) {
 			t.Errorf("%v: told %+v, which nobody asked for", err, unasked.told)
 		}
 		slow := sink{slow: 20 * time.Second}
-		if _, _, _, err := prefillTo(t, &slow, true, words); err != nil || len(slow.told) != 2 || slow.told[1].Processed != 25 || slow.late > 0 {
+		if _, _, _, err := prefillTo(t, &slow, true, words); err != nil || len(slow.told) != 2 ||
+			slow.told[1].Processed != 25 || slow.late > 0 {
 			t.Errorf("%v: a client that takes long is told %+v: want the first and the last", err, slow.told)
 		}
 		// what is read again behind output is not the prompt

@@ -121,9 +121,16 @@ type Model struct {
 	Speed      speedInfo         `json:"speed"`
 	LeftOut    []leftOutInfo     `json:"left_out,omitempty"` // what of the file reads pictures or sound
 	Budgets    *budgetInfo       `json:"budgets,omitempty"`  // if it does not fit, or a budget was named
-	Notes      []string          `json:"notes,omitempty"`    // what its tokenizer lacks
+	Notes      []string          `json:"notes,omitempty"`    // what its tokenizer lacks, what of its store is not used
+	Stored     []Value           `json:"stored,omitempty"`   // what its store says beside the file
 	Keys       map[string]string `json:"keys"`
 	keys       []string          // in the file's order
+}
+
+// Value is a setting that lies beside a model's file.
+type Value struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 type tokenizerInfo struct {
@@ -240,6 +247,9 @@ func (m *Model) Print(to io.Writer) error {
 	for _, t := range m.Types {
 		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, figures.MiB(t.FileBytes),
 			figures.MiB(t.MemoryBytes), t.Kernel)
+	}
+	for _, row := range m.Stored {
+		fmt.Fprintf(w, "beside it\t%s = %s\n", row.Name, terminal.Shown(row.Value))
 	}
 	for _, name := range m.keys {
 		fmt.Fprintf(w, "key\t%s = %s\n", terminal.Shown(name), terminal.Shown(m.Keys[name]))

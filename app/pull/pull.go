@@ -67,7 +67,7 @@ func (p Puller) model(n hub.Name, f hub.Found) (m Model, err error) {
 		return m, nil
 	}
 	m.File = p.named(n, f.Path)
-	m.Extras, err = extras(f)
+	m.Extras, err = ExtrasOf(f)
 	return m, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,7 +49,8 @@ func TestGet(t *testing.T) {
 	p, s, said := begun(t)
 	m := changed(t, "")
 	s.Tag("library/tiny:1b", hubtest.Layer{Kind: "model", B: m}, hubtest.Layer{Kind: "template", B: []byte("{{ .Prompt }}")},
-		hubtest.Layer{Kind: "params", B: []byte(`{"temperature":0.25,"top_k":7,"stop":["x"]}`)})
+		hubtest.Layer{Kind: "params", B: []byte(`{"temperature":0.25,"top_k":7,"stop":["x"],"num_ctx":512,"num_thread":4}`)},
+		hubtest.Layer{Kind: "system", B: []byte("Be brief.\n")})
 	for range 2 {
 		got, err := p.Get(t.Context(), "tiny:1b")
 		if err != nil {
@@ -61,8 +63,9 @@ func TestGet(t *testing.T) {
 		if got.Preset.Temperature == nil || *got.Preset.Temperature != 0.25 || got.Preset.TopK == nil || got.Preset.TopP != nil {
 			t.Errorf("drawn by %+v", got.Preset)
 		}
-		if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, "Go's templates") || !strings.Contains(notes, `["stop"]`) {
-			t.Errorf("notes %q", got.Notes)
+		if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, "Go's templates") || !slices.Equal(got.Stop, []string{"x"}) ||
+			!strings.Contains(notes, `["num_thread"]`) || got.Context != 512 || got.Extras.System != "Be brief." {
+			t.Errorf("%+v", got.Extras)
 		}
 		p.Hub.Offline = true
 	}
@@ -85,6 +88,38 @@ func TestCannotRun(t *testing.T) {
 	}
 	if _, err := p.Get(context.Background(), "hf:org/none"); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("no repository: %v", err)
+	}
+}
+
+// TestHostileLayers: a layer that is damaged is named and not used, and the model runs without it.
+func TestHostileLayers(t *testing.T) {
+	dir := t.TempDir()
+	f := hub.Found{Path: family.Random("qwen3", 6).Write(t, dir), Params: filepath.Join(dir, "p"), System: filepath.Join(dir, "s")}
+	many := `{"stop":["` + strings.Repeat(`a","`, tandem.MostStops) + `b"]}`
+	for _, c := range []struct{ params, system, says string }{
+		{`{"num_ctx":-4096}`, "", "parameters: not used: num_ctx is -4096"}, {`{"num_ctx":1}`, "", "num_ctx is 1"},
+		{`{"num_ctx":"4096"}`, "", "num_ctx is a string"}, {`{"num_ctx":1e99}`, "", "num_ctx is a number 1e99"},
+		{`{"num_ctx":99999999999999999999}`, "", "num_ctx is a number"}, {`{"stop":"x"}`, "", "stop is a string"},
+		{`{"stop":[1]}`, "", "stop is a number"}, {`{"stop":[""]}`, "", "stop sequence 0"}, {many, "", "stop has 65 sequences"},
+		{`{"stop":["` + strings.Repeat("a", 300) + `"]}`, "", "stop sequence 0 has 300 bytes"},
+		{`{"temperature":-1,"stop":["x"]}`, "", "temperature is -1"}, {`{"top_k":[]}`, "", "top_k is a array"},
+		{`[]`, "", "parameters: not used"}, {`{"num_ctx":8`, "", "parameters: not used"}, {"", "", "parameters: not used"},
+		{strings.Repeat(" ", maxExtra) + "{}", "", "parameters: not used: it has more than"},
+		{"{}", strings.Repeat("a", maxSystem+1), "system message: not used: it has more than"},
+		{"{}", "a\xff", "system message: not used: it is not UTF-8"},
+	} {
+		for path, text := range map[string]string{f.Params: c.params, f.System: c.system} {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e, err := ExtrasOf(f)
+		if notes := strings.Join(e.Notes, "\n"); err != nil || !strings.Contains(notes, c.says) || len(e.Notes) != 1 {
+			t.Errorf("%.50q and %.20q: %v, notes %.300q: want one with %q", c.params, c.system, err, notes, c.says)
+		}
+		if e.Stop != nil || e.Context != 0 || e.System != "" || e.Preset != (tandem.Preset{}) {
+			t.Errorf("%.50q: %+v is taken over", c.params, e)
+		}
 	}
 }
 

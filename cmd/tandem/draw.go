@@ -24,7 +24,7 @@ func drawing(f settings.Drawing, info *engine.Info) string {
 		out += fmt.Sprintf(", seed %d", *f.Seed)
 	}
 	out += " (over HTTP, where a request says nothing"
-	switch told := f != (settings.Drawing{}); {
+	switch told := f.Preset() != (tandem.Preset{}) || f.Seed != nil; {
 	case told && info.Sampling != (tandem.Preset{}):
 		out += "; from flags and the model's file"
 	case told:

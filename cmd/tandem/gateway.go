@@ -30,6 +30,7 @@ func (c *gatewayCmd) Run(a *app) (err error) {
 		return err
 	}
 	out.Defaults.MaxOutput, out.Defaults.Repeats, out.Defaults.Seed = c.MaxOutputTokens, c.RepeatLimit, c.Seed
+	out.Defaults.Stop, out.Defaults.System = c.Stop, c.System
 	if out.Keys, err = start.Keys(c.Web); err != nil {
 		return err
 	}

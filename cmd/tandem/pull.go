@@ -162,6 +162,13 @@ func (c *showCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
+		if m, is := info.(*modelinfo.Model); is && f.Params+f.System != "" {
+			extras, err := pull.ExtrasOf(f)
+			if err != nil {
+				return err
+			}
+			m.Stored, m.Notes = extras.Rows(), append(m.Notes, extras.Notes...)
+		}
 		return c.show(a, info)
 	}
 	plan, err := p.Hub.Plan(a.ctx, n)
@@ -214,6 +221,8 @@ func (a *app) target(name string, m *settings.Group) (pull.Extras, error) {
 	for _, note := range got.Notes {
 		a.say("tandem: %s: %s", m.Target, note)
 	}
-	m.Target = got.File
+	if m.Target = got.File; m.Ctx == 0 {
+		m.Ctx = got.Context
+	}
 	return got.Extras, nil
 }

@@ -26,6 +26,7 @@ type runCmd struct {
 	settings.ClientKeys
 	settings.Talking
 	groupFlags
+	system string // of the model's store; "": none
 }
 
 // Run talks with the model until the input ends. Each line of stdin is a turn of a conversation if the model chats; else it is appended to
@@ -90,6 +91,9 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 	if !c.NoHistory {
 		t.History = historyFile()
 	}
+	if c.system != "" && t.Chat {
+		_ = t.System(c.system) // it chats
+	}
 	in, err := c.input(a.stdin)
 	if err != nil {
 		return err
@@ -97,7 +101,7 @@ func (c *runCmd) talk(ctx context.Context, a *app, addr string, keys settings.Cl
 	return t.Run(ctx, in, a.interrupts)
 }
 
-// named finds or fetches the model that is named, and takes over what its store says of chats and of drawing tokens.
+// named finds or fetches the model that is named, and takes over what its store says of chats and of answers.
 func (c *runCmd) named(a *app) error {
 	extras, err := a.target(c.Name, &c.Group)
 	if err != nil {
@@ -105,6 +109,10 @@ func (c *runCmd) named(a *app) error {
 	}
 	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
 	c.Talking.Otherwise(extras.Preset)
+	if len(c.Stop) == 0 {
+		c.Stop = extras.Stop
+	}
+	c.system = extras.System
 	return nil
 }
 

@@ -95,7 +95,7 @@ func (c *serverFlags) processes(a *app, listen string, logging settings.Logging,
 	return s, nil
 }
 
-// named finds or fetches the target, and takes over what its store says of chats and of drawing tokens.
+// named finds or fetches the target, and takes over what its store says of chats and of answers.
 func (c *serverFlags) named(a *app) error {
 	extras, err := a.target("", &c.Group)
 	if err != nil {
@@ -103,6 +103,10 @@ func (c *serverFlags) named(a *app) error {
 	}
 	c.ChatTemplate = or(c.ChatTemplate, extras.ChatTemplate)
 	c.Drawing.Otherwise(extras.Preset)
+	c.System = or(c.System, extras.System)
+	if len(c.Stop) == 0 {
+		c.Stop = extras.Stop
+	}
 	return nil
 }
 

@@ -94,6 +94,7 @@ type Web struct {
 	KeepAttribution bool     `help:"Leave in the system block by which Claude Code says who asks. It changes with every request, so nothing behind it is found in the cache." more:"" group:"Serving"`
 	StrictFields    bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." more:"" group:"Serving"`
 	ChatTemplate    string   `help:"File with the Jinja template of chats, for a model without a right one." more:"" placeholder:"FILE" group:"Model"`
+	System          string   `help:"System message of chats over HTTP that have none (default: that of a model of Ollama's)." more:"" placeholder:"TEXT" group:"Model"`
 	Pooling         string   `help:"How vectors of texts are made: last (the state of the last token), mean (that of all) or auto: as the model's file says; a model whose file says nothing makes none." enum:"auto,last,mean," default:"auto" more:"" group:"Model"`
 
 	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON" more:"" group:"Model"`
@@ -111,6 +112,7 @@ type Drawing struct {
 	FrequencyPenalty *float64 `help:"Likewise: lower a token's logit by this for each time that the output holds it (default: 0)." placeholder:"X" more:"" group:"Text"`
 	PresencePenalty  *float64 `help:"Likewise: lower a token's logit by this if the output holds it (default: 0)." placeholder:"X" more:"" group:"Text"`
 	Seed             *uint64  `help:"Likewise: seed of the draws (default: a random one for each request)." placeholder:"SEED" more:"" group:"Text"`
+	Stop             []string `help:"Likewise: end the output before this text; may be repeated (default: as a model of Ollama's says)." more:"" placeholder:"TEXT" sep:"none" group:"Text"`
 }
 
 // Preset returns the settings that were given.

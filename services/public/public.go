@@ -177,7 +177,8 @@ func (s *sink) event(e *answer.Event) error {
 		}
 		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: started}})
 	case answer.Progress:
-		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_PromptProgress{PromptProgress: fromProgress(*e.Progress)}})
+		p := fromProgress(*e.Progress)
+		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_PromptProgress{PromptProgress: p}})
 	case answer.Ended:
 		return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(*e.Result)}})
 	}

@@ -73,7 +73,9 @@ func (s *service) serveRPC(c Setup, vocab sparing) {
 	r, m := s.role, s.target
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
 	counted := counted{s.generator, r.Counters}
-	serve := public.Service{Generator: r.Traces.RPC(public.Method, counted), Model: m.file(), Defaults: c.Defaults, Chat: m.chat != nil,
+	defaults := c.Defaults
+	defaults.Stop, defaults.System = nil, ""
+	serve := public.Service{Generator: r.Traces.RPC(public.Method, counted), Model: m.file(), Defaults: defaults, Chat: m.chat != nil,
 		Describe: s.describe, HTTP: m.sampling, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
 		Prompt: vocab.refuse(m.limits.Context), Embedder: s.gateway, Width: m.embedding.Made()}
 	public.Register(r.Server.Registrar(), serve)

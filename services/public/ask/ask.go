@@ -151,6 +151,13 @@ func (r *Request) Check(d Defaults, ignored func(name string)) error {
 	if err := r.checkChat(ignored); err != nil {
 		return err
 	}
+	if r.Said("stop") == "" {
+		r.Stop = append(r.Stop, d.Stop...)
+	}
+	spoken := func(m conversation.Message) bool { return m.Role == "system" }
+	if r.Kind == Chat && d.System != "" && !slices.ContainsFunc(r.Messages, spoken) {
+		r.Messages = slices.Insert(r.Messages, 0, conversation.Message{Role: "system", Content: d.System})
+	}
 	r.sampling(d)
 	return r.InItsWords(d.Speculate(&r.Request, r.Speculation))
 }

@@ -17,6 +17,8 @@ type Defaults struct {
 	Repeats   int             // tandem.Request.Repeats of a request that sets no limit and lets the model end its answer
 	Sampling  tandem.Sampling // Seed is not used
 	Seed      *uint64         // of draws, over HTTP alone; nil: a random one
+	Stop      []string        // over HTTP alone
+	System    string          // the system message of a chat without one, over HTTP alone; "": none
 	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree
 	Strategy  tandem.Strategy
 	Vote      tandem.Vote

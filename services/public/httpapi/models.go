@@ -145,7 +145,9 @@ func (g catalog) show(r *reading) func(*call) error {
 				can = append(can, "thinking")
 			}
 		}
-		return c.reply(ollama.Show{Template: m.Template, Details: g.details(), Capabilities: can, Modified: m.Created.Format(time.RFC3339),
+		return c.reply(ollama.Show{Template: m.Template, System: r.defaults.System,
+			Parameters: ollama.Parameters(r.defaults, g.limits.Context), Details: g.details(),
+			Capabilities: can, Modified: m.Created.Format(time.RFC3339),
 			Info: map[string]any{"general.architecture": m.Architecture, m.Architecture + ".context_length": g.limits.Context,
 				"tokenizer.ggml.vocab_size": g.limits.Vocab, "general.parameter_count": m.Parameters}})
 	}

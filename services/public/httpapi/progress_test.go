@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// TestPromptProgress: a stream whose request asks for it tells how far the prompt has been read in llama.cpp's form; then the answer comes as
-// without it. An answer that is sent as a whole, and other APIs, tell nothing.
+// TestPromptProgress: a stream whose request asks for it tells how far the prompt has been read in llama.cpp's form; then the
+// answer comes as without it. An answer that is sent as a whole, and other APIs, tell nothing.
 func TestPromptProgress(t *testing.T) {
 	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
 		if r.Progress {

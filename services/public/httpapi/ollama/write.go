@@ -4,9 +4,12 @@ package ollama
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/answer"
+	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/httpapi/oai"
 )
 
@@ -104,12 +107,30 @@ func Short(n int64) string {
 // Show is what /api/show answers.
 type Show struct {
 	Modelfile    string         `json:"modelfile"`
-	Parameters   string         `json:"parameters"`
+	Parameters   string         `json:"parameters"` // a line each: a name and what a request takes that says nothing
 	Template     string         `json:"template"`
+	System       string         `json:"system,omitempty"`
 	Details      Details        `json:"details"`
 	Info         map[string]any `json:"model_info"`
 	Capabilities []string       `json:"capabilities"`
 	Modified     string         `json:"modified_at"`
+}
+
+// Parameters returns how answers are made where a request says nothing, as a Modelfile says it.
+func Parameters(d ask.Defaults, context int) string {
+	s, out := d.Sampling, new(strings.Builder)
+	line := func(name string, v any) { fmt.Fprintf(out, "%-30s %v\n", name, v) }
+	line("num_ctx", context)
+	line("temperature", s.Temperature)
+	line("top_k", s.TopK)
+	line("top_p", s.TopP)
+	line("min_p", s.MinP)
+	line("repeat_penalty", s.RepeatPenalty)
+	line("repeat_last_n", s.RepeatLast)
+	for _, text := range d.Stop {
+		line("stop", strconv.Quote(text))
+	}
+	return out.String()
 }
 
 // Error returns an error's body: a text, and the request's id.
