@@ -70,7 +70,7 @@ var rooms = map[string][]string{
 	"engine/inspect": {".", "engine/blocks", "engine/header", "engine/plan", "engine/tensors", "kernels", "modelfile"},
 	"engine/plan":    {".", "engine/blocks", "engine/header", "engine/memory", "engine/tensors", "kernels"},
 	"engine/open": {".", "engine/guess", "engine/header", "engine/kv", "engine/memory", "engine/plan", "engine/tensors", "kernels",
-		"modelfile"},
+		"modelfile", "golang.org/x/sys"}, // x/sys: seals of a memory file
 	"engine/sequence": {".", "engine/blocks", "engine/guess", "engine/kv", "engine/plan", "kernels"},
 	"engine/pass":     {".", "engine/guess", "engine/header", "engine/plan", "engine/sequence", "kernels", "kernels/ref", "modelfile"},
 	// a file a family of architectures, what they share, and how weights are found in a file

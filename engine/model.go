@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sequence"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/text/token"
+	"os"
 )
 
 // What callers of a Model hand to it and get of it. The packages that declare them say more.
@@ -27,6 +28,7 @@ type (
 	Options  = open.Options
 	Image    = open.Image // packed weights, for a later start
 	Images   = open.Images
+	Shared   = open.Shared
 	Config   = blocks.Config // the shape of a model
 	Names    = header.Names
 	Sequence = sequence.Sequence
@@ -47,6 +49,9 @@ const (
 	WantTail = sequence.WantTail
 	WantAll  = sequence.WantAll
 )
+
+// NewShared makes an empty memory file for Shared, which the caller closes.
+func NewShared() (*os.File, error) { return open.NewShared() }
 
 // PageTokens is the number of tokens whose keys and values share a page of the KV cache.
 const PageTokens = kernels.PageRows

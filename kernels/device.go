@@ -165,6 +165,9 @@ type ImageStore interface {
 	Store
 	// Image returns all weights, in place: valid until Close, and written to before the first pass alone.
 	Image() []byte
+	// Map puts the first bytes of an open file in the place of all weights, read-only, as memory that all who map the file share. The file
+	// must have as many, and never fewer. The weights must not be written to afterwards.
+	Map(fd uintptr) error
 }
 
 // Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.

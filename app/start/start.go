@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
@@ -58,6 +59,8 @@ type Setup struct {
 	late           bool              // the draft was found, not named: no answer waits for it
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
+
+	weights *os.File // memory for the target's packed weights, which all its processes share; nil: each has its own
 }
 
 // Start starts all processes of s, which comes from Checked, and waits until all serve. The caller Stops them. After an error none is left.
@@ -68,9 +71,23 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	}
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
+	if s.shares() {
+		var err error
+		if s.weights, err = engine.NewShared(); err != nil {
+			env.Say("tandem: target and draft are one file, and each process has its weights: %v", err)
+		}
+	}
 	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
-		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.heard(env),
+		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.heard(env), Weights: s.weights,
 		Drafts: len(s.files()) > 0 && !s.late, HTTPURL: s.Web.URL()})
+}
+
+// shares reports whether verifier and drafter want the same packed weights. Alone, a model has its weights in memory of its own: hardly a
+// system gives shared memory huge pages, and without them passes take a tenth longer.
+func (s Setup) shares() bool {
+	target, drafts, err := s.places()
+	return err == nil && !s.Streamed && s.GPUMemory == 0 && target.Shared() && drafts.Shared() &&
+		slices.Contains(s.files(), s.TargetFile)
 }
 
 // files returns the files of the draft models.
@@ -148,6 +165,10 @@ func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, erro
 	for i := range specs {
 		if specs[i].Args, err = group.Configured(dir, specs[i].Name, files[i]); err != nil {
 			return nil, err
+		}
+		if i > 0 && s.weights != nil {
+			specs[i].Weights = s.weights
+			specs[i].Args = append(specs[i].Args, "--shared-model="+s.TargetFile)
 		}
 	}
 	return specs, nil

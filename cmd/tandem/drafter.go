@@ -38,6 +38,7 @@ func (c *drafterCmd) Run(a *app) error {
 		return err
 	}
 	models.Kept = start.Images(a.env(), c.CacheFolder)
+	c.sharing(a, &models)
 	prefixes, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err

@@ -1,16 +1,32 @@
 package main
 
 import (
+	"os"
+
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/settings"
+	"github.com/tandem-llm/tandem/services/peers/supervise"
 )
 
 // childFlags are those of a process that another one has started.
 type childFlags struct {
 	ReadyFD int `name:"ready-fd" hidden:"" setting:"-"`
 	PulseFD int `name:"pulse-fd" hidden:"" setting:"-"`
+	// SharedModel is the model whose weights lie in supervise.WeightsFD; "": nothing lies there.
+	SharedModel string `name:"shared-model" hidden:"" setting:"-"`
+}
+
+// sharing adds the memory that others share to how a process loads models.
+func (c childFlags) sharing(a *app, m *roles.Models) {
+	if c.SharedModel == "" {
+		return
+	}
+	m.SharedModel, m.Shared = c.SharedModel, &engine.Shared{File: os.NewFile(supervise.WeightsFD, "weights"),
+		Refused: func(i *engine.Image, why error) {
+			a.say("tandem: %s has weights of its own, which others do not share: %v", roles.ModelName(i.Model), why)
+		}}
 }
 
 // program returns what a process with these settings gets of the program.

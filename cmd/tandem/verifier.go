@@ -39,6 +39,7 @@ func (c *verifierCmd) Run(a *app) error {
 	}
 	models.Sides = map[string][]string{path: heads}
 	models.Kept = start.Images(a.env(), c.CacheFolder)
+	c.sharing(a, &models)
 	pages, err := start.PrefixPages(c.Prefixes)
 	if err != nil {
 		return err

@@ -31,7 +31,9 @@ type Image struct {
 	Model string // path of the model's file
 	For   string // which files of a user one replaces another: the model's path, the device, the version of packing
 	Fresh bool   // the weights were packed now: no file had them
+	alone bool   // memory that others share was refused
 	told  imageTable
+	store kernels.ImageStore
 	bytes []byte // of the store
 }
 
@@ -68,21 +70,36 @@ func (l *Loaded) newImage(f *gguf.File) *Image {
 		return nil
 	}
 	return &Image{Model: l.Path, For: fmt.Sprintf("weights of %s packed for %s, version %d", l.Path, l.Device.About().Name,
-		kernels.LayoutVersion), bytes: s.Image(), told: imageTable{Key: stamp + " " + hex.EncodeToString(h.Sum(nil))}}
+		kernels.LayoutVersion), store: s, bytes: s.Image(), told: imageTable{Key: stamp + " " + hex.EncodeToString(h.Sum(nil))}}
 }
 
-// find fills the weights from a file that o.Images has, and returns the digest of the model's tensors; "" if there is none. Then weights
-// may have any bytes.
-func (i *Image) find(all Images) string {
-	if i == nil || all == nil {
+// find fills the weights from what others share, or from a file that o.Images has, and returns the digest of the model's tensors; "" if
+// there is neither. Then weights may have any bytes.
+func (i *Image) find(o Options) (digest string) {
+	if i == nil {
 		return ""
 	}
+	if o.Shared != nil {
+		var err error
+		if digest, err = i.share(o); err != nil {
+			o.Shared.Refused(i, err)
+			i.alone = true
+		}
+	}
+	if digest == "" && o.Images != nil {
+		digest = i.kept(o.Images, nil)
+	}
+	return digest
+}
+
+// kept reads the weights, or copies the whole file that all has to a memory file.
+func (i *Image) kept(all Images, to *os.File) string {
 	path, free := all.Find(i)
 	if path == "" {
 		return ""
 	}
 	defer free()
-	digest, err := i.read(path)
+	digest, err := i.read(path, to)
 	if err != nil {
 		all.Refused(i, err)
 	}
@@ -162,8 +179,9 @@ func (i *Image) describe(f *os.File) (t imageTable, err error) {
 	return t, nil
 }
 
-// read reads the weights, on all cores, and checks every block. It reads and does not map, so a file that is cut meanwhile is an error.
-func (i *Image) read(path string) (digest string, err error) {
+// read reads the weights, on all cores, and checks every block; to is nil, or what the whole file is written to instead. It reads and does
+// not map, so a file that is cut meanwhile is an error.
+func (i *Image) read(path string, to *os.File) (digest string, err error) {
 	f, t, err := i.open(path)
 	if err != nil {
 		return "", err
@@ -176,14 +194,15 @@ func (i *Image) read(path string) (digest string, err error) {
 	)
 	for range min(runtime.NumCPU(), i.blocks()) {
 		wg.Go(func() {
+			buf := make([]byte, imageBlock)
 			for n := int(next.Add(1)) - 1; n < i.blocks(); n = int(next.Add(1)) - 1 {
-				b := i.block(n)
-				_, bad := f.ReadAt(b, int64(n)*imageBlock)
-				if errors.Is(bad, io.EOF) {
-					bad = errors.New("it was cut")
+				b, at := i.block(n), int64(n)*imageBlock
+				if to != nil {
+					b = buf[:len(b)]
 				}
-				if bad == nil && crc32.Checksum(b, castagnoli) != t.Sums[n] {
-					bad = fmt.Errorf("its bytes from %d on have changed: checksum", n*imageBlock)
+				bad := readBlock(f, b, at, t.Sums[n])
+				if bad == nil && to != nil {
+					_, bad = to.WriteAt(b, at)
 				}
 				if bad != nil {
 					once.Do(func() { err = files.Reason(bad) })
@@ -193,19 +212,38 @@ func (i *Image) read(path string) (digest string, err error) {
 		})
 	}
 	wg.Wait()
+	if err == nil && to != nil {
+		_, err = io.Copy(io.NewOffsetWriter(to, int64(len(i.bytes))), io.NewSectionReader(f, int64(len(i.bytes)), mostImageTable))
+	}
 	if err != nil {
 		return "", err
 	}
 	return t.Digest, nil
 }
 
+// readBlock reads a block and checks it.
+func readBlock(f *os.File, b []byte, at int64, sum uint32) error {
+	switch _, err := f.ReadAt(b, at); {
+	case errors.Is(err, io.EOF):
+		return errors.New("it was cut")
+	case err != nil:
+		return err
+	case crc32.Checksum(b, castagnoli) != sum:
+		return fmt.Errorf("its bytes from %d on have changed: checksum", at)
+	}
+	return nil
+}
+
 // Write makes the file at path, which is not there yet. The model must stay open meanwhile. Errors: of the file system, and ctx's.
-func (i *Image) Write(ctx context.Context, path string) (err error) {
+func (i *Image) Write(ctx context.Context, path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	return errors.Join(i.write(ctx, f), f.Close())
+}
+
+func (i *Image) write(ctx context.Context, f io.Writer) error {
 	t := i.told
 	for n := range i.blocks() {
 		if err := ctx.Err(); err != nil {

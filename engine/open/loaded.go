@@ -88,7 +88,11 @@ func load(f, of *gguf.File, o Options) (*Loaded, error) {
 		return nil, err
 	}
 	if available, err = available.On(p.Device); err == nil {
-		err = available.Fits(p.Path, p.Footprint)
+		need := p.Footprint
+		if o.Shared.Full() {
+			need.Weights = need.Beside
+		}
+		err = available.Fits(p.Path, need)
 	}
 	if err != nil {
 		return nil, err
@@ -144,7 +148,7 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 	if of == nil && l.Draft == nil && !streamed {
 		l.Image = l.newImage(f)
 	}
-	if digest = l.Image.find(l.Options.Images); digest != "" {
+	if digest = l.Image.find(l.Options); digest != "" {
 		matrices = nil
 	}
 	if err := tensors.Fill(matrices, to, l.Options.Progress); err != nil {
@@ -162,8 +166,13 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 			l.Image.Fresh = true
 		}
 	}
-	if l.Image != nil {
-		l.Image.told.Digest = digest
+	if i := l.Image; i != nil {
+		i.told.Digest = digest
+		if i.Fresh && l.Options.Shared != nil && !i.alone {
+			if _, err := i.share(l.Options); err != nil {
+				l.Options.Shared.Refused(i, err)
+			}
+		}
 	}
 	if l.Names, err = l.Header.Names(f, digest, l.Sizes.KV); err != nil || !streamed {
 		return err

@@ -57,6 +57,18 @@ func populate(b []byte) error {
 	}
 }
 
+// share puts a file's first bytes in the place of the memory, at the same addresses and read-only.
+func (m *Memory) share(fd uintptr) error {
+	if len(m.b) == 0 {
+		return nil
+	}
+	if _, _, err := syscall.Syscall6(syscall.SYS_MMAP, uintptr(unsafe.Pointer(&m.b[0])), uintptr(len(m.b)), syscall.PROT_READ,
+		syscall.MAP_SHARED|syscall.MAP_FIXED, fd, 0); err != 0 {
+		return fmt.Errorf("kernels: the system refuses to map %d bytes: %w", len(m.b), err)
+	}
+	return nil
+}
+
 // Lock keeps the memory from being paged out.
 func (m *Memory) Lock() error {
 	if len(m.b) == 0 {

@@ -56,6 +56,7 @@ func (s *store) Release(int)                                    {}
 func (s *store) Resident() bool                                 { return true }
 func (s *store) Bytes() int64                                   { return int64(len(s.mem.b)) }
 func (s *store) Image() []byte                                  { return s.mem.b }
+func (s *store) Map(fd uintptr) error                           { return s.mem.share(fd) }
 func (s *store) Lock() error                                    { return s.mem.Lock() }
 func (s *store) Close()                                         { s.mem.Free() }
 

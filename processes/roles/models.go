@@ -54,6 +54,9 @@ type Models struct {
 
 	Kept Kept // keeps packed weights between starts; nil: every start packs them
 
+	Shared      *engine.Shared // memory in which processes have the weights of SharedModel once; nil: none
+	SharedModel string         // path of its file
+
 	Streaming *Streaming // for a process's only model, if it does not fit into memory; nil: it must fit
 }
 
@@ -91,6 +94,10 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
 			return nil, err
 		}
+		if path == k.SharedModel && k.Shared.Full() {
+			t := &room.Models[len(room.Models)-1]
+			t.Weights = t.Beside // others have the model's
+		}
 	}
 	available, err := memory.Free().On(o.Device)
 	switch {
@@ -118,7 +125,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		o.Images = k.Kept
 	}
 	for i, path := range paths {
-		o.Device = devices[i]
+		if o.Device, o.Shared = devices[i], nil; path == k.SharedModel {
+			o.Shared = k.Shared
+		}
 		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].Pages
 		m, err := k.Open(path, o)
 		if err != nil {

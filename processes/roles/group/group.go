@@ -33,6 +33,7 @@ type Config struct {
 	Heard   func(p *Processes, line string) // called with what the gateway tells, its calls one after the other; nil: dropped
 	Drafts  bool                            // there is a drafter: wait for it
 	HTTPURL string                          // where to wait for the gateway's HTTP server; other than http://…: do not wait
+	Weights *os.File                        // that Specs names, closed at the end; nil: none
 }
 
 // Processes are gateway, drafter and verifier as children of this process, with a run directory of their own.
@@ -40,6 +41,8 @@ type Processes struct {
 	Dir   *supervise.RunDir
 	Addr  string // the gateway's, as clients dial it
 	group *supervise.Group
+
+	weights *os.File
 }
 
 // exitTime is how long a process may take to end after its calls: most of it is for its last traces.
@@ -60,7 +63,7 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 	if c.Notes != "" {
 		dir.Note(c.Notes)
 	}
-	p := &Processes{Dir: dir, Addr: c.Addr}
+	p := &Processes{Dir: dir, Addr: c.Addr, weights: c.Weights}
 	if p.Addr == "" {
 		p.Addr = "unix://" + dir.File("gateway.sock")
 	}
@@ -143,6 +146,9 @@ func (p *Processes) During(ctx, force context.Context, do func(ctx context.Conte
 // Stop ends the processes in order, at once if force ends, and removes the run directory.
 func (p *Processes) Stop(force context.Context) error {
 	p.group.Stop(force)
+	if p.weights != nil {
+		p.weights.Close()
+	}
 	return p.Dir.Close()
 }
 

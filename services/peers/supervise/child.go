@@ -18,6 +18,9 @@ import (
 // alive, "ready" that it serves.
 const ReadyFD = 3
 
+// WeightsFD is the file descriptor of memory that children share: see Spec.Weights.
+const WeightsFD = 5
+
 // TryAgain is the exit status of a child that could not start but has removed what was in its way (EX_TEMPFAIL of sysexits.h).
 const TryAgain = 75
 
@@ -71,6 +74,9 @@ func spawn(g *Group, spec Spec, memory *os.File) (*child, error) {
 	cmd.Env = g.cfg.Env
 	cmd.Stderr = errW
 	cmd.ExtraFiles = []*os.File{wordsW, memory} // ReadyFD, PulseFD
+	if spec.Weights != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, spec.Weights) // WeightsFD
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
 	_, _ = wordsW.Close(), errW.Close()

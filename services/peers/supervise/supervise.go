@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ type Spec struct {
 	Restart bool     // start it again when it dies; otherwise its death is the group's
 	Spare   bool     // the others work without it: its restarts are never given up
 	Late    bool     // it starts when the others are ready, nobody waits for it, and if it cannot start, the others go on without it
+	Weights *os.File // memory that each of its processes gets as WeightsFD; nil: none
 }
 
 // GroupConfig configures a Group. Program and Stderr are required; zero fields take the default named beside them.
