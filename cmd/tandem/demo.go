@@ -191,6 +191,14 @@ func (a *app) start(s start.Setup) (*group.Processes, error) {
 	return p, err
 }
 
+// settled waits, after an answer, until what a later start will read is kept. It returns err; after an error it does not wait.
+func (a *app) settled(ctx context.Context, p *group.Processes, err error) error {
+	if err == nil {
+		p.Settle(ctx, func() { a.say("tandem: keeping packed weights, so that the next start is quick (Ctrl-C ends it)") })
+	}
+	return err
+}
+
 // say prints a line of progress on stderr.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintln(a.stderr, terminal.OneLine(fmt.Sprintf(format, args...)))

@@ -57,7 +57,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.generate(ctx, a, p.Addr, r) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return a.settled(ctx, p, c.generate(ctx, a, p.Addr, r)) })
 }
 
 // generate runs r on the gateway at addr and prints the result.

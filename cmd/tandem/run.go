@@ -65,7 +65,9 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.talk(ctx, a, p.Addr, settings.ClientKeys{}, s) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error {
+		return a.settled(ctx, p, c.talk(ctx, a, p.Addr, settings.ClientKeys{}, s))
+	})
 }
 
 // talk talks through the gateway at addr until the input or ctx ends. s says what was started for it.

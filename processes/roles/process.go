@@ -167,6 +167,10 @@ func (r *Process) Serve(ctx context.Context) error {
 
 // work does what was left for later, one after the other, on a thread of the lowest priority. stop ends it.
 func (r *Process) work(ctx context.Context) (stop func()) {
+	if len(r.later) == 0 {
+		_ = supervise.Settled(r.ReadyFD)
+		return func() {}
+	}
 	const lowest = 19 // of the system's nice values
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -176,6 +180,7 @@ func (r *Process) work(ctx context.Context) (stop func()) {
 		for _, f := range r.later {
 			f(ctx)
 		}
+		_ = supervise.Settled(r.ReadyFD)
 	})
 	return func() {
 		cancel()

@@ -143,6 +143,16 @@ func (p *Processes) During(ctx, force context.Context, do func(ctx context.Conte
 	return errors.Join(err, p.Stop(force))
 }
 
+// settleTime is how long Settle waits: a disk writes the weights of 7 billion parameters in less.
+const settleTime = 15 * time.Second
+
+// Settle waits, for settleTime at most, until the processes have kept what a later start will read. It calls say if they have not yet.
+func (p *Processes) Settle(ctx context.Context, say func()) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	p.group.Settle(ctx, say)
+}
+
 // Stop ends the processes in order, at once if force ends, and removes the run directory.
 func (p *Processes) Stop(force context.Context) error {
 	p.group.Stop(force)

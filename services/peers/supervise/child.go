@@ -15,7 +15,7 @@ import (
 )
 
 // ReadyFD is the file descriptor on which a child talks to its supervisor: any line shows that it is
-// alive, "ready" that it serves.
+// alive, "ready" that it serves, "settled" that it has done what it had left for then.
 const ReadyFD = 3
 
 // WeightsFD is the file descriptor of memory that children share: see Spec.Weights.
@@ -32,6 +32,7 @@ type child struct {
 	cmd     *exec.Cmd
 	started time.Time
 	words   chan string   // lines on ReadyFD; closed at its end
+	settled chan struct{} // closed when it has said so, or says nothing any more
 	ended   chan struct{} // closed when the process has been waited for and its stderr read to the end
 	pulse   page          // its keeper's, until released
 
@@ -84,24 +85,30 @@ func spawn(g *Group, spec Spec, memory *os.File) (*child, error) {
 		_, _ = wordsR.Close(), errR.Close()
 		return nil, err
 	}
-	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), ended: make(chan struct{})}
+	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), settled: make(chan struct{}),
+		ended: make(chan struct{})}
 	g.hearing.Add(1)
 	go c.readWords(g, spec.Name, wordsR)
 	go c.wait(g, spec.Name, wordsR, errR)
 	return c, nil
 }
 
-// readWords sends the lines of ReadyFD on, those after "ready" to GroupConfig.Heard. A line of stderr that could have been the reason why
-// the child never becomes ready was none then, and is passed on.
+// readWords sends the lines of ReadyFD on, those after "ready", but for "settled", to GroupConfig.Heard. A line of stderr that could have
+// been the reason why the child never becomes ready was none then, and is passed on.
 func (c *child) readWords(g *Group, name string, r *os.File) {
 	defer g.hearing.Done()
 	defer r.Close()
 	lines := bufio.NewScanner(r)
 	c.awaitWord(g, name, lines)
 	close(c.words)
+	settle := sync.OnceFunc(func() { close(c.settled) })
+	defer settle()
 	for lines.Scan() {
-		if g.cfg.Heard != nil {
-			g.cfg.Heard(name, lines.Text())
+		switch line := lines.Text(); {
+		case line == "settled":
+			settle()
+		case g.cfg.Heard != nil:
+			g.cfg.Heard(name, line)
 		}
 	}
 	_, _ = io.Copy(io.Discard, r) // behind a line that is too long
@@ -217,6 +224,9 @@ func Alive(fd int) error { return tell(fd, "starting\n") }
 
 // Tell sends the supervisor at fd a line, without a line break, once this process is ready. fd 0 means none.
 func Tell(fd int, line string) error { return tell(fd, line+"\n") }
+
+// Settled tells the supervisor at fd that this process has done what it had left for when it serves. It says nothing more. fd 0 means none.
+func Settled(fd int) error { return tell(fd, "settled\n") }
 
 func tell(fd int, line string) error {
 	if fd == 0 {

@@ -124,6 +124,33 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 // given up.
 func (g *Group) Failed() <-chan error { return g.failed }
 
+// Settle waits until all processes that live have said that they are settled, or ctx ends. It calls say, once, if one is not.
+func (g *Group) Settle(ctx context.Context, say func()) {
+	const soon = 100 * time.Millisecond // for a word that is on its way
+	for _, k := range g.keepers {
+		c := k.living()
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c.settled:
+			continue
+		case <-time.After(soon):
+		case <-ctx.Done():
+			return
+		}
+		if say != nil {
+			say()
+			say = nil
+		}
+		select {
+		case <-c.settled:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Stop ends the processes: the first spec's, then the others'. Each gets SIGTERM and the grace of
 // GroupConfig, then SIGKILL; if force ends, SIGKILL comes at once. Returns when none is left.
 func (g *Group) Stop(force context.Context) {
