@@ -24,6 +24,7 @@ func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	if s.account.stats.Plain, earned = s.account.plain.Time(s.shared.PassAt); err == nil && s.g.cfg.Earned != nil {
 		s.g.cfg.Earned(earned)
 	}
+	s.g.pace.plain.Add(int64(s.account.stats.Plain))
 	res = s.account.result(s.req, s.weights)
 	res.Identity, res.CachedTokens = s.target.identity, s.target.cached
 	res.Finish, res.Stopped, res.Repeated = s.finish, s.writer.stops.Text(), s.repeated

@@ -6,29 +6,22 @@ import (
 )
 
 // Pace shows how many times as fast as plain decoding a gateway decodes. A round's time is from its start to its commit; prompts are not in
-// it. Plain rounds are those in which the strategy chose to ask nobody. A round that asked for drafts and got none waited for them, and is
-// not plain.
+// it.
 type Pace struct {
-	Tokens      int64         // committed by all rounds
-	PlainRounds int64         // each of which commits one token
-	Time        time.Duration // of all rounds
-	PlainTime   time.Duration // of plain rounds
+	Tokens int64         // committed by all rounds
+	Time   time.Duration // of all rounds
+	Plain  time.Duration // what plain decoding of the answers that have ended would have taken (worth.Plain)
 }
 
 // pace counts what Pace tells. Safe for concurrent use.
-type pace struct{ tokens, plainRounds, time, plainTime atomic.Int64 }
+type pace struct{ tokens, time, plain atomic.Int64 }
 
-func (p *pace) count(tokens int, wall time.Duration, plain bool) {
+func (p *pace) count(tokens int, wall time.Duration) {
 	p.tokens.Add(int64(tokens))
 	p.time.Add(int64(wall))
-	if plain {
-		p.plainRounds.Add(1)
-		p.plainTime.Add(int64(wall))
-	}
 }
 
 // sum returns what was counted so far.
 func (p *pace) sum() Pace {
-	return Pace{Tokens: p.tokens.Load(), PlainRounds: p.plainRounds.Load(), Time: time.Duration(p.time.Load()),
-		PlainTime: time.Duration(p.plainTime.Load())}
+	return Pace{Tokens: p.tokens.Load(), Time: time.Duration(p.time.Load()), Plain: time.Duration(p.plain.Load())}
 }

@@ -252,7 +252,7 @@ func (s *session) learn(t *turn) {
 	s.account.round(t)
 	planning := time.Now()
 	n := len(t.delta.Tokens)
-	s.g.pace.count(n, t.wall, t.Choice == strategy.Plain)
+	s.g.pace.count(n, t.wall)
 	s.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
 	wall := t.wall
 	if t.Tickets > 1 {

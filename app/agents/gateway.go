@@ -17,7 +17,6 @@ import (
 // Gateway is a gateway's HTTP server, as a program uses it. Its methods wait askTime at most for each answer.
 type Gateway struct {
 	URL, Key string
-	Ours     bool  // started by this process
 	Held     *Held // keeps what its processes say while the program runs; may be nil
 }
 
@@ -39,10 +38,7 @@ type Description struct {
 const (
 	askTime   = 10 * time.Second // for one question to the server
 	quietTime = 2 * time.Second  // for requests to end whose client has gone
-	samples   = 16               // tokens that show what plain decoding takes
-	// tokens of answers that are worth a comparison: fewer show how busy the machine was
-	leastTokens = 32
-	maxAnswer   = 1 << 20 // bytes
+	maxAnswer = 1 << 20          // bytes
 )
 
 // Describe asks the server about itself. Errors: Unavailable.
@@ -70,17 +66,6 @@ func (s Gateway) quiet(ctx context.Context) (Description, error) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-// plain has the server decode some tokens plainly.
-func (s Gateway) plain(ctx context.Context) error {
-	body, err := json.Marshal(map[string]any{"prompt": "Once upon a time", "max_tokens": samples, "temperature": 0, "ignore_eos": true,
-		"speculation": map[string]bool{"enabled": false}})
-	if err != nil {
-		return err
-	}
-	_, err = s.ask(ctx, http.MethodPost, "/v1/completions", body)
-	return err
 }
 
 // ask sends one request and returns the body of an answer of status 200.
@@ -118,23 +103,13 @@ func (s Gateway) Told(d Description, dir string) Server {
 	return Server{URL: s.URL, Key: s.Key, Model: name, Context: d.Context, Dir: dir}
 }
 
-// Used returns what the program had of the server since before. If too few rounds were plain, a server of our own is asked for a few tokens
-// of plain decoding, to compare with. The result is zero if the server does not answer.
-func (s Gateway) Used(ctx context.Context, before Description) (u Use) {
+// Used returns what the program had of the server since before. The result is zero if the server does not answer.
+func (s Gateway) Used(ctx context.Context, before Description) Use {
 	after, err := s.quiet(ctx)
 	if err != nil {
-		return u
+		return Use{}
 	}
 	diff := func(name string) int64 { return after.Counters[name] - before.Counters[name] }
-	u = Use{Tokens: diff(gateway.RoundTokens), Time: micro(diff(gateway.RoundTime)), PlainRounds: diff(gateway.PlainRounds),
-		PlainTime: micro(diff(gateway.PlainTime)), Drafts: after.Defaults.Speculation.Enabled && len(after.Drafters) > 0,
-		Exact: after.Defaults.Accept == string(tandem.AcceptExact)}
-	if !s.Ours || !u.Drafts || u.Tokens < leastTokens || u.PlainRounds >= LeastPlain || s.plain(ctx) != nil {
-		return u
-	}
-	before = after
-	if after, err = s.quiet(ctx); err == nil {
-		u.PlainRounds, u.PlainTime, u.Sampled = diff(gateway.PlainRounds), micro(diff(gateway.PlainTime)), true
-	}
-	return u
+	return Use{Tokens: diff(gateway.RoundTokens), Time: micro(diff(gateway.RoundTime)), Plain: micro(diff(gateway.PlainTime)),
+		Drafts: after.Defaults.Speculation.Enabled && len(after.Drafters) > 0, Exact: after.Defaults.Accept == string(tandem.AcceptExact)}
 }

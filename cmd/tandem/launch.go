@@ -148,7 +148,7 @@ func (c *launchCmd) serve(a *app, program agents.Program, path string, last *age
 		if err := last.Save(c.models()); err != nil {
 			a.say("tandem: %v", err)
 		}
-		server.Ours, server.Held = true, held
+		server.Held = held
 		return c.use(ctx, a, program, path, server)
 	})
 }

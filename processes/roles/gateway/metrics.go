@@ -51,11 +51,10 @@ func tellPrefills(counters map[string]int64, all []gateway.Prefill) {
 const (
 	RoundTokens = "rounds.tokens"
 	RoundTime   = "rounds.us"
-	PlainRounds = "rounds.plain"
 	PlainTime   = "rounds.plain_us"
 )
 
 func tellPace(counters map[string]int64, p gateway.Pace) {
 	counters[RoundTokens], counters[RoundTime] = p.Tokens, p.Time.Microseconds()
-	counters[PlainRounds], counters[PlainTime] = p.PlainRounds, p.PlainTime.Microseconds()
+	counters[PlainTime] = p.Plain.Microseconds()
 }
