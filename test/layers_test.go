@@ -73,6 +73,20 @@ func TestLayers(t *testing.T) {
 		}
 	}
 
+	for _, step := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"rm", name}, 1, "used by a tandem that runs"}, {[]string{"rm", "nobody:7b", name}, 2, "nobody:7b is not on this machine"},
+		{[]string{"rm", "-f", "nobody:7b"}, 0, ""},
+	} {
+		cmd := w.command(t.Context(), step.args...)
+		cmd.Env = append(cmd.Env, env...)
+		if got := w.wait(cmd); got.code != step.code || !strings.Contains(got.stderr, step.says) {
+			t.Errorf("%q: %d: %s: want %d and %q", step.args, got.code, got.stderr, step.code, step.says)
+		}
+	}
 	cmd := w.command(t.Context(), "show", name)
 	cmd.Env = append(cmd.Env, env...)
 	if got := w.wait(cmd); got.code != 0 || !strings.Contains(got.stdout, "system = You write Go.") ||
@@ -87,5 +101,13 @@ func TestLayers(t *testing.T) {
 	}
 	if saved, err := os.ReadFile(file); err != nil || !strings.Contains(string(saved), "You write Go.") {
 		t.Errorf("%v: a talk begins with %s", err, saved)
+	}
+	cmd = w.command(t.Context(), "rm", "--force", name)
+	cmd.Env = append(cmd.Env, env...)
+	if got := w.wait(cmd); got.code != 0 || !strings.Contains(got.stdout, "removed ") {
+		t.Errorf("rm --force: %d: %s%s", got.code, got.stdout, got.stderr)
+	}
+	if status, all := g.ask(t, "POST", "/v1/completions", imports+`}`); status != 200 {
+		t.Errorf("after its file is gone: %d: %s", status, all)
 	}
 }

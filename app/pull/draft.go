@@ -14,6 +14,9 @@ func (p Puller) Draft(ctx context.Context, name string, check func(path string) 
 	if err != nil {
 		return "", err
 	}
+	if err := p.Hub.Writable(n); err != nil {
+		return "", err
+	}
 	plan, err := p.Hub.Plan(ctx, n)
 	if err != nil {
 		return "", err

@@ -110,8 +110,11 @@ func (p Puller) Look(ctx context.Context, plan *hub.Plan) (modelinfo.Need, error
 }
 
 // Fetch fetches a model that is not on this machine, if it runs here, streamed or not. Errors: Exhausted if it is too large and Force is
-// not set; those of Look, hub.Config.Plan and hub.Config.Fetch.
+// not set; those of Look, hub.Config.Writable, Plan and Fetch.
 func (p Puller) Fetch(ctx context.Context, n hub.Name) (f hub.Found, err error) {
+	if err := p.Hub.Writable(n); err != nil {
+		return f, err
+	}
 	plan, err := p.Hub.Plan(ctx, n)
 	if err != nil {
 		return f, err

@@ -32,6 +32,9 @@ func (s *Service) Pull(ctx context.Context, name string, told func(status, diges
 	if _, ok, err := s.Puller.Hub.Find(n); err != nil || ok {
 		return outward(err)
 	}
+	if err := s.Puller.Hub.Writable(n); err != nil {
+		return err
+	}
 	plan, err := s.Puller.Hub.Plan(ctx, n)
 	if err != nil {
 		return outward(err)
@@ -98,7 +101,7 @@ func (s *Service) Delete(name string) (found bool, err error) {
 	if !ok && !s.Puller.Hub.Begun(n) {
 		return false, nil
 	}
-	_, err = s.Puller.Hub.Remove(n)
+	_, err = s.Puller.Hub.Remove(n, false)
 	return true, outward(err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/modelfile/hub"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/group"
@@ -181,6 +183,9 @@ func (a *app) env() start.Env {
 // start starts processes, and says what of the command line is outdated once they serve. Behind the first answer a draft is fetched, until
 // the command ends; the next one goes on there.
 func (a *app) start(s start.Setup) (*group.Processes, error) {
+	for _, path := range slices.Concat(s.DraftFiles, []string{s.TargetFile}) {
+		hub.Use(path)
+	}
 	if of := s; len(s.Fetch) > 0 {
 		s.Answered = func() { go a.fetchDraft(a.ctx, of) }
 	}

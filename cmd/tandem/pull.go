@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -33,6 +34,7 @@ type listCmd struct {
 }
 
 type rmCmd struct {
+	Force bool     `short:"f" help:"Also remove a model that runs, and say nothing of one that is not there." setting:"-"`
 	Names []string `arg:"" name:"name" completes:"pulled" help:"Models that tandem has pulled, as 'tandem list' names them."`
 	storeFlags
 	output
@@ -100,35 +102,39 @@ func (c *listCmd) Run(a *app) error {
 	return w.Flush()
 }
 
-// Run removes models.
+// Run removes models: each that can be, and then says why the others cannot.
 func (c *rmCmd) Run(a *app) error {
 	p, err := a.puller(c.CacheDir)
 	if err != nil {
 		return err
 	}
 	for _, name := range c.Names {
-		n, err := p.Parse(name)
-		if err != nil {
-			return err
-		}
-		out, err := p.Hub.Remove(n)
-		if err != nil {
-			return err
-		}
-		if c.JSON {
-			err = terminal.PrintJSON(a.stdout, out)
-		} else {
-			kept := ""
-			if out.Kept > 0 {
-				kept = fmt.Sprintf("; %d files stay, which another model has too", out.Kept)
-			}
-			_, err = fmt.Fprintf(a.stdout, "removed %s, %s%s\n", terminal.Shown(out.Name), memory.Bytes(out.Freed), kept)
-		}
-		if err != nil {
-			return err
+		if one := c.remove(a, p, name); !c.Force || !errors.Is(one, hub.ErrAbsent) {
+			err = errors.Join(err, one)
 		}
 	}
-	return nil
+	return err
+}
+
+// remove removes one model.
+func (c *rmCmd) remove(a *app, p pull.Puller, name string) error {
+	n, err := p.Parse(name)
+	if err != nil {
+		return err
+	}
+	out, err := p.Hub.Remove(n, c.Force)
+	if err != nil || c.JSON {
+		if err == nil {
+			err = terminal.PrintJSON(a.stdout, out)
+		}
+		return err
+	}
+	kept := ""
+	if out.Kept > 0 {
+		kept = fmt.Sprintf("; %d files stay, which another model has too", out.Kept)
+	}
+	_, err = fmt.Fprintf(a.stdout, "removed %s, %s%s\n", terminal.Shown(out.Name), memory.Bytes(out.Freed), kept)
+	return err
 }
 
 // shown is what show prints of a model that is not here.

@@ -287,6 +287,21 @@ func TestUnwritable(t *testing.T) {
 	if _, err := pull(t.Context(), c, repoFile); err == nil || !strings.Contains(err.Error(), "the store cannot be written") {
 		t.Error(err)
 	}
+	// it is named before anything is asked
+	for _, name := range []string{repoFile, "tiny:1b", s.URL + "/x.gguf"} {
+		c.Stores, c.Own = []string{"/proc/tandem-ollama"}, "/proc/tandem-own"
+		n, err := Parse(name, c.Endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Asked() // those before
+		if err, asked := c.Writable(n), s.Asked(); tandem.KindOf(err) != tandem.Unavailable || len(asked) > 0 {
+			t.Errorf("%s: %v, %d requests", name, err, len(asked))
+		}
+		if err := storesFor(t, s).Writable(n); err != nil {
+			t.Errorf("%s: in folders that are not there yet: %v", name, err)
+		}
+	}
 	// a link out of the store is not followed
 	c = storesFor(t, s)
 	outside := t.TempDir()

@@ -185,7 +185,8 @@ func TestHubsLayout(t *testing.T) {
 		t.Errorf("listed: %+v", all)
 	}
 	n, _ := Parse("hf:a/b", "")
-	if _, err := python.Remove(n); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "was not pulled by tandem") {
+	if _, err := python.Remove(n, false); tandem.KindOf(err) != tandem.Invalid ||
+		!strings.Contains(err.Error(), "was not pulled by tandem") {
 		t.Errorf("removing another program's: %v", err)
 	}
 	if after := filesBelow(t, python.HubCache); strings.Join(after, " ") != strings.Join(before, " ") {
@@ -235,7 +236,7 @@ func TestOllamasLayout(t *testing.T) {
 	}
 	// removing one leaves what the other names
 	n, _ := Parse("tiny:1b", "")
-	out, err := c.Remove(n)
+	out, err := c.Remove(n, false)
 	if err != nil || out.Kept != 2 || out.Files != 3 { // the model and the configuration; template, parameters, system
 		t.Errorf("%+v, %v", out, err)
 	}
@@ -244,7 +245,7 @@ func TestOllamasLayout(t *testing.T) {
 		t.Error("the other is gone")
 	}
 	n, _ = Parse("tiny:other", "")
-	if out, err = c.Remove(n); err != nil || out.Files != 3 {
+	if out, err = c.Remove(n, false); err != nil || out.Files != 3 {
 		t.Errorf("%+v, %v", out, err)
 	}
 	if left := filesBelow(t, filepath.Join(store, "blobs")); len(left) > 0 {
@@ -271,7 +272,7 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, _ := Parse("hf:org/repo:Q4_K_M", "")
-	out, err := c.Remove(n)
+	out, err := c.Remove(n, false)
 	if err != nil || out.Kept != 1 || out.Files != 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -285,14 +286,56 @@ func TestRemove(t *testing.T) {
 	if _, err := pull(t.Context(), c, "hf:org/repo"); err != nil {
 		t.Fatal(err)
 	}
-	if out, err = c.Remove(n); err != nil || out.Freed != int64(len(m)) {
+	if out, err = c.Remove(n, false); err != nil || out.Freed != int64(len(m)) {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	if _, err := os.Stat(repo); err == nil {
 		t.Errorf("left: %q", filesBelow(t, repo))
 	}
-	if _, err := c.Remove(n); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := c.Remove(n, false); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("removing what is not there: %v", err)
+	}
+}
+
+// TestRemoveSaysWhatIsRight: a name that means several models, that is nearly one, that leads out of the store, or whose model runs.
+func TestRemoveSaysWhatIsRight(t *testing.T) {
+	s := hubtest.New(t)
+	s.Add("org/repo", "m-Q4_K_M.gguf", aModel(t, 2<<20))
+	s.Add("org/repo", "m-Q8_0.gguf", aModel(t, 3<<20))
+	c := storesFor(t, s)
+	var path string
+	for _, name := range []string{"hf:org/repo:Q8_0", "hf:org/repo"} {
+		f, err := pull(t.Context(), c, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = f.Path
+	}
+	Use(path)
+	for name, want := range map[string]string{
+		"hf:org/repo":      "means 2 models on this machine: want one of hf:org/repo:Q4_K_M, hf:org/repo:Q8_0",
+		"hf:org/repo:Q5_0": "hf:org/repo:Q5_0 is not on this machine: there is hf:org/repo:Q4_K_M, hf:org/repo:Q8_0",
+		"hf:org/none":      "is not on this machine: tandem list names", "nobody:1b": "is not on this machine: tandem list names",
+		"hf:org/repo:Q4_K_M": "used by a tandem that runs", "hf:../..": "want", "../../etc/passwd": "want", path: "is a path", "": "want",
+	} {
+		n, err := Parse(name, c.Endpoint)
+		if err == nil {
+			_, err = c.Remove(n, false)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrAbsent) != strings.Contains(want, "not on this") {
+			t.Errorf("rm %q: %v: want %q", name, err, want)
+		}
+	}
+	same(t, path, aModel(t, 2<<20))
+	n, _ := Parse("hf:org/repo:Q4_K_M", "")
+	if out, err := c.Remove(n, true); err != nil || out.Files != 1 {
+		t.Errorf("with force: %+v, %v", out, err)
+	}
+	if n, _ = Parse("hf:org/repo", ""); len(c.meant(n)) != 1 {
+		t.Errorf("left: %q", c.meant(n))
+	}
+	if out, err := c.Remove(n, false); err != nil || out.Files != 1 { // there is one left
+		t.Errorf("the only one of its repository: %+v, %v", out, err)
 	}
 }
 
@@ -314,7 +357,7 @@ func TestSplitModel(t *testing.T) {
 	}
 	whole.Close()
 	n, _ := Parse("hf:org/repo", "")
-	if out, err := c.Remove(n); err != nil || out.Files != 2 {
+	if out, err := c.Remove(n, false); err != nil || out.Files != 2 {
 		t.Errorf("%+v, %v", out, err)
 	}
 }
@@ -338,7 +381,7 @@ func TestWeb(t *testing.T) {
 		t.Errorf("listed: %+v", all)
 	}
 	n, _ := Parse(name, "")
-	if out, err := c.Remove(n); err != nil || out.Files != 1 {
+	if out, err := c.Remove(n, false); err != nil || out.Files != 1 {
 		t.Errorf("%+v, %v", out, err)
 	}
 }

@@ -79,7 +79,7 @@ func killed(t *testing.T, name string) {
 		if ok {
 			whole++
 			same(t, f.Path, m)
-			if _, err := c.Remove(n); err != nil {
+			if _, err := c.Remove(n, false); err != nil {
 				t.Fatal(err)
 			}
 			for _, path := range append(filesBelow(t, c.HubCache), filesBelow(t, c.Stores[0])...) {

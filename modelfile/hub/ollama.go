@@ -61,7 +61,7 @@ func sumOf(b []byte) string {
 // writableStore returns the first of Ollama's stores that this user can write, or make.
 func (c Config) writableStore() string {
 	for _, store := range c.Stores {
-		const writeAndSearch = 3
+		const writeAndSearch = 3 // of access(2)
 		if err := accessible(store, writeAndSearch); err == nil || os.IsNotExist(err) {
 			return store
 		}

@@ -27,6 +27,32 @@ import (
 // accessible is access(2).
 func accessible(path string, mode uint32) error { return unix.Access(path, mode) }
 
+// Writable refuses a name in whose store nothing can be written, before anything is asked of a server. Errors: Unavailable.
+func (c Config) Writable(n Name) error {
+	root, folders := c.Own, []string{n.webFolder()}
+	switch n.Source {
+	case Hugging:
+		root, folders = c.HubCache, []string{filepath.Join(n.repoFolder(), "blobs"), filepath.Join(n.repoFolder(), "snapshots"),
+			filepath.Join(n.repoFolder(), receiptFolder), filepath.Join(".locks", n.repoFolder())}
+	case Ollama:
+		root, folders = c.writableStore(), []string{"blobs", filepath.Dir(c.manifestPath(n)), receiptFolder}
+	}
+	for _, dir := range folders {
+		dir = filepath.Join(root, dir)
+		for _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
+			dir = filepath.Dir(dir) // it is made there
+		}
+		f, err := os.CreateTemp(dir, ".tandem-*.incomplete") // access(2) knows nothing of quotas, and tells root what it wants to hear
+		if err != nil {
+			return unwritable(err)
+		}
+		if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+			return unwritable(err)
+		}
+	}
+	return nil
+}
+
 // Progress gets how many bytes of how many are there; waits is true while another process fetches them.
 type Progress func(done, total int64, waits bool)
 

@@ -23,11 +23,16 @@ type Removed struct {
 }
 
 // Remove removes a model that tandem has fetched, also one of which a pull has fetched a part. Bytes that another name means stay, and so
-// does what another program has fetched. Errors: Invalid if tandem has not fetched such a model, Unavailable if another process is fetching
-// it.
-func (c Config) Remove(n Name) (Removed, error) {
+// does what another program has fetched. What a running tandem uses is removed only with force; it goes on with what it has read. Errors:
+// Invalid if tandem has not fetched such a model (ErrAbsent if it is not there), or n means several; Unavailable if another process fetches
+// or uses it.
+func (c Config) Remove(n Name, force bool) (Removed, error) {
 	if n.Source == File {
 		return Removed{}, tandem.Errorf(op, tandem.Invalid, "%q is a path: want the name of a model that tandem has pulled", n.Path)
+	}
+	if several := c.meant(n); len(several) > 1 {
+		return Removed{}, tandem.Errorf(op, tandem.Invalid, "%s means %d models on this machine: want one of %s", n, len(several),
+			strings.Join(several, ", "))
 	}
 	f, found, err := c.Find(n)
 	if err != nil {
@@ -36,15 +41,50 @@ func (c Config) Remove(n Name) (Removed, error) {
 	for _, root := range c.roots(n) {
 		for _, r := range receipts(root) {
 			if found && root == f.root && r.Link == f.link || !found && r.Name == n.String() {
-				out, err := remove(root, r)
-				return out.and(removeBeside(root, r)), err
+				out, err := remove(root, r, force)
+				if err == nil {
+					out = out.and(removeBeside(root, r, force))
+				}
+				return out, err
 			}
 		}
 	}
 	if found {
 		return Removed{}, tandem.Errorf(op, tandem.Invalid, "%s was not pulled by tandem, and is left: it lies at %s", n, f.Path)
 	}
-	return Removed{}, tandem.Errorf(op, tandem.Invalid, "there is no %s on this machine: tandem list names what there is", n)
+	hint := "tandem list names what there is"
+	if near := c.near(n); len(near) > 0 {
+		hint = "there is " + strings.Join(near, ", ")
+	}
+	return Removed{}, tandem.Errorf(op, tandem.Invalid, "%s is %w: %s", n, ErrAbsent, hint)
+}
+
+// ErrAbsent is in the error of Remove for a model that is not there.
+var ErrAbsent = errors.New("not on this machine")
+
+// meant returns the names of all models that tandem has fetched and that n may mean: several of a repository, if n names none of its
+// quantisations.
+func (c Config) meant(n Name) (all []string) {
+	if n.Source != Hugging || n.Quant+n.Path != "" {
+		return nil
+	}
+	for _, f := range c.listRepository(n) {
+		if f.Ours {
+			all = append(all, f.Name)
+		}
+	}
+	return all
+}
+
+// near returns the names of models that are there and are called like n but for the tag or the quantisation.
+func (c Config) near(n Name) (all []string) {
+	for _, f := range c.List() {
+		m, err := Parse(f.Name, c.Endpoint)
+		if m.Quant, m.Path, m.Tag, m.Revision = n.Quant, n.Path, n.Tag, n.Revision; err == nil && m == n {
+			all = append(all, f.Name)
+		}
+	}
+	return all
 }
 
 // and adds what else was removed.
@@ -54,7 +94,7 @@ func (r Removed) and(more Removed) Removed {
 }
 
 // removeBeside removes the drafts beside a model that is gone, which Beside has named, unless another model has them beside it too.
-func removeBeside(root string, of receipt) (out Removed) {
+func removeBeside(root string, of receipt, force bool) (out Removed) {
 	for _, draft := range of.Drafts {
 		link := filepath.Join(filepath.Dir(of.Link), path.Base(draft))
 		has := func(r receipt) bool {
@@ -62,7 +102,7 @@ func removeBeside(root string, of receipt) (out Removed) {
 		}
 		r, err := readReceipt(root, link)
 		if err == nil && strings.Contains(r.Name, "@") && !slices.ContainsFunc(receipts(root), has) {
-			more, _ := remove(root, r) // it can be removed by its name
+			more, _ := remove(root, r, force) // it can be removed by its name
 			out = out.and(more)
 		}
 	}
@@ -88,14 +128,14 @@ func (c Config) roots(n Name) []string {
 }
 
 // remove removes what a receipt names: first what gives the model its name, then its bytes, last the receipt.
-func remove(root string, r receipt) (out Removed, err error) {
+func remove(root string, r receipt, force bool) (out Removed, err error) {
 	out.Name = r.Name
 	dir, err := os.OpenRoot(root)
 	if err != nil {
 		return out, unwritable(err)
 	}
 	defer dir.Close()
-	release, err := r.hold(root, dir)
+	release, err := r.hold(root, dir, force)
 	if err != nil {
 		return out, err
 	}
@@ -140,19 +180,17 @@ func remove(root string, r receipt) (out Removed, err error) {
 	return out, nil
 }
 
-// hold takes the locks of the blobs, so that none is removed while a process fetches it.
-func (r receipt) hold(root string, dir *os.Root) (release func(), err error) {
+// hold takes the locks of the blobs, so that none is removed while a process fetches it or, without force, uses it.
+func (r receipt) hold(root string, dir *os.Root, force bool) (release func(), err error) {
 	var held []*os.File
 	release = func() {
 		for _, f := range held {
 			f.Close()
 		}
 	}
-	for _, blob := range r.Blobs {
-		path := lockOf(root, blob)
-		f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
+	take := func(f *os.File, err error, why string) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			return nil
 		}
 		if err == nil {
 			held = append(held, f)
@@ -160,10 +198,32 @@ func (r receipt) hold(root string, dir *os.Root) (release func(), err error) {
 		}
 		if err != nil {
 			release()
-			return nil, tandem.Errorf(op, tandem.Unavailable, "%s is being pulled by another process: %w", r.Name, files.Reason(err))
+			return tandem.Errorf(op, tandem.Unavailable, why+": %w", r.Name, files.Reason(err))
+		}
+		return nil
+	}
+	for _, blob := range r.Blobs {
+		f, err := os.OpenFile(lockOf(root, blob), os.O_RDWR|syscall.O_NOFOLLOW, 0)
+		if err := take(f, err, "%s is being pulled by another process"); err != nil {
+			return nil, err
+		}
+		if f, err = dir.Open(blob); force && err == nil {
+			held = append(held, f)
+			continue
+		}
+		if err := take(f, err, "%s is used by a tandem that runs: stop it first, or want --force"); err != nil {
+			return nil, err
 		}
 	}
 	return release, nil
+}
+
+// Use marks a model's file as used until this process ends: Remove removes it with force alone then. What cannot be marked is not.
+func Use(path string) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err == nil && syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) != nil {
+		_ = syscall.Close(fd) // it was only read
+	}
 }
 
 // lockOf returns the path of a blob's lock, as the plans have it.
