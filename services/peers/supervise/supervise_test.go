@@ -149,34 +149,6 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// TestSettle: it waits for those that have something left to do, says so once, and ends with its context.
-func TestSettle(t *testing.T) {
-	t.Parallel()
-	g, _ := group(t)
-	defer g.Stop(t.Context())
-	done := filepath.Join(t.TempDir(), "done")
-	if err := syscall.Mkfifo(done, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Start(t.Context(), spec("a", false, "ready", "settled", "sleep"), spec("b", true, "ready", "await="+done, "settled", "sleep"),
-		spec("c", true, "ready", "await="+done, "settled", "sleep")); err != nil {
-		t.Fatal(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	said := 0
-	g.Settle(ended, func() { said++; cancel() })
-	g.Settle(t.Context(), func() {
-		said++
-		if err := os.WriteFile(done, nil, 0o600); err != nil {
-			t.Error(err)
-		}
-	})
-	g.Settle(t.Context(), func() { t.Error("not all have settled") })
-	if said != 2 {
-		t.Errorf("said %d times that it waits: want once for each that had to", said)
-	}
-}
-
 func TestChildThatDiesAtItsStart(t *testing.T) {
 	t.Parallel()
 	g, out := group(t)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -35,5 +37,34 @@ func TestTellAndEnd(t *testing.T) {
 	g.Stop(context.Background())
 	if want := map[string][]string{"a": {"one", "two"}, "b": {"three"}}; !maps.EqualFunc(heard, want, slices.Equal) {
 		t.Errorf("heard %.200v: want %v", heard, want)
+	}
+}
+
+// TestSettle: it waits for those that have something left to do, says so once, and ends with its context.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	g, _ := group(t)
+	defer g.Stop(t.Context())
+	done := filepath.Join(t.TempDir(), "done")
+	if err := syscall.Mkfifo(done, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waits := []string{"ready", "await=" + done, "settled", "sleep"}
+	settled := spec("a", false, "ready", "settled", "sleep")
+	if err := g.Start(t.Context(), settled, spec("b", true, waits...), spec("c", true, waits...)); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	said := 0
+	g.Settle(ended, func() { said++; cancel() })
+	g.Settle(t.Context(), func() {
+		said++
+		if err := os.WriteFile(done, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	g.Settle(t.Context(), func() { t.Error("not all have settled") })
+	if said != 2 {
+		t.Errorf("said %d times that it waits: want once for each that had to", said)
 	}
 }
