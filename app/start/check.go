@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
@@ -20,7 +19,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
-	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Checked returns s with what was found out about its models: the fields below "Found out by Checked", and the drafts that pay. r is a
@@ -35,9 +33,6 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	}
 	if err := s.route(); err != nil {
 		return s, err
-	}
-	if vocab, err := token.Open(s.TargetFile); err == nil {
-		defer runtime.KeepAlive(vocab) // whoever looks at the file below has it at once
 	}
 	s.ownEarned(env)
 	p, err := s.fitted(env, r.Prompt)
