@@ -61,6 +61,8 @@ var rooms = map[string][]string{
 	"text/chat": {".", "modelfile", "text", "golang.org/x/text"}, // x/text: upper and lower case as Unicode has them
 	// what models write, taken apart: bytes in, pieces out
 	"text/calls": {},
+	// which bytes and tokens may come next in a text that a schema or an expression describes
+	"text/grammar": {"."},
 
 	"engine": {".", "engine/blocks", "engine/guess", "engine/header", "engine/inspect", "engine/open", "engine/pass", "engine/plan",
 		"engine/sequence", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"}, // x/sys: the limit of address space
@@ -254,6 +256,7 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"verifier":     slices.Concat(domain, []string{"processes/measure", "processes/cache/prefixes"}),
 	"test/mempool": domain,
 	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
+	"text/grammar": {"text"},                                     // real vocabularies
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
