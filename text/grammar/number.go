@@ -1,0 +1,236 @@
+package grammar
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// decimal is a number, exactly: whole has no leading zeros and part, behind the point, no trailing ones; either may be "".
+type decimal struct {
+	negative    bool
+	whole, part string
+}
+
+// maxExponent bounds the exponents of numbers in a schema, and with them the digits of a decimal; float64 goes to 308.
+const maxExponent = 400
+
+// readDecimal reads a JSON number.
+func readDecimal(s string) (d decimal) {
+	s, d.negative = strings.CutPrefix(s, "-")
+	mantissa, exponent := s, 0
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		e, err := strconv.Atoi(s[i+1:])
+		if err != nil || e > maxExponent || e < -maxExponent {
+			panic(tooLarge("the exponent of %s", s))
+		}
+		mantissa, exponent = s[:i], e
+	}
+	whole, part, _ := strings.Cut(mantissa, ".")
+	if exponent > 0 {
+		part += strings.Repeat("0", max(0, exponent-len(part)))
+		whole, part = whole+part[:exponent], part[exponent:]
+	} else {
+		whole = strings.Repeat("0", max(0, -exponent-len(whole))) + whole
+		whole, part = whole[:len(whole)+exponent], whole[len(whole)+exponent:]+part
+	}
+	d.whole, d.part = strings.TrimLeft(whole, "0"), strings.TrimRight(part, "0")
+	d.negative = d.negative && d.whole+d.part != ""
+	return d
+}
+
+func (d decimal) String() string {
+	s := d.whole
+	if s == "" {
+		s = "0"
+	}
+	if d.part != "" {
+		s += "." + d.part
+	}
+	if d.negative {
+		s = "-" + s
+	}
+	return s
+}
+
+func (d decimal) minus() decimal {
+	d.negative = !d.negative && d.whole+d.part != ""
+	return d
+}
+
+func (d decimal) compare(e decimal) int {
+	if d.negative != e.negative {
+		if d.negative {
+			return -1
+		}
+		return 1
+	}
+	c := cmp.Or(cmp.Compare(len(d.whole), len(e.whole)), cmp.Compare(d.whole, e.whole), cmp.Compare(d.part, e.part))
+	if d.negative {
+		return -c
+	}
+	return c
+}
+
+// bound is a limit of a number: open if the limit itself is beyond it.
+type bound struct {
+	set, open bool
+	at        decimal
+}
+
+// interval is the numbers between two bounds.
+type interval struct{ low, high bound }
+
+// narrow keeps the narrower of b and o; sign is 1 for lower bounds, −1 for upper ones.
+func (b *bound) narrow(o bound, sign int) {
+	if c := sign * o.at.compare(b.at); !b.set || c > 0 || c == 0 && o.open {
+		*b = o
+	}
+}
+
+func (i interval) has(d decimal) bool {
+	low, high := d.compare(i.low.at), d.compare(i.high.at)
+	return !(i.low.set && (low < 0 || low == 0 && i.low.open)) && !(i.high.set && (high > 0 || high == 0 && i.high.open))
+}
+
+// apart reports whether no number is in both.
+func (i interval) apart(o interval) bool {
+	if o.low.set {
+		i.low.narrow(o.low, 1)
+	}
+	if o.high.set {
+		i.high.narrow(o.high, -1)
+	}
+	if !i.low.set || !i.high.set {
+		return false
+	}
+	c := i.low.at.compare(i.high.at)
+	return c > 0 || c == 0 && (i.low.open || i.high.open)
+}
+
+// sides returns the intervals of the absolute values of i's numbers: of those not below 0, and of those below 0. ok is false for a side
+// that is empty.
+func (i interval) sides() (out [2]interval, ok [2]bool) {
+	zero := decimal{}
+	up := interval{low: bound{set: true}, high: i.high}
+	if i.low.set {
+		up.low.narrow(i.low, 1)
+	}
+	down := interval{low: bound{set: true, open: true}, high: bound{i.low.set, i.low.open, i.low.at.minus()}}
+	if i.high.set {
+		down.low.narrow(bound{true, i.high.open, i.high.at.minus()}, 1)
+	}
+	return [2]interval{up, down}, [2]bool{!i.high.set || i.high.at.compare(zero) >= 0, !i.low.set || i.low.at.negative}
+}
+
+// The places in a number.
+const (
+	atStart = iota
+	atSign
+	atWhole
+	atPoint
+	atPart
+)
+
+// digits is a number that is being read, and how it compares with the bounds of its side: −1, 0 or 1 for what was read of the whole part
+// and, behind the point, for all that was read.
+type digits struct {
+	place uint8
+	side  uint8
+	count int16 // of digits: of the whole part, where 0 has none; then of the part
+	c     [2]int8
+}
+
+// numbers is the numbers of an interval, without exponents and without −0.
+type numbers struct {
+	sides    [2]interval // of absolute values
+	ok       [2]bool
+	fraction bool
+	most     int // digits before and behind the point
+}
+
+func (n *numbers) at(d digits, k int) bound {
+	return [2]bound{n.sides[d.side].low, n.sides[d.side].high}[k]
+}
+
+// settle compares the whole part, which has ended.
+func (n *numbers) settle(d digits) digits {
+	for k := range d.c {
+		if of := len(n.at(d, k).at.whole); int(d.count) != of {
+			d.c[k] = int8(cmp.Compare(int(d.count), of))
+		}
+	}
+	d.count = 0
+	return d
+}
+
+func (n *numbers) step(d digits, r rune) (digits, bool) {
+	was := d.place
+	switch {
+	case r == '-':
+		d.side, d.place = 1, atSign
+		return d, was == atStart
+	case r == '.':
+		d = n.settle(d)
+		d.place = atPoint
+		return d, was == atWhole && n.fraction
+	case r < '0' || r > '9' || int(d.count) == n.most || was == atWhole && d.count == 0:
+		return d, false
+	}
+	if d.place = atPart; was < atPoint {
+		d.place = atWhole
+	}
+	if was < atWhole && r == '0' {
+		return d, true
+	}
+	for k := range d.c {
+		digit, of := '0', n.at(d, k).at.whole
+		if was >= atPoint {
+			of = n.at(d, k).at.part
+		}
+		if int(d.count) < len(of) {
+			digit = rune(of[d.count])
+		}
+		if d.c[k] == 0 {
+			d.c[k] = int8(cmp.Compare(r, digit))
+		}
+	}
+	d.count++
+	return d, true
+}
+
+func (n *numbers) accept(d digits) bool {
+	if d.place == atWhole {
+		d = n.settle(d)
+	} else if d.place != atPart {
+		return false
+	}
+	for k, beyond := range [2]int8{-1, 1} {
+		it := n.at(d, k)
+		if d.c[k] == 0 && int(d.count) < len(it.at.part) {
+			d.c[k] = -1
+		}
+		if it.set && (d.c[k] == beyond || d.c[k] == 0 && it.open) {
+			return false
+		}
+	}
+	return n.ok[d.side]
+}
+
+// numbers returns the automaton of the numbers in i, nil if there are none.
+func (b *budget) numbers(i interval, fraction bool) *automaton {
+	low, high := i.low.at, i.high.at
+	n := &numbers{fraction: fraction, most: max(maxDigits, len(low.whole), len(high.whole), len(low.part), len(high.part))}
+	n.sides, n.ok = i.sides()
+	al := everything()
+	for _, r := range "0123456789-." {
+		al = al.cut(b, []rune{r, r})
+	}
+	a, _ := explore(b, al, digits{}, n.step, n.accept)
+	return a
+}
+
+func (i interval) String() string { // for automata's names
+	return fmt.Sprint(i.low, i.high)
+}

@@ -1,0 +1,231 @@
+package grammar
+
+import (
+	"slices"
+	"strings"
+)
+
+// leaf returns the nodes of the values that satisfy f, by type.
+func (b *builder) leaf(f *facts) (parts []*node) {
+	if f.list {
+		return b.enumeration(f.among)
+	}
+	b.refuse(f, f.types)
+	if f.types&nullType != 0 {
+		parts = append(parts, b.text("null"))
+	}
+	if f.types&booleanType != 0 {
+		a := b.automaton("boolean", func() *automaton { return b.words([]string{"true", "false"}, true) })
+		parts = append(parts, b.chars(a, raw))
+	}
+	if f.types&numberType != 0 {
+		parts = append(parts, b.chars(b.numberOf(f), plain))
+	}
+	if f.types&stringType != 0 {
+		parts = append(parts, b.stringOf(f))
+	}
+	if f.types&arrayType != 0 {
+		parts = append(parts, b.array(b.unit(f.items), f.count.least, f.count.most))
+	}
+	if f.types&objectType != 0 {
+		parts = append(parts, b.objectOf(f))
+	}
+	return parts
+}
+
+// enumeration is one of these values: those without white space in one automaton.
+func (b *builder) enumeration(list []*value) (parts []*node) {
+	var words []string
+	for _, v := range list {
+		if v.kind == array || v.kind == object {
+			parts = append(parts, b.marked(b.written(v)))
+		} else {
+			words = append(words, b.written(v))
+		}
+	}
+	if len(words) > 0 {
+		parts = append(parts, b.chars(b.words(words, true), raw))
+	}
+	return parts
+}
+
+// written writes v with marks where white space may stand.
+func (b *builder) written(v *value) string {
+	colon, comma, bracket := b.behind()
+	switch v.kind {
+	case null:
+		return "null"
+	case falsehood:
+		return "false"
+	case truth:
+		return "true"
+	case number:
+		return v.text
+	case text:
+		return quote(v.text)
+	}
+	var parts []string
+	for i, part := range v.list {
+		s := b.written(part)
+		if v.kind == object {
+			s = quote(v.keys[i]) + ":" + colon + s
+		}
+		parts = append(parts, s)
+	}
+	s := bracket + strings.Join(parts, ","+comma) + bracket
+	if len(parts) == 0 {
+		s = ""
+	}
+	if v.kind == object {
+		return "{" + s + "}"
+	}
+	return "[" + s + "]"
+}
+
+// numberOf returns the automaton of f's numbers, nil if there are none.
+func (b *builder) numberOf(f *facts) *automaton {
+	fraction := f.types&fractionType != 0
+	if fraction && !f.interval.low.set && !f.interval.high.set {
+		return b.anyNumber()
+	}
+	name := "integer"
+	if fraction {
+		name = "number"
+	}
+	return b.automaton(name+f.interval.String(), func() *automaton { return b.numbers(f.interval, fraction) })
+}
+
+// pattern returns the automaton of the texts that match all of f's patterns and formats, nil if there are none.
+func (b *builder) pattern(f *facts) *automaton {
+	all := slices.Compact(slices.Sorted(slices.Values(f.patterns)))
+	return b.automaton("pattern\x00"+strings.Join(all, "\x00"), func() (a *automaton) {
+		for i, e := range all {
+			next := b.automaton("search\x00"+e, func() *automaton { return b.regex(e, search) })
+			if i == 0 {
+				a = next
+			} else {
+				a = b.merge(a, next, both)
+			}
+			if a == nil {
+				return nil
+			}
+		}
+		return a
+	})
+}
+
+// stringOf is a string that satisfies f. The fewest characters are part of the automaton, if it has a pattern; the most are counted.
+func (b *builder) stringOf(f *facts) *node {
+	if len(f.patterns) == 0 {
+		it := b.chars(b.anyString(), quoted)
+		it.lo, it.hi = f.length.least, f.length.most
+		return it
+	}
+	a := b.pattern(f)
+	if a != nil && f.length.least > a.far[0] {
+		a = b.merge(a, b.lengths(f.length.least, unbounded), both)
+	}
+	it := b.chars(a, quoted)
+	it.hi = f.length.most
+	return it
+}
+
+// texts returns the automaton of all strings that f allows, nil if there are none.
+func (b *builder) texts(f *facts) *automaton {
+	if f.list {
+		var list []string
+		for _, v := range f.among {
+			if v.kind == text {
+				list = append(list, v.text)
+			}
+		}
+		return b.words(list, false)
+	}
+	b.refuse(f, stringType)
+	if f.types&stringType == 0 {
+		return nil
+	}
+	a := b.anyString()
+	if len(f.patterns) > 0 {
+		a = b.pattern(f)
+	}
+	if a != nil && f.length != (span{0, unbounded}) {
+		a = b.merge(a, b.lengths(f.length.least, f.length.most), both)
+	}
+	return a
+}
+
+// names returns the automaton of the names that f allows.
+func (b *builder) names(f *facts) (a *automaton) {
+	if len(f.names) == 0 {
+		return b.anyString()
+	}
+	for _, way := range b.ways(f.names, nil) {
+		a = b.merge(a, b.texts(way), either)
+	}
+	return a
+}
+
+// objectOf is an object: its members in the order of the schemas' properties, then those that are only required, then others.
+func (b *builder) objectOf(f *facts) *node {
+	names, fields, seen := b.names(f), []field(nil), []string(nil)
+	add := func(name string) {
+		if slices.Contains(seen, name) {
+			return
+		}
+		seen = append(seen, name)
+		b.spend(len(seen))
+		required := slices.Contains(f.required, name)
+		if names != nil && names.matches(name) {
+			fields = append(fields, b.named(name, b.unit(f.member(name)), required))
+		} else if required {
+			fields = append(fields, b.named(name, b.choice(), true)) // which nothing satisfies
+		}
+	}
+	for _, s := range f.objects {
+		if properties := s.get("properties"); properties != nil {
+			for _, name := range properties.keys {
+				add(name)
+			}
+		}
+	}
+	for _, name := range f.required {
+		add(name)
+	}
+	if len(seen) > 0 && names != nil {
+		names = b.merge(names, b.words(seen, false), onlyFirst)
+	}
+	var extra *field
+	if others := f.others(); !slices.ContainsFunc(others, func(s *value) bool { return s.kind == falsehood }) {
+		it := b.field(b.chars(names, quoted), b.unit(others))
+		extra = &it
+	}
+	return b.object(fields, extra)
+}
+
+// member returns the schemas of the member called name.
+func (f *facts) member(name string) (list []*value) {
+	for _, s := range f.objects {
+		var own *value
+		if properties := s.get("properties"); properties != nil {
+			own = properties.get(name)
+		}
+		if own == nil {
+			own = s.get("additionalProperties")
+		}
+		if own != nil {
+			list = append(list, own)
+		}
+	}
+	return list
+}
+
+// others returns the schemas of members that no schema names.
+func (f *facts) others() (list []*value) {
+	for _, s := range f.objects {
+		if it := s.get("additionalProperties"); it != nil {
+			list = append(list, it)
+		}
+	}
+	return list
+}
