@@ -255,8 +255,8 @@ var testOnly = []string{"test/testkit", "test/testkit/family", "kernels/testdevi
 var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": testsOfDrafts, "drafter/lookup": {"drafter/draftertest"},
 	"verifier":     slices.Concat(domain, []string{"processes/measure", "processes/cache/prefixes"}),
 	"test/mempool": domain,
-	"gateway":      slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
-	"text/grammar": {"text"},                                     // real vocabularies
+	"gateway":      slices.Concat(domain, []string{"text/chat"}),      // a real model is recorded as it is chatted with
+	"text/grammar": {"text", "github.com/santhosh-tekuri/jsonschema"}, // real vocabularies; an independent validator
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},

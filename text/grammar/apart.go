@@ -2,24 +2,24 @@ package grammar
 
 import "slices"
 
-// maxApart bounds how deep apart looks into the members of objects.
+// maxApart bounds how deep overlap looks into the members of objects.
 const maxApart = 8
 
-// apart reports whether surely no value satisfies both f and o: only then is "exactly one of them" the same as "one of them".
-func (b *builder) apart(f, o *facts, depth int) bool {
+// overlap returns the types of which a value may satisfy both f and o. Of the other types surely none does.
+func (b *builder) overlap(f, o *facts, depth int) (common types) {
 	b.spend(1 << 8)
 	if !f.list {
 		f, o = o, f
 	}
 	if f.list {
-		return !slices.ContainsFunc(f.among, func(v *value) bool {
-			if o.list {
-				return slices.ContainsFunc(o.among, func(w *value) bool { return v.canonical() == w.canonical() })
+		for _, v := range f.among {
+			if b.allows(o, v) {
+				common |= v.typeOf()
 			}
-			return b.fits(o, v)
-		})
+		}
+		return common
 	}
-	common := f.types & o.types
+	common = f.types & o.types
 	if common&numberType != 0 && f.interval.apart(o.interval) {
 		common &^= numberType
 	}
@@ -33,7 +33,15 @@ func (b *builder) apart(f, o *facts, depth int) bool {
 	if common&objectType != 0 && (b.membersApart(f, o, depth) || b.membersApart(o, f, depth)) {
 		common &^= objectType
 	}
-	return common == 0
+	return common
+}
+
+// allows reports whether v satisfies f, but for what f excludes.
+func (b *builder) allows(f *facts, v *value) bool {
+	if f.list {
+		return slices.ContainsFunc(f.among, func(w *value) bool { return v.canonical() == w.canonical() })
+	}
+	return b.fits(f, v)
 }
 
 func (s span) apart(o span) bool { return max(s.least, o.least) > min(s.most, o.most) }
@@ -55,7 +63,7 @@ func (b *builder) schemasApart(x, y []*value, depth int) bool {
 	others := b.ways(y, nil)
 	for _, f := range b.ways(x, nil) {
 		for _, o := range others {
-			if !b.apart(f, o, depth+1) {
+			if b.overlap(f, o, depth+1) != 0 {
 				return false
 			}
 		}

@@ -39,6 +39,7 @@ type facts struct {
 	required      []string
 	names         []*value  // schemas of members' names
 	refused       []refusal // what cannot be done
+	minus         []*facts  // what may not hold
 }
 
 type span struct{ least, most int32 }
@@ -75,10 +76,10 @@ func saysNothing(s *value, keyword string, v *value) bool {
 	return v.kind == object && len(v.keys) == 0 && keyword != "contains"
 }
 
-// facts reads the keywords of own. Keywords that no draft of JSON Schema uses to refuse a value are ignored.
-func (b *builder) facts(own []*value) *facts {
-	f := &facts{types: allTypes, length: span{0, unbounded}, count: span{0, unbounded}}
-	for _, s := range own {
+// facts puts together what w says. Keywords that no draft of JSON Schema uses to refuse a value are ignored.
+func (b *builder) facts(w way) *facts {
+	f := &facts{types: allTypes, length: span{0, unbounded}, count: span{0, unbounded}, minus: w.minus}
+	for _, s := range w.own {
 		b.at = s
 		for i, keyword := range s.keys {
 			if s.old() && s.get("$ref") != nil {
@@ -97,7 +98,7 @@ func (b *builder) facts(own []*value) *facts {
 		}
 	}
 	if f.list {
-		f.among = slices.DeleteFunc(f.among, func(v *value) bool { return !b.fits(f, v) })
+		f.among = slices.DeleteFunc(f.among, func(v *value) bool { return !b.fits(f, v) || b.excluded(f, v) })
 	}
 	return f
 }
@@ -281,6 +282,11 @@ func (b *builder) fits(f *facts, v *value) bool {
 		panic(unsupported("it lists arrays or objects, and other keywords say something of them"))
 	}
 	return true
+}
+
+// excluded reports whether f excludes v.
+func (b *builder) excluded(f *facts, v *value) bool {
+	return slices.ContainsFunc(f.minus, func(m *facts) bool { return b.allows(m, v) })
 }
 
 // refuse refuses what f cannot do for values of these types.

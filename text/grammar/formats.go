@@ -19,7 +19,7 @@ var formats = map[string]string{
 	"date":      yearDate,
 	"time":      dayTime,
 	"date-time": yearDate + "T" + dayTime,
-	"duration":  `P([0-9]{1,9}W|([0-9]{1,9}D|[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?)?)`,
+	"duration":  `P([0-9]{1,9}W|([0-9]{1,9}D|[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?)`,
 	"uuid":      `[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`,
 	"email":     atom + `(\.` + atom + `)?@` + label + `(\.` + label + `){0,2}\.[A-Za-z]{2,20}`,
 	"hostname":  hostname,

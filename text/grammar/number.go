@@ -142,12 +142,21 @@ type digits struct {
 	c     [2]int8
 }
 
+// numberForm is how numbers are written.
+type numberForm uint8
+
+const (
+	integers  numberForm = iota // without a fraction
+	fractions                   // with any fraction or none
+	wholes                      // integers, with or without a fraction of zeros
+)
+
 // numbers is the numbers of an interval, without exponents and without −0.
 type numbers struct {
-	sides    [2]interval // of absolute values
-	ok       [2]bool
-	fraction bool
-	most     int // digits before and behind the point
+	sides [2]interval // of absolute values
+	ok    [2]bool
+	form  numberForm
+	most  int // digits before and behind the point
 }
 
 func (n *numbers) at(d digits, k int) bound {
@@ -174,8 +183,8 @@ func (n *numbers) step(d digits, r rune) (digits, bool) {
 	case r == '.':
 		d = n.settle(d)
 		d.place = atPoint
-		return d, was == atWhole && n.fraction
-	case r < '0' || r > '9' || int(d.count) == n.most || was == atWhole && d.count == 0:
+		return d, was == atWhole && n.form != integers
+	case r < '0' || r > '9' || was >= atPoint && n.form == wholes && r != '0' || int(d.count) == n.most || was == atWhole && d.count == 0:
 		return d, false
 	}
 	if d.place = atPart; was < atPoint {
@@ -219,18 +228,16 @@ func (n *numbers) accept(d digits) bool {
 }
 
 // numbers returns the automaton of the numbers in i, nil if there are none.
-func (b *budget) numbers(i interval, fraction bool) *automaton {
-	low, high := i.low.at, i.high.at
-	n := &numbers{fraction: fraction, most: max(maxDigits, len(low.whole), len(high.whole), len(low.part), len(high.part))}
-	n.sides, n.ok = i.sides()
-	al := everything()
-	for _, r := range "0123456789-." {
-		al = al.cut(b, []rune{r, r})
-	}
-	a, _ := explore(b, al, digits{}, n.step, n.accept)
-	return a
-}
-
-func (i interval) String() string { // for automata's names
-	return fmt.Sprint(i.low, i.high)
+func (b *builder) numbers(i interval, form numberForm) *automaton {
+	return b.automaton(fmt.Sprint("numbers", form, i), func() *automaton {
+		low, high := i.low.at, i.high.at
+		n := &numbers{form: form, most: max(maxDigits, len(low.whole), len(high.whole), len(low.part), len(high.part))}
+		n.sides, n.ok = i.sides()
+		al := everything()
+		for _, r := range "0123456789-." {
+			al = al.cut(&b.budget, []rune{r, r})
+		}
+		a, _ := explore(&b.budget, al, digits{}, n.step, n.accept)
+		return a
+	})
 }

@@ -53,8 +53,14 @@ func (b *builder) ways(list, own []*value) (out []*facts) {
 	for _, s := range list {
 		b.progress(s)
 	}
-	b.flatten(list, own, nil, func(own []*value) { out = append(out, b.facts(own)) })
+	b.flatten(list, way{own: own}, nil, func(w way) { out = append(out, b.facts(w)) })
 	return out
+}
+
+// way is one way to satisfy a unit: what the schemas in own say beside $ref, allOf, anyOf and oneOf holds, and none of minus.
+type way struct {
+	own   []*value
+	minus []*facts
 }
 
 // group is an anyOf or oneOf.
@@ -64,15 +70,14 @@ type group struct {
 	branches []*value
 }
 
-// flatten calls leaf with each way to satisfy the schemas in work and groups: a list of schemas whose own keywords hold, but $ref, allOf,
-// anyOf and oneOf. own is what the list has so far.
-func (b *builder) flatten(work, own []*value, groups []group, leaf func(own []*value)) {
+// flatten calls leaf with each way to satisfy w and the schemas in work and groups.
+func (b *builder) flatten(work []*value, w way, groups []group, leaf func(way)) {
 	for len(work) > 0 {
 		s := work[0]
 		work = work[1:]
-		b.spend(1 + len(own))
+		b.spend(1 + len(w.own))
 		switch {
-		case s.kind == truth || slices.Contains(own, s):
+		case s.kind == truth || slices.Contains(w.own, s):
 			continue
 		case s.kind == falsehood:
 			return
@@ -80,7 +85,7 @@ func (b *builder) flatten(work, own []*value, groups []group, leaf func(own []*v
 			b.at, b.keyword = s, ""
 			panic(invalid("a schema is an object, true or false"))
 		}
-		own = append(slices.Clip(own), s)
+		w.own = append(slices.Clip(w.own), s)
 		if target := b.reference(s); target != nil {
 			if work = append([]*value{target}, work...); s.old() {
 				continue
@@ -95,34 +100,44 @@ func (b *builder) flatten(work, own []*value, groups []group, leaf func(own []*v
 	}
 	if len(groups) == 0 {
 		b.spend(1 << 10) // a leaf costs about as much
-		leaf(own)
+		leaf(w)
 		return
 	}
-	g := groups[0]
+	g, minus := groups[0], [][]*facts(nil)
 	if g.keyword == "oneOf" {
-		b.oneOf(g, own)
+		minus = b.exclusive(g, w.own)
 	}
-	for _, branch := range g.branches {
-		b.flatten([]*value{branch}, own, groups[1:], leaf)
+	for i, branch := range g.branches {
+		next := w
+		if minus != nil {
+			next.minus = append(slices.Clip(w.minus), minus[i]...)
+		}
+		b.flatten([]*value{branch}, next, groups[1:], leaf)
 	}
 }
 
-// oneOf refuses branches that may hold at once.
-func (b *builder) oneOf(g group, own []*value) {
-	sides := make([][]*facts, len(g.branches))
+// exclusive returns, for each branch of a oneOf, the ways of the other branches that share values with it. It refuses arrays and objects
+// that two branches may share.
+func (b *builder) exclusive(g group, own []*value) [][]*facts {
+	sides, minus := make([][]*facts, len(g.branches)), make([][]*facts, len(g.branches))
 	for i, branch := range g.branches {
 		sides[i] = b.ways([]*value{branch}, own)
 		for j := range i {
 			for _, x := range sides[i] {
 				for _, y := range sides[j] {
-					if !b.apart(x, y, 0) {
+					common := b.overlap(x, y, 0)
+					if common&(arrayType|objectType) != 0 && !(x.list && y.list) {
 						b.at, b.keyword = g.at, g.keyword
 						panic(unsupported("branches %d and %d may hold at once, as far as can be told", j, i))
+					}
+					if common != 0 {
+						minus[i], minus[j] = append(minus[i], y), append(minus[j], x)
 					}
 				}
 			}
 		}
 	}
+	return minus
 }
 
 // schemas returns the schemas that a keyword of s lists, nil without it.

@@ -11,13 +11,13 @@ func (b *builder) leaf(f *facts) (parts []*node) {
 		return b.enumeration(f.among)
 	}
 	b.refuse(f, f.types)
-	if f.types&nullType != 0 {
-		parts = append(parts, b.text("null"))
+	var words []*value
+	for _, kind := range []valueKind{null, truth, falsehood} {
+		if v := (&value{kind: kind}); v.typeOf()&f.types != 0 && !b.excluded(f, v) {
+			words = append(words, v)
+		}
 	}
-	if f.types&booleanType != 0 {
-		a := b.automaton("boolean", func() *automaton { return b.words([]string{"true", "false"}, true) })
-		parts = append(parts, b.chars(a, raw))
-	}
+	parts = b.enumeration(words)
 	if f.types&numberType != 0 {
 		parts = append(parts, b.chars(b.numberOf(f), plain))
 	}
@@ -41,6 +41,9 @@ func (b *builder) enumeration(list []*value) (parts []*node) {
 			parts = append(parts, b.marked(b.written(v)))
 		} else {
 			words = append(words, b.written(v))
+			if v.kind == number {
+				words = append(words, v.canonical())
+			}
 		}
 	}
 	if len(words) > 0 {
@@ -84,15 +87,30 @@ func (b *builder) written(v *value) string {
 
 // numberOf returns the automaton of f's numbers, nil if there are none.
 func (b *builder) numberOf(f *facts) *automaton {
-	fraction := f.types&fractionType != 0
-	if fraction && !f.interval.low.set && !f.interval.high.set {
+	form := integers
+	if f.types&fractionType != 0 {
+		form = fractions
+	}
+	if form == fractions && f.interval == (interval{}) && len(f.minus) == 0 {
 		return b.anyNumber()
 	}
-	name := "integer"
-	if fraction {
-		name = "number"
+	a := b.numbers(f.interval, form)
+	for _, m := range f.minus {
+		form := wholes
+		if m.types&fractionType != 0 {
+			form = fractions
+		}
+		if !m.list && m.types&numberType != 0 {
+			a = b.merge(a, b.numbers(m.interval, form), onlyFirst)
+		}
+		for _, v := range m.among {
+			if v.kind == number {
+				it := bound{set: true, at: readDecimal(v.text)}
+				a = b.merge(a, b.numbers(interval{it, it}, fractions), onlyFirst)
+			}
+		}
 	}
-	return b.automaton(name+f.interval.String(), func() *automaton { return b.numbers(f.interval, fraction) })
+	return a
 }
 
 // pattern returns the automaton of the texts that match all of f's patterns and formats, nil if there are none.
@@ -116,6 +134,13 @@ func (b *builder) pattern(f *facts) *automaton {
 
 // stringOf is a string that satisfies f. The fewest characters are part of the automaton, if it has a pattern; the most are counted.
 func (b *builder) stringOf(f *facts) *node {
+	if len(f.minus) > 0 {
+		a := b.texts(f)
+		for _, m := range f.minus {
+			a = b.merge(a, b.texts(m), onlyFirst)
+		}
+		return b.chars(a, quoted)
+	}
 	if len(f.patterns) == 0 {
 		it := b.chars(b.anyString(), quoted)
 		it.lo, it.hi = f.length.least, f.length.most
