@@ -173,7 +173,8 @@ func (s *suite) file(t *testing.T, file, says string) {
 			all := forms(decode(test.Data))
 			took := err == nil && slices.ContainsFunc(all, func(form string) bool { return takes(t, g, form) })
 			if took && !test.Valid {
-				t.Errorf("%s, %s: %s: %s is taken for %s", filepath.Base(file), group.Description, test.Description, test.Data, group.Schema)
+				t.Errorf("%s, %s, %s: %s is taken for %s", filepath.Base(file), group.Description, test.Description, test.Data,
+					group.Schema)
 			}
 			right := took == test.Valid && (err == nil || e.Why == "no text satisfies it")
 			if right {
