@@ -97,7 +97,7 @@ type automaton struct {
 	far      []int32  // the fewest characters to a goal
 	onward   []int32  // the same, but one at least; infinite if nothing may follow
 	furthest int32    // the greatest of far, of states that can be reached and left
-	stay     []uint64 // the groups of characters that lead from the state to itself: see groupOf
+	groups   []uint64 // of each class, the groups that its characters are of: see groupOf
 }
 
 // explore makes the automaton whose states are the keys that step reaches from start. It returns nil if it accepts nothing. goal says which
@@ -178,7 +178,7 @@ func (a *automaton) finish() {
 		a.ascii[r] = a.classOf(rune(r))
 	}
 	classes := len(a.first)
-	a.onward, a.stay = make([]int32, len(a.accept)), make([]uint64, len(a.accept))
+	a.onward, a.groups = make([]int32, len(a.accept)), make([]uint64, classes)
 	for q := range a.accept {
 		ways := a.next[q*classes : (q+1)*classes]
 		a.onward[q] = infinite
@@ -188,22 +188,44 @@ func (a *automaton) finish() {
 			}
 		}
 		a.furthest = max(a.furthest, a.far[q])
-		loops, stay := func(class uint16) bool { return ways[class] == int32(q) }, ^uint64(0)
-		for r, class := range a.ascii {
-			if !loops(class) {
-				stay &^= 1 << groupOf[r]
-			}
-		}
-		for i := len(a.from) - 1; i >= 0; i-- {
-			if a.from[i] != firstSurrogate && !loops(a.class[i]) {
-				stay &^= 1<<wideGroup | 1<<brokenGroup
-			}
-			if a.from[i] <= utf8.RuneSelf {
-				break
-			}
-		}
-		a.stay[q] = stay
 	}
+	for r, class := range a.ascii {
+		a.groups[class] |= 1 << groupOf[r]
+	}
+	for i := len(a.from) - 1; i >= 0; i-- {
+		if a.from[i] != firstSurrogate {
+			a.groups[a.class[i]] |= 1<<wideGroup | 1<<brokenGroup
+		}
+		if a.from[i] <= utf8.RuneSelf {
+			break
+		}
+	}
+}
+
+// closed reports whether every text of characters of these groups is allowed in q and reaches at most so many states: far is how far a goal
+// may then be, and states is how many there are.
+func (a *automaton) closed(q int32, groups uint64, most int) (far int32, states int, ok bool) {
+	var few [8]int32
+	reached := append(few[:0], q)
+	for i := 0; i < len(reached); i++ {
+		far = max(far, a.far[reached[i]])
+		for class, of := range a.groups {
+			if of&groups == 0 {
+				continue
+			}
+			to := a.next[int(reached[i])*len(a.first)+class]
+			if to < 0 {
+				return 0, 0, false
+			}
+			if !slices.Contains(reached, to) {
+				if len(reached) == most {
+					return 0, 0, false
+				}
+				reached = append(reached, to)
+			}
+		}
+	}
+	return far, len(reached), true
 }
 
 // move returns the state after r, -1 if r is not allowed.

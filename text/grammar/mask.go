@@ -21,19 +21,23 @@ func (v *Vocabulary) Mask(s State) Mask {
 	m := make(Mask, len(v.all))
 	w.v, w.g, w.mask = v, s.g, m
 	w.set = set{confs: append(w.set.confs[:0], s.confs()...)}
+	w.trie = &v.others
 	w.walk(0)
+	w.trie = &v.inside
+	if !w.strings() {
+		w.walk(0)
+	}
 	if s.done {
-		for _, t := range v.ends {
-			m[t>>6] |= 1 << (t & 63)
-		}
+		w.allow(v.ends)
 	}
 	v.masks.put(w.key, m)
 	return m
 }
 
-// walker walks a vocabulary's trie with the sets of configurations that its nodes lead to.
+// walker walks a trie of tokens with the sets of configurations that its nodes lead to.
 type walker struct {
 	v    *Vocabulary
+	trie *tokenTrie
 	g    *Grammar
 	set  set // the set of the node where the walk is, above those of the nodes on its path
 	mask Mask
@@ -42,21 +46,51 @@ type walker struct {
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
+func (w *walker) allow(tokens []tandem.Token) {
+	for _, t := range tokens {
+		w.mask[t>>6] |= 1 << (t & 63)
+	}
+}
+
+// How many states closed looks at: once for a mask, and for each node of a walk.
+const manyStates, fewStates = 1 << 8, 1 << 3
+
+// strings allows the tokens in v.inside if a configuration allows every text of such characters. It returns true if none is left to be
+// walked to.
+func (w *walker) strings() bool {
+	for i := range w.set.confs {
+		c := &w.set.confs[i]
+		if c.n.kind != chars || c.dec != boundary {
+			continue
+		}
+		far, states, ok := c.n.auto.closed(c.q, inStrings, manyStates)
+		if room := c.hi - far; ok && int(room) >= len(w.v.shorter)-1 {
+			for k, word := range w.v.strings {
+				w.mask[k] |= word
+			}
+			return true
+		} else if ok && room >= 0 && states == 1 {
+			w.allow(w.v.byLength[:w.v.shorter[room]])
+			w.set.confs = slices.Delete(w.set.confs, i, i+1)
+			return len(w.set.confs) == 0
+		}
+	}
+	return false
+}
+
 // walk puts the tokens below node i into the mask.
 func (w *walker) walk(i int32) {
-	v, base := w.v, w.set.base
+	nodes, base := w.trie.nodes, w.set.base
 	top := len(w.set.confs)
-	for c := i + 1; c < v.nodes[i].skip; c = v.nodes[c].skip {
+	for c := i + 1; c < nodes[i].skip; c = nodes[c].skip {
 		w.set.base, w.set.done = top, false
-		w.g.step(w.set.confs[base:top], v.nodes[c].byte, &w.set)
+		w.g.step(w.set.confs[base:top], nodes[c].byte, &w.set)
 		if len(w.set.confs) > top || w.set.done {
-			n, last := &v.nodes[c], v.nodes[c].skip
+			n, last := &nodes[c], nodes[c].skip
 			if !w.keeps(n) {
 				last = c + 1
 			}
-			for _, t := range v.ids[n.first:v.nodes[last].first] {
-				w.mask[t>>6] |= 1 << (t & 63)
-			}
+			w.allow(w.trie.ids[n.first:nodes[last].first])
 			if last < n.skip && len(w.set.confs) > top {
 				w.walk(c)
 			}
@@ -66,22 +100,21 @@ func (w *walker) walk(i int32) {
 	w.set.base = base
 }
 
-// keeps reports whether a configuration of the set stays where it is with everything below n, so that all of it is allowed.
+// keeps reports whether a configuration of the set allows everything below n.
 func (w *walker) keeps(n *trieNode) bool {
+	if n.height == 0 {
+		return true
+	}
 	below := w.v.groups[n.below]
 	for i := w.set.base; i < len(w.set.confs); i++ {
 		c := &w.set.confs[i]
-		if c.n.kind != chars || c.dec != boundary || n.height == longest || c.hi-int32(n.height) < c.n.auto.far[c.q] {
+		if c.n.kind != chars || c.dec != boundary || n.height == longest {
 			continue
 		}
-		stay := c.n.auto.stay[c.q]
-		switch c.n.mode {
-		case quoted:
-			stay &= inStrings
-		case plain:
-			stay &^= 1 << brokenGroup
+		if c.n.mode == quoted && below&^inStrings != 0 || c.n.mode == plain && below>>brokenGroup&1 != 0 {
+			continue
 		}
-		if below&^stay == 0 {
+		if far, _, ok := c.n.auto.closed(c.q, below, fewStates); ok && c.hi-int32(n.height) >= far {
 			return true
 		}
 	}
@@ -112,13 +145,13 @@ func (v *Vocabulary) Single(s State) (tandem.Token, bool) {
 	}
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
-	w.v, w.g = v, s.g
+	w.g = s.g
 	w.set = set{confs: append(w.set.confs[:0], s.confs()...)}
 	var found []tandem.Token
 	if s.done {
 		found = append(found, v.ends...)
 	}
-	if len(found) < 2 {
+	for _, w.trie = range []*tokenTrie{&v.inside, &v.others} {
 		found = w.few(0, found)
 	}
 	if len(found) != 1 {
@@ -129,13 +162,13 @@ func (v *Vocabulary) Single(s State) (tandem.Token, bool) {
 
 // few appends tokens below node i that are allowed, until there are two.
 func (w *walker) few(i int32, found []tandem.Token) []tandem.Token {
-	v, base := w.v, w.set.base
+	nodes, base := w.trie.nodes, w.set.base
 	top := len(w.set.confs)
-	for c := i + 1; c < v.nodes[i].skip && len(found) < 2; c = v.nodes[c].skip {
+	for c := i + 1; c < nodes[i].skip && len(found) < 2; c = nodes[c].skip {
 		w.set.base, w.set.done = top, false
-		w.g.step(w.set.confs[base:top], v.nodes[c].byte, &w.set)
+		w.g.step(w.set.confs[base:top], nodes[c].byte, &w.set)
 		if len(w.set.confs) > top || w.set.done {
-			found = append(found, v.ids[v.nodes[c].first:v.nodes[c+1].first]...)
+			found = append(found, w.trie.ids[nodes[c].first:nodes[c+1].first]...)
 		}
 		if len(w.set.confs) > top {
 			found = w.few(c, found)

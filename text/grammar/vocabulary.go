@@ -16,19 +16,28 @@ type Vocabulary struct {
 	text  []byte   // of all tokens, one after the other
 	begin []uint32 // of each token in text, and text's length
 
-	// The trie in preorder; node 0 is the root. ids are the tokens in the same order: those of the subtree of a node are
-	// ids[node.first:nodes[node.skip].first], and those of the node itself come first.
-	nodes  []trieNode
-	ids    []tandem.Token
+	// The tokens that may stand in a JSON string as they are, and the others: mostly either kind needs no walk.
+	inside, others tokenTrie
+	strings        Mask           // the tokens in inside,
+	byLength       []tandem.Token // and the same by their lengths in characters:
+	shorter        []int32        // the number of those of at most so many
+
 	groups []uint64 // what occurs below a node, by trieNode.below: a set of groups (see groupOf)
 	all    Mask
 	masks  cache
 }
 
+// tokenTrie is a trie in preorder; node 0 is the root. ids are the tokens in the same order: those of the subtree of a node are
+// ids[node.first:nodes[node.skip].first], and those of the node itself come first.
+type tokenTrie struct {
+	nodes []trieNode
+	ids   []tandem.Token
+}
+
 // trieNode takes 12 bytes, since there are several for each token.
 type trieNode struct {
 	skip   int32 // the first node behind its subtree
-	first  int32 // see Vocabulary.ids
+	first  int32 // see tokenTrie.ids
 	below  uint16
 	height uint8 // bytes below it in the longest token; longest at most
 	byte   byte
@@ -54,59 +63,90 @@ func NewVocabulary(bytesOf func(tandem.Token) []byte, n int, ends []tandem.Token
 		if !slices.Contains(ends, tandem.Token(t)) {
 			v.text = append(v.text, bytesOf(tandem.Token(t))...)
 		}
-		if v.begin[t+1] = uint32(len(v.text)); v.begin[t+1] > v.begin[t] {
-			v.ids = append(v.ids, tandem.Token(t))
-		}
+		v.begin[t+1] = uint32(len(v.text))
 	}
-	slices.SortStableFunc(v.ids, func(a, b tandem.Token) int { return bytes.Compare(v.bytes(a), v.bytes(b)) })
-	v.plant()
-	v.describe()
+	v.divide()
+	v.groups = []uint64{math.MaxUint64} // of those that are too many to be told apart: everything may occur there
+	known := map[uint64]uint16{}
+	v.plant(&v.inside, known)
+	v.plant(&v.others, known)
 	return v
+}
+
+// divide puts each token that has bytes into one of the tries.
+func (v *Vocabulary) divide() {
+	v.strings, v.shorter = make(Mask, len(v.all)), []int32{0}
+	for t := range tandem.Token(v.size) {
+		text := v.bytes(t)
+		if len(text) == 0 {
+			continue
+		}
+		plain := func(b byte) bool { return b >= utf8.RuneSelf || inStrings>>groupOf[b]&1 != 0 }
+		if !utf8.Valid(text) || slices.ContainsFunc(text, func(b byte) bool { return !plain(b) }) {
+			v.others.ids = append(v.others.ids, t)
+			continue
+		}
+		v.inside.ids = append(v.inside.ids, t)
+		v.strings[t>>6] |= 1 << (t & 63)
+	}
+	length := func(t tandem.Token) int { return utf8.RuneCount(v.bytes(t)) }
+	v.byLength = slices.Clone(v.inside.ids)
+	slices.SortStableFunc(v.byLength, func(a, b tandem.Token) int { return length(a) - length(b) })
+	for i, t := range v.byLength {
+		for len(v.shorter) <= length(t) {
+			v.shorter = append(v.shorter, 0)
+		}
+		v.shorter[length(t)] = int32(i + 1)
+	}
+	for i := 1; i < len(v.shorter); i++ {
+		v.shorter[i] = max(v.shorter[i], v.shorter[i-1])
+	}
 }
 
 func (v *Vocabulary) bytes(t tandem.Token) []byte { return v.text[v.begin[t]:v.begin[t+1]] }
 
-// plant makes the nodes from the sorted tokens.
-func (v *Vocabulary) plant() {
-	v.nodes = make([]trieNode, 1, 2*len(v.ids)+1)
+// plant makes the nodes of t's tokens.
+func (v *Vocabulary) plant(t *tokenTrie, known map[uint64]uint16) {
+	slices.SortStableFunc(t.ids, func(a, b tandem.Token) int { return bytes.Compare(v.bytes(a), v.bytes(b)) })
+	t.nodes = make([]trieNode, 1, 2*len(t.ids)+1)
 	path := []int32{0} // from the root to the last node
 	leave := func(depth int) {
 		for len(path) > depth+1 {
-			v.nodes[path[len(path)-1]].skip = int32(len(v.nodes))
+			t.nodes[path[len(path)-1]].skip = int32(len(t.nodes))
 			path = path[:len(path)-1]
 		}
 	}
 	var before []byte
-	for i, t := range v.ids {
-		text, same := v.bytes(t), 0
+	for i, id := range t.ids {
+		text, same := v.bytes(id), 0
 		for same < len(before) && same < len(text) && before[same] == text[same] {
 			same++
 		}
 		leave(same)
 		for _, c := range text[same:] {
-			path = append(path, int32(len(v.nodes)))
-			v.nodes = append(v.nodes, trieNode{first: int32(i), byte: c})
+			path = append(path, int32(len(t.nodes)))
+			t.nodes = append(t.nodes, trieNode{first: int32(i), byte: c})
 		}
 		before = text
 	}
 	leave(0)
-	v.nodes[0].skip = int32(len(v.nodes))
-	v.nodes = append(slices.Clip(v.nodes), trieNode{first: int32(len(v.ids)), skip: math.MaxInt32}) // behind all
+	t.nodes[0].skip = int32(len(t.nodes))
+	t.nodes = append(slices.Clip(t.nodes), trieNode{first: int32(len(t.ids)), skip: math.MaxInt32}) // behind all
+	v.describe(t, known)
 }
 
-// describe fills what the nodes say of their subtrees.
-func (v *Vocabulary) describe() {
-	sets, known := make([]uint64, len(v.nodes)), map[uint64]uint16{}
-	v.groups = append(v.groups, math.MaxUint64) // of those that are too many to be told apart: everything may occur there
-	for i := int32(len(v.nodes)) - 2; i >= 0; i-- {
-		n := &v.nodes[i]
-		for c := i + 1; c < n.skip; c = v.nodes[c].skip {
-			child := &v.nodes[c]
+// describe fills what t's nodes say of their subtrees. known are the indices of v.groups.
+func (v *Vocabulary) describe(t *tokenTrie, known map[uint64]uint16) {
+	sets := make([]uint64, len(t.nodes))
+	for i := int32(len(t.nodes)) - 2; i >= 0; i-- {
+		n := &t.nodes[i]
+		for c := i + 1; c < n.skip; c = t.nodes[c].skip {
+			child := &t.nodes[c]
 			n.height = max(n.height, uint8(min(longest, int(child.height)+1)))
 			if child.byte < utf8.RuneSelf {
 				sets[i] |= sets[c] | 1<<groupOf[child.byte]
 			} else {
-				sets[i] |= v.wide(c, []byte{child.byte}, sets)
+				sets[i] |= t.wide(c, []byte{child.byte}, sets)
 			}
 		}
 		below, ok := known[sets[i]]
@@ -120,22 +160,19 @@ func (v *Vocabulary) describe() {
 }
 
 // wide returns the groups below node i, at which a character of several bytes has begun: with its bytes so far.
-func (v *Vocabulary) wide(i int32, so []byte, sets []uint64) (groups uint64) {
+func (t *tokenTrie) wide(i int32, so []byte, sets []uint64) (groups uint64) {
 	if r, n := utf8.DecodeRune(so); n == len(so) && r != utf8.RuneError || string(so) == string(utf8.RuneError) {
 		return sets[i] | 1<<wideGroup
 	}
-	n := &v.nodes[i]
+	n := &t.nodes[i]
 	if utf8.FullRune(so) {
 		return sets[i] | 1<<brokenGroup
 	}
-	if v.own(i) {
+	if t.nodes[i+1].first > n.first { // a token ends here
 		groups = 1 << brokenGroup
 	}
-	for c := i + 1; c < n.skip; c = v.nodes[c].skip {
-		groups |= v.wide(c, append(so, v.nodes[c].byte), sets)
+	for c := i + 1; c < n.skip; c = t.nodes[c].skip {
+		groups |= t.wide(c, append(so, t.nodes[c].byte), sets)
 	}
 	return groups
 }
-
-// own reports whether a token ends at node i.
-func (v *Vocabulary) own(i int32) bool { return v.nodes[i+1].first > v.nodes[i].first }

@@ -164,7 +164,7 @@ func TestRealVocabularies(t *testing.T) {
 			for i, spec := range specs {
 				walk(t, v, compile(t, spec), rand.New(rand.NewPCG(uint64(i), 0)), 6, true)
 			}
-			t.Logf("%d tokens, %d nodes, %d kinds of subtrees", v.size, len(v.nodes), len(v.groups))
+			t.Logf("%d tokens, %d and %d nodes, %d kinds of subtrees", v.size, len(v.inside.nodes), len(v.others.nodes), len(v.groups))
 		})
 	}
 }
