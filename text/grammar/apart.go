@@ -39,7 +39,7 @@ func (b *builder) overlap(f, o *facts, depth int) (common types) {
 // allows reports whether v satisfies f, but for what f excludes.
 func (b *builder) allows(f *facts, v *value) bool {
 	if f.list {
-		return slices.ContainsFunc(f.among, func(w *value) bool { return v.canonical() == w.canonical() })
+		return f.known[v.canonical()]
 	}
 	return b.fits(f, v)
 }

@@ -28,8 +28,9 @@ var typeNames = map[string]types{"null": nullType, "boolean": booleanType, "inte
 // facts are what a list of schemas says, put together.
 type facts struct {
 	types types
-	list  bool     // values are all that may be:
-	among []*value // of enum and const
+	list  bool            // values are all that may be:
+	among []*value        // of enum and const,
+	known map[string]bool // and the same, as canonical writes them
 
 	length, count span // of a string in characters, of an array in elements
 	patterns      []string
@@ -87,7 +88,7 @@ func (b *builder) facts(w way) *facts {
 			}
 			b.keyword = keyword
 			v := s.list[i]
-			b.spend(1)
+			b.spend(16)
 			if kinds, ok := refusable[keyword]; ok && !saysNothing(s, keyword, v) {
 				f.refused = append(f.refused, refusal{s, keyword, kinds})
 			}
@@ -99,6 +100,10 @@ func (b *builder) facts(w way) *facts {
 	}
 	if f.list {
 		f.among = slices.DeleteFunc(f.among, func(v *value) bool { return !b.fits(f, v) || b.excluded(f, v) })
+		f.known = map[string]bool{}
+		for _, v := range f.among {
+			f.known[v.canonical()] = true
+		}
 	}
 	return f
 }

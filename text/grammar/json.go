@@ -5,18 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
 // value is a JSON value that keeps the order of an object's members.
 type value struct {
 	kind    valueKind
-	text    string   // of a number as written, of a string decoded
-	keys    []string // of an object
-	list    []*value // an array's elements, or an object's members
-	up      *value   // what it stands in,
-	key     string   // and under which key or index
+	text    string         // of a number as written, of a string decoded
+	keys    []string       // of an object,
+	index   map[string]int // and where each is
+	list    []*value       // an array's elements, or an object's members
+	up      *value         // what it stands in,
+	key     string         // and under which key or index
 	id      int32
 	checked uint8 // entered or passed: see builder.progress
 }
@@ -48,7 +48,7 @@ func (v *value) pointer() string {
 
 // get returns the member called key, nil if there is none or v is no object.
 func (v *value) get(key string) *value {
-	if i := slices.Index(v.keys, key); i >= 0 {
+	if i, ok := v.index[key]; ok {
 		return v.list[i]
 	}
 	return nil
@@ -100,7 +100,7 @@ func (r *reader) value(up *value, key string) *value {
 			panic(tooLarge("the schema is nested too deeply"))
 		}
 		if v.kind = array; t == '{' {
-			v.kind = object
+			v.kind, v.index = object, map[string]int{}
 		}
 		for r.More() {
 			if v.kind == array {
@@ -108,11 +108,13 @@ func (r *reader) value(up *value, key string) *value {
 				continue
 			}
 			key := r.token().(string)
-			if member := r.value(v, key); v.get(key) == nil {
-				v.keys, v.list = append(v.keys, key), append(v.list, member)
-			} else {
-				v.list[slices.Index(v.keys, key)] = member // the last counts, as in other parsers
+			member := r.value(v, key)
+			if i, again := v.index[key]; again {
+				v.list[i] = member // the last counts, as in other parsers
+				continue
 			}
+			v.index[key] = len(v.keys)
+			v.keys, v.list = append(v.keys, key), append(v.list, member)
 		}
 		r.token()
 		r.depth++

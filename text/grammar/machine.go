@@ -84,16 +84,21 @@ type set struct {
 	done  bool // the text may end here
 }
 
-// maxAlternatives bounds a set. Of more, which only an ambiguous grammar has, the first are kept: every one of them can be finished.
-const maxAlternatives = 1 << 11
+// maxAlternatives bounds a set, and maxOpen how many of it are chars nodes, which a walk over many tokens goes on with. Of more, which only
+// an ambiguous grammar has, the first are kept: every one of them can be finished.
+const maxAlternatives, maxOpen = 1 << 9, 1 << 5
 
 func (s *set) add(c conf) {
+	open := 0
 	for i := s.base; i < len(s.confs); i++ {
 		if s.confs[i] == c {
 			return
 		}
+		if s.confs[i].n.kind == chars {
+			open++
+		}
 	}
-	if len(s.confs)-s.base < maxAlternatives {
+	if len(s.confs)-s.base < maxAlternatives && (c.n.kind != chars || open < maxOpen) {
 		s.confs = append(s.confs, c)
 	}
 }

@@ -13,11 +13,14 @@ type decimal struct {
 	whole, part string
 }
 
-// maxExponent bounds the exponents of numbers in a schema, and with them the digits of a decimal; float64 goes to 308.
-const maxExponent = 400
+// maxExponent bounds the exponents of numbers in a schema, and mostDigits their digits; float64 goes to 1e308.
+const maxExponent, mostDigits = 400, 1000
 
 // readDecimal reads a JSON number.
 func readDecimal(s string) (d decimal) {
+	if len(s) > mostDigits {
+		panic(tooLarge("a number of %d digits", len(s)))
+	}
 	s, d.negative = strings.CutPrefix(s, "-")
 	mantissa, exponent := s, 0
 	if i := strings.IndexAny(s, "eE"); i >= 0 {

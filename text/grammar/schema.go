@@ -25,6 +25,7 @@ func (b *builder) schema(s *Spec) *node {
 func (b *builder) unit(list []*value) *node {
 	at, keyword := b.at, b.keyword
 	var ids []int
+	b.spend(64 * (1 + len(list)))
 	for _, s := range list {
 		if s.kind != truth && !(s.kind == object && len(s.keys) == 0) {
 			ids = append(ids, int(s.id))
@@ -72,6 +73,7 @@ type group struct {
 
 // flatten calls leaf with each way to satisfy w and the schemas in work and groups.
 func (b *builder) flatten(work []*value, w way, groups []group, leaf func(way)) {
+	w.own = slices.Clone(w.own)
 	for len(work) > 0 {
 		s := work[0]
 		work = work[1:]
@@ -85,7 +87,7 @@ func (b *builder) flatten(work []*value, w way, groups []group, leaf func(way)) 
 			b.at, b.keyword = s, ""
 			panic(invalid("a schema is an object, true or false"))
 		}
-		w.own = append(slices.Clip(w.own), s)
+		w.own = append(w.own, s)
 		if target := b.reference(s); target != nil {
 			if work = append([]*value{target}, work...); s.old() {
 				continue

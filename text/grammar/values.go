@@ -193,13 +193,13 @@ func (b *builder) names(f *facts) (a *automaton) {
 
 // objectOf is an object: its members in the order of the schemas' properties, then those that are only required, then others.
 func (b *builder) objectOf(f *facts) *node {
-	names, fields, seen := b.names(f), []field(nil), []string(nil)
+	names, fields, seen, known := b.names(f), []field(nil), []string(nil), map[string]bool{}
 	add := func(name string) {
-		if slices.Contains(seen, name) {
+		if known[name] {
 			return
 		}
-		seen = append(seen, name)
-		b.spend(len(seen))
+		seen, known[name] = append(seen, name), true
+		b.spend(len(f.required) + len(f.objects))
 		required := slices.Contains(f.required, name)
 		if names != nil && names.matches(name) {
 			fields = append(fields, b.named(name, b.unit(f.member(name)), required))
