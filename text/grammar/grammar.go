@@ -107,7 +107,7 @@ func invalid(format string, args ...any) *Error {
 // Grammar is a compiled Spec. It is safe for concurrent use.
 type Grammar struct {
 	frames
-	root    *node
+	nodes   []*node
 	start   State
 	nesting int32
 	digest  [sha256.Size]byte
@@ -172,7 +172,7 @@ func Compile(s Spec, l Limits) (g *Grammar, err error) {
 	root := b.spec(&s, 0)
 	b.at, b.keyword = nil, ""
 	b.measure()
-	g = &Grammar{root: root, nesting: int32(b.limits.Nesting), id: grammars.Add(1)}
+	g = &Grammar{nodes: b.nodes, nesting: int32(b.limits.Nesting), id: grammars.Add(1)}
 	g.digest = sha256.Sum256(strconv.AppendInt(append(text, '\n'), Version, 10))
 	if root.height > g.nesting {
 		if root.height < infinite {

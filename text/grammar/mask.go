@@ -1,13 +1,15 @@
 package grammar
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// Mask returns the tokens that s allows: those whose bytes lead to another state, and the ends if s is done. It is cached by state.
+// Mask returns the tokens that s allows: those whose bytes lead to a state that can be finished, and the ends if s is done. It is cached by
+// state.
 func (v *Vocabulary) Mask(s State) Mask {
 	if s.g == nil {
 		return v.all
@@ -18,8 +20,26 @@ func (v *Vocabulary) Mask(s State) Mask {
 	if m, ok := v.masks.get(w.key); ok {
 		return m
 	}
-	m := make(Mask, len(v.all))
-	w.v, w.g, w.mask = v, s.g, m
+	m := v.walked(s)
+	if !v.isSure(s.g) {
+		for t := range tandem.Token(v.size) {
+			if next, _ := s.Next(v.bytes(t)); m.Has(t) && !v.Finishes(next) {
+				m[t>>6] &^= 1 << (t & 63)
+			}
+		}
+	}
+	if s.done {
+		m.allow(v.ends)
+	}
+	v.masks.put(w.key, m)
+	return m
+}
+
+// walked returns the tokens whose bytes s allows.
+func (v *Vocabulary) walked(s State) Mask {
+	w := walkers.Get().(*walker)
+	defer walkers.Put(w)
+	w.v, w.g, w.mask = v, s.g, make(Mask, len(v.all))
 	w.set = set{confs: append(w.set.confs[:0], s.confs()...)}
 	w.trie = &v.others
 	w.walk(0)
@@ -27,11 +47,7 @@ func (v *Vocabulary) Mask(s State) Mask {
 	if !w.strings() {
 		w.walk(0)
 	}
-	if s.done {
-		w.allow(v.ends)
-	}
-	v.masks.put(w.key, m)
-	return m
+	return w.mask
 }
 
 // walker walks a trie of tokens with the sets of configurations that its nodes lead to.
@@ -46,9 +62,9 @@ type walker struct {
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
-func (w *walker) allow(tokens []tandem.Token) {
+func (m Mask) allow(tokens []tandem.Token) {
 	for _, t := range tokens {
-		w.mask[t>>6] |= 1 << (t & 63)
+		m[t>>6] |= 1 << (t & 63)
 	}
 }
 
@@ -70,7 +86,7 @@ func (w *walker) strings() bool {
 			}
 			return true
 		} else if ok && room >= 0 && states == 1 {
-			w.allow(w.v.byLength[:w.v.shorter[room]])
+			w.mask.allow(w.v.byLength[:w.v.shorter[room]])
 			w.set.confs = slices.Delete(w.set.confs, i, i+1)
 			return len(w.set.confs) == 0
 		}
@@ -90,7 +106,7 @@ func (w *walker) walk(i int32) {
 			if !w.keeps(n) {
 				last = c + 1
 			}
-			w.allow(w.trie.ids[n.first:nodes[last].first])
+			w.mask.allow(w.trie.ids[n.first:nodes[last].first])
 			if last < n.skip && len(w.set.confs) > top {
 				w.walk(c)
 			}
@@ -135,13 +151,17 @@ func (v *Vocabulary) Next(s State, t tandem.Token) (State, bool) {
 	if t < 0 || int(t) >= v.size || v.begin[t] == v.begin[t+1] {
 		return s, s.done && slices.Contains(v.ends, t)
 	}
-	return s.Next(v.bytes(t))
+	next, ok := s.Next(v.bytes(t))
+	return next, ok && (v.isSure(s.g) || v.Finishes(next))
 }
 
 // Single returns the token that s allows if it is the only one.
 func (v *Vocabulary) Single(s State) (tandem.Token, bool) {
 	if s.g == nil {
 		return 0, false
+	}
+	if !v.isSure(s.g) {
+		return v.Mask(s).single()
 	}
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
@@ -158,6 +178,18 @@ func (v *Vocabulary) Single(s State) (tandem.Token, bool) {
 		return 0, false
 	}
 	return found[0], true
+}
+
+func (m Mask) single() (found tandem.Token, ok bool) {
+	for i, word := range m {
+		if word != 0 && (ok || word&(word-1) != 0) {
+			return 0, false
+		}
+		if word != 0 {
+			found, ok = tandem.Token(64*i+bits.TrailingZeros64(word)), true
+		}
+	}
+	return found, ok
 }
 
 // few appends tokens below node i that are allowed, until there are two.

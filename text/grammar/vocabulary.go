@@ -25,6 +25,8 @@ type Vocabulary struct {
 	groups []uint64 // what occurs below a node, by trieNode.below: a set of groups (see groupOf)
 	all    Mask
 	masks  cache
+
+	finishes finishes
 }
 
 // tokenTrie is a trie in preorder; node 0 is the root. ids are the tokens in the same order: those of the subtree of a node are
@@ -78,8 +80,11 @@ func (v *Vocabulary) divide() {
 	v.strings, v.shorter = make(Mask, len(v.all)), []int32{0}
 	for t := range tandem.Token(v.size) {
 		text := v.bytes(t)
-		if len(text) == 0 {
+		switch len(text) {
+		case 0:
 			continue
+		case 1:
+			v.finishes.has[text[0]] = true
 		}
 		plain := func(b byte) bool { return b >= utf8.RuneSelf || inStrings>>groupOf[b]&1 != 0 }
 		if !utf8.Valid(text) || slices.ContainsFunc(text, func(b byte) bool { return !plain(b) }) {
@@ -89,6 +94,7 @@ func (v *Vocabulary) divide() {
 		v.inside.ids = append(v.inside.ids, t)
 		v.strings[t>>6] |= 1 << (t & 63)
 	}
+	v.finishes.all = !slices.Contains(v.finishes.has[:], false)
 	length := func(t tandem.Token) int { return utf8.RuneCount(v.bytes(t)) }
 	v.byLength = slices.Clone(v.inside.ids)
 	slices.SortStableFunc(v.byLength, func(a, b tandem.Token) int { return length(a) - length(b) })

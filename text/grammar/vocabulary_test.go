@@ -181,3 +181,26 @@ func TestNoConstraint(t *testing.T) {
 		t.Error("something is wrong with no constraint")
 	}
 }
+
+// TestConcurrent: goroutines that share a grammar and a vocabulary find the same texts as one alone.
+func TestConcurrent(t *testing.T) {
+	g, v := compile(t, schema(`{}`)), small()
+	text := func(seed uint64) string {
+		out, _ := walk(t, v, g, rand.New(rand.NewPCG(seed, 1)), 60, false)
+		return out
+	}
+	var want [8]string
+	for i := range want {
+		want[i] = text(uint64(i))
+	}
+	g = compile(t, schema(`{}`))
+	var all sync.WaitGroup
+	for i := range want {
+		all.Go(func() {
+			if got := text(uint64(i)); got != want[i] {
+				t.Errorf("beside others %q, alone %q", got, want[i])
+			}
+		})
+	}
+	all.Wait()
+}
