@@ -190,6 +190,11 @@ func (b *builder) until(u *Until, depth int) *node {
 		a.accept[q] = a.accept[q] && len(t.ends[n]) == 0
 	}
 	it := b.chars(a, raw)
+	if it.again = u.Again; u.Again {
+		for i := range parts {
+			parts[i] = b.sequence(parts[i], it)
+		}
+	}
 	it.parts, it.exits = parts, exits
 	return it
 }

@@ -25,7 +25,7 @@ const Version = 1
 type Spec struct {
 	Schema  json.RawMessage `json:"schema,omitempty"`  // a JSON Schema; true and {} are any JSON
 	Object  bool            `json:"object,omitempty"`  // any JSON object
-	Regex   string          `json:"regex,omitempty"`   // the whole text matches; RE2's syntax
+	Regex   string          `json:"regex,omitempty"`   // the whole text matches; RE2's syntax. No text has a byte 0
 	Choices []string        `json:"choices,omitempty"` // one of these texts
 	Text    string          `json:"text,omitempty"`    // this text
 	Seq     []Spec          `json:"seq,omitempty"`     // one after the other
@@ -47,8 +47,9 @@ type Repeat struct {
 // either; of markers that end at different places the first to end counts.
 type Until struct {
 	Markers []string `json:"markers,omitempty"`
-	End     bool     `json:"end,omitempty"`  // the text may end before a marker
-	Then    []Spec   `json:"then,omitempty"` // by marker; none: nothing follows
+	End     bool     `json:"end,omitempty"`   // the text may end before a marker
+	Then    []Spec   `json:"then,omitempty"`  // by marker; none: nothing follows
+	Again   bool     `json:"again,omitempty"` // behind that the same Until begins again
 }
 
 // Limits bound what Compile takes. Zero fields are DefaultLimits'.
@@ -209,6 +210,9 @@ func (n *node) measured() int32 {
 			return infinite
 		}
 		for _, part := range n.parts {
+			if n.again {
+				part = part.parts[0]
+			}
 			h = max(h, part.height)
 		}
 		return h

@@ -54,7 +54,8 @@ func TestTexts(t *testing.T) {
 			[]string{"", "a, ", "a, a, a, a", "aa"}},
 		{Spec{Repeat: &Repeat{Of: Spec{Text: "ab"}}}, []string{"", "ab", "abababab"}, []string{"a", "aba"}},
 		{blank, []string{`0`, `-1.5e-7`, `"a\u00e4\ud834\udd1e\n\/"`, `[]`, `{}`, `{"a": [1, 2,3], "":null}`, `true`, "\"\u007f€\""},
-			[]string{``, ` 1`, `01`, `1.`, `+1`, `1e999`, `"`, `"\x"`, `"\ud834"`, `"\udd1e"`, `"\ud834\u0041"`, "\"\n\"", "\"\x80\"", `[1,]`,
+			[]string{``, ` 1`, `01`, `1.`, `+1`, `1e999`, `"`, `"\x"`, `"\ud834"`, `"\udd1e"`, `"\ud834\u0041"`, "\"\n\"", "\"\x80\"",
+				`[1,]`,
 				`[1,  2]`,
 				`{"a" :1}`, `{a:1}`, `{"a":1,}`, `[1 ]`, `nul`, `--1`, `"\u12"`, "\"\xf5\x80\x80\x80\""}},
 		{Spec{Object: true}, []string{`{}`, `{"a": {"b": []}}`}, []string{`[]`, `1`, "{\n}"}},
@@ -76,14 +77,34 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// TestNoExpressionHasByteZero: byte 0 stands beside the names of control tokens, so only a text or a marker that names it has it.
+func TestNoExpressionHasByteZero(t *testing.T) {
+	for _, e := range []string{".*", "(?s).*", "[^a]*", `\x00*`, `\W*`} {
+		if g := compile(t, Spec{Regex: e}); takes(t, g, "\x00") || !takes(t, g, "") {
+			t.Errorf("%s takes a byte 0", e)
+		}
+	}
+	if takes(t, compile(t, Spec{Schema: json.RawMessage(`{}`)}), "\"\x00\"") {
+		t.Error("a JSON string has a byte 0")
+	}
+	g := compile(t, Spec{Seq: []Spec{{Until: &Until{Markers: []string{"\x00<end>\x00"}}}, {Text: "\x00<x>\x00"}}})
+	if !takes(t, g, "a\x00<other>\x00\x00<end>\x00\x00<x>\x00") || takes(t, g, "a<end>\x00<x>\x00") {
+		t.Error("markers and texts that name it")
+	}
+}
+
 func TestUntil(t *testing.T) {
 	call := Spec{Until: &Until{Markers: []string{"<call>", "<calls>", "ll>x"}, End: true,
 		Then: []Spec{{Text: "{1}"}, {Text: "{2}"}, {Text: "never"}}}}
 	longer := Spec{Until: &Until{Markers: []string{"<a", "<ab>"}, Then: []Spec{{Text: "!"}, {Text: "?"}}}}
+	again := Spec{Until: &Until{Markers: []string{"<a>", "<b>"}, Then: []Spec{{Text: "1"}, {Choices: []string{"", "2"}}}, End: true,
+		Again: true}}
 	for _, c := range []struct {
 		spec    Spec
 		yes, no []string
 	}{
+		{again, []string{"", "x", "x<a>1", "<a>1<a>1x<b><b>2<a>1", "<a>1 <", "<b>x", "<a<a>1"},
+			[]string{"<a>", "<a>2", "x<a>1<a>", "<a>1x<a>2", "<b><a>", "<a>1<a>x"}},
 		{call, []string{"", "text \xff <cal", "a<<call>{1}", "<calls>{2}", "ll>xnever", "<c<call>{1}"},
 			[]string{"<call>", "<call>{2}", "<calls>{1}", "<call>xnever", "<call>{1} ", "<call>{1}<call>{1}", "<call>{{1}"}},
 		{longer, []string{"<a!", "<ab>?", "x<<ab>?"}, []string{"", "x", "<a?", "<ab>!", "<ab!", "<ab>", "<a!<a!"}},

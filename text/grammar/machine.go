@@ -31,6 +31,7 @@ type node struct {
 
 	auto  *automaton // chars
 	mode  mode
+	again bool      // chars: each part is what takes over, and then this node again
 	exits [][]int32 // chars: the parts of which one takes over when a state is reached, by state; nil: the node ends when auto accepts
 
 	parts  []*node // sequence, choice; repeat: the item, and the separator if there is one; chars: what exits name

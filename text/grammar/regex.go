@@ -79,6 +79,9 @@ const anything = "\x02"
 
 func (m *matcher) alphabet(b *budget) alphabet {
 	al, known := everything(), map[string]bool{}
+	if m.how == whole {
+		al = al.cut(b, []rune{0, 0})
+	}
 	for i := range m.prog.Inst {
 		in := &m.prog.Inst[i]
 		set := in.Rune
@@ -111,8 +114,11 @@ func (m *matcher) alphabet(b *budget) alphabet {
 }
 
 func (m *matcher) step(k string, r rune) (string, bool) {
-	if k == anything {
+	switch {
+	case k == anything:
 		return k, true
+	case r == 0 && m.how == whole: // it stands beside the names of control tokens, which match by nothing else
+		return "", false
 	}
 	var seeds []uint32
 	for i := 1; i < len(k); i += 4 {
