@@ -211,17 +211,17 @@ func (w *walker) few(i int32, found []tandem.Token) []tandem.Token {
 	return found
 }
 
-// cacheBytes bounds the masks that a vocabulary keeps, in each of two generations.
-const cacheBytes = 8 << 20
+// maskBytes bounds the masks that a vocabulary keeps, in each of two generations.
+const maskBytes = 8 << 20
 
-// cache keeps what was asked for lately: when the young generation is full, it becomes the old one.
-type cache struct {
+// maskCache keeps what was asked for lately: when the young generation is full, it becomes the old one.
+type maskCache struct {
 	mu         sync.Mutex
 	young, old map[string]Mask
 	bytes      int
 }
 
-func (c *cache) get(key []byte) (Mask, bool) {
+func (c *maskCache) get(key []byte) (Mask, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m, ok := c.young[string(key)]; ok {
@@ -234,15 +234,15 @@ func (c *cache) get(key []byte) (Mask, bool) {
 	return m, ok
 }
 
-func (c *cache) put(key []byte, m Mask) {
+func (c *maskCache) put(key []byte, m Mask) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keep(string(key), m)
 }
 
-func (c *cache) keep(key string, m Mask) {
+func (c *maskCache) keep(key string, m Mask) {
 	size := len(m)*8 + len(key)
-	if c.bytes += size; c.young == nil || c.bytes > cacheBytes {
+	if c.bytes += size; c.young == nil || c.bytes > maskBytes {
 		c.young, c.old, c.bytes = map[string]Mask{}, c.young, size
 	}
 	c.young[key] = m

@@ -24,7 +24,7 @@ type Vocabulary struct {
 
 	groups []uint64 // what occurs below a node, by trieNode.below: a set of groups (see groupOf)
 	all    Mask
-	masks  cache
+	masks  maskCache
 
 	finishes finishes
 }
