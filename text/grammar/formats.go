@@ -10,7 +10,7 @@ const (
 	label    = `[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?`
 	hostname = label + `(\.` + label + `){0,3}`
 	octet    = `(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`
-	atom     = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}"
+	atom     = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 	path     = `([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*`
 )
 
@@ -21,10 +21,10 @@ var formats = map[string]string{
 	"date-time": yearDate + "T" + dayTime,
 	"duration":  `P([0-9]{1,9}W|([0-9]{1,9}D|[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?)`,
 	"uuid":      `[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`,
-	"email":     atom + `(\.` + atom + `)?@` + label + `(\.` + label + `){0,2}\.[A-Za-z]{2,20}`,
+	"email":     atom + `(\.` + atom + `)*@` + label + `(\.` + label + `){0,2}\.[A-Za-z]{2,20}`,
 	"hostname":  hostname,
 	"ipv4":      octet + `(\.` + octet + `){3}`,
-	"uri":       `[A-Za-z][A-Za-z0-9+.-]*:(//` + hostname + `(:[0-9]{1,5})?(/` + path + `)?|` + `[A-Za-z0-9]` + path + `)(\?` + path + `)?(#` + path + `)?`,
+	"uri":       `[A-Za-z][A-Za-z0-9+.-]*:(//(` + hostname + `(:[0-9]{1,5})?)?(/` + path + `)?|` + `[A-Za-z0-9]` + path + `)(\?` + path + `)?(#` + path + `)?`,
 }
 
 // others are the formats of JSON Schema that are not known; what else a schema may say there, such as int32, is for people.
@@ -36,6 +36,9 @@ func (f *facts) format(name string) {
 	switch e, known := formats[name]; {
 	case known:
 		f.patterns = append(f.patterns, "^(?:"+e+")$")
+		if name == "email" {
+			f.patterns = append(f.patterns, "^.{1,64}@") // RFC 5321, section 4.5.3.1.1
+		}
 	case slices.Contains(others, name):
 		panic(unsupported("the format %s", name))
 	}

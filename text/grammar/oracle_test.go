@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -90,9 +92,18 @@ func (m maker) whole() string {
 	return strings.TrimSuffix(root, "}") + ", " + defs + "}"
 }
 
-// TestRandomSchemas: 10,000 random texts of random schemas satisfy an independent validator, and Go's parser of JSON.
+// TestRandomSchemas: 10,000 random texts of random schemas satisfy an independent validator, and Go's parser of JSON. It writes them to the
+// file TANDEM_GRAMMAR_TEXTS for test/scripts/llguidance.
 func TestRandomSchemas(t *testing.T) {
-	v, ended, refused := small(), 0, 0
+	v, ended, refused, file := small(), 0, 0, io.Discard
+	if name := os.Getenv("TANDEM_GRAMMAR_TEXTS"); name != "" {
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		file = f
+	}
 	for seed := uint64(0); ended < 10000; seed++ {
 		m := maker{rand.New(rand.NewPCG(seed, 7))}
 		text := m.whole()
@@ -120,6 +131,8 @@ func TestRandomSchemas(t *testing.T) {
 			if err := oracle.Validate(value); err != nil {
 				t.Fatalf("%s: %q: %v", text, out, err)
 			}
+			line, _ := json.Marshal([]string{text, out})
+			fmt.Fprintf(file, "%s\n", line)
 		}
 	}
 	t.Logf("%d texts, %d schemas refused", ended, refused)

@@ -41,9 +41,6 @@ func (b *builder) enumeration(list []*value) (parts []*node) {
 			parts = append(parts, b.marked(b.written(v)))
 		} else {
 			words = append(words, b.written(v))
-			if v.kind == number {
-				words = append(words, v.canonical())
-			}
 		}
 	}
 	if len(words) > 0 {
@@ -62,7 +59,10 @@ func (b *builder) written(v *value) string {
 		return "false"
 	case truth:
 		return "true"
-	case number:
+	case number: // 1.0 is an integer, which not every reader of one takes
+		if plain := v.canonical(); len(plain) <= maxDigits {
+			return plain
+		}
 		return v.text
 	case text:
 		return quote(v.text)
