@@ -33,6 +33,7 @@ type Sampler struct {
 	shares  []uint64
 	probs   []Prob
 	shaped  []float32
+	masked  []float32
 	added   []shift
 }
 
