@@ -406,5 +406,5 @@ type TopLogprob struct {
 
 // Protocol is the version of the messages between gateway, drafter and verifier. It grows when an older process would be
 // misunderstood; messages only gain fields, and names stay. Processes of another protocol are refused; 0 is older than protocol 1.
-// Since 2 sessions are opened by Hold, which tells its progress.
-const Protocol = 2
+// Since 2 sessions are opened by Hold, which tells its progress; since 3 by a constraint, which an older verifier would not obey.
+const Protocol = 3

@@ -28,6 +28,9 @@ type Sampling struct {
 	FrequencyPenalty, PresencePenalty float64
 	Bias                              []Bias // ascending by token, each token once
 
+	// Constraint says which tokens may be drawn at all; nil: every one. They are picked after bias and penalties, before all else.
+	Constraint *Constraint
+
 	// Accept is the rule by which drafted tokens are accepted. Epsilon and Delta are the thresholds of AcceptTypical; 0 = DefaultEpsilon
 	// and DefaultDelta.
 	Accept         Acceptance
@@ -38,6 +41,17 @@ type Sampling struct {
 	Logprobs    bool
 	TopLogprobs int
 }
+
+// Constraint says which outputs a request allows: every token that is drawn leaves a text that can become one of them. It starts with the
+// output and counts the bytes of its tokens, so its state follows from the committed tokens alone. Immutable.
+type Constraint struct {
+	Spec   string  // canonical JSON of a grammar.Spec, at most MaxConstraint bytes
+	Digest string  // of Spec and of the version of package grammar, in hexadecimal: with another one a verifier refuses the session
+	Ends   []Token // tokens that end the output, ascending: allowed exactly where it may end
+}
+
+// MaxConstraint bounds Constraint.Spec in bytes.
+const MaxConstraint = 256 << 10
 
 // Acceptance is a rule by which drafted tokens are accepted.
 type Acceptance string

@@ -67,6 +67,9 @@ func (r Request) Validate(l Limits) error {
 	if err := r.Sampling.Validate(l); err != nil {
 		return err
 	}
+	if r.IgnoreEOS && r.Sampling.Constraint != nil {
+		return invalid("ignore_eos", "ignore_eos is true with a constraint, behind whose texts only the end is allowed: leave one out")
+	}
 	if err := r.validateStop(); err != nil {
 		return err
 	}
@@ -214,6 +217,25 @@ func (s Sampling) Validate(l Limits) error {
 			return invalid("logit_bias", "logit_bias names token %d after token %d: want each once, ascending", b.Token, s.Bias[i-1].Token)
 		case !(b.Add >= -100 && b.Add <= 100):
 			return invalid("logit_bias", "logit_bias of token %d is %v: want -100 to 100", b.Token, b.Add)
+		}
+	}
+	return s.Constraint.validate(l)
+}
+
+// validate checks a constraint's form; nil is none.
+func (c *Constraint) validate(l Limits) error {
+	const digest = 64 // digits of SHA-256
+	switch {
+	case c == nil:
+		return nil
+	case c.Spec == "" || len(c.Spec) > MaxConstraint:
+		return invalid("constraint", "constraint has %d bytes: want 1 to %d", len(c.Spec), MaxConstraint)
+	case len(c.Digest) != digest:
+		return invalid("constraint", "constraint has a digest of %d bytes: want %d", len(c.Digest), digest)
+	}
+	for i, t := range c.Ends {
+		if t < 0 || int(t) >= l.Vocab || i > 0 && t <= c.Ends[i-1] {
+			return invalid("constraint", "constraint ends with token %d: want tokens of a vocabulary of %d, ascending", t, l.Vocab)
 		}
 	}
 	return nil

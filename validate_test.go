@@ -149,3 +149,28 @@ func TestErrorsAreFoundInChains(t *testing.T) {
 		t.Errorf("kind %v", tandem.Unauthenticated)
 	}
 }
+
+// TestConstraintForm: a constraint whose form no compiler would give is refused, and so is one behind whose end the text is to go on.
+func TestConstraintForm(t *testing.T) {
+	right := tandem.Constraint{Spec: "{}", Digest: strings.Repeat("0", 64), Ends: []tandem.Token{2, 5}}
+	for _, c := range []struct {
+		what  string
+		with  func(*tandem.Request, *tandem.Constraint)
+		field string
+	}{
+		{"right", func(*tandem.Request, *tandem.Constraint) {}, ""},
+		{"empty", func(_ *tandem.Request, c *tandem.Constraint) { c.Spec = "" }, "constraint"},
+		{"long", func(_ *tandem.Request, c *tandem.Constraint) { c.Spec = strings.Repeat("x", tandem.MaxConstraint+1) }, "constraint"},
+		{"digest", func(_ *tandem.Request, c *tandem.Constraint) { c.Digest = "0" }, "constraint"},
+		{"ends", func(_ *tandem.Request, c *tandem.Constraint) { c.Ends = []tandem.Token{5, 2} }, "constraint"},
+		{"vocabulary", func(_ *tandem.Request, c *tandem.Constraint) { c.Ends = []tandem.Token{10} }, "constraint"},
+		{"goes on", func(r *tandem.Request, _ *tandem.Constraint) { r.IgnoreEOS = true }, "ignore_eos"},
+	} {
+		limits := right
+		r := tandem.Request{Prompt: "x", MaxTokens: 1, Sampling: tandem.Sampling{TopP: 1, Constraint: &limits}}
+		c.with(&r, &limits)
+		if got := tandem.FieldOf(r.Validate(tandem.Limits{Vocab: 10})); got != c.field {
+			t.Errorf("%s: field %q: want %q", c.what, got, c.field)
+		}
+	}
+}

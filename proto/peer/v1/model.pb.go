@@ -500,7 +500,9 @@ type Sampling struct {
 	// Accept_epsilon is a threshold of typical acceptance; 0 for the default.
 	AcceptEpsilon float64 `protobuf:"fixed64,15,opt,name=accept_epsilon,json=acceptEpsilon,proto3" json:"accept_epsilon,omitempty"`
 	// Accept_delta is a threshold of typical acceptance; 0 for the default.
-	AcceptDelta   float64 `protobuf:"fixed64,16,opt,name=accept_delta,json=acceptDelta,proto3" json:"accept_delta,omitempty"`
+	AcceptDelta float64 `protobuf:"fixed64,16,opt,name=accept_delta,json=acceptDelta,proto3" json:"accept_delta,omitempty"`
+	// Constraint says which tokens may be drawn; none for every one.
+	Constraint    *Constraint `protobuf:"bytes,17,opt,name=constraint,proto3" json:"constraint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -647,6 +649,77 @@ func (x *Sampling) GetAcceptDelta() float64 {
 	return 0
 }
 
+func (x *Sampling) GetConstraint() *Constraint {
+	if x != nil {
+		return x.Constraint
+	}
+	return nil
+}
+
+// Constraint says which outputs a request allows.
+type Constraint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Spec in canonical JSON.
+	Spec string `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Digest of spec and of the grammar's version, in hexadecimal.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Ends are the tokens that end the output, ascending.
+	Ends          []uint32 `protobuf:"varint,3,rep,packed,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Constraint) Reset() {
+	*x = Constraint{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Constraint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Constraint) ProtoMessage() {}
+
+func (x *Constraint) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Constraint.ProtoReflect.Descriptor instead.
+func (*Constraint) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Constraint) GetSpec() string {
+	if x != nil {
+		return x.Spec
+	}
+	return ""
+}
+
+func (x *Constraint) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Constraint) GetEnds() []uint32 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 // Policy is the shape of a tree.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -662,7 +735,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +747,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +760,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Policy) GetNodes() int32 {
@@ -728,7 +801,7 @@ type Tree struct {
 
 func (x *Tree) Reset() {
 	*x = Tree{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +813,7 @@ func (x *Tree) String() string {
 func (*Tree) ProtoMessage() {}
 
 func (x *Tree) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +826,7 @@ func (x *Tree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tree.ProtoReflect.Descriptor instead.
 func (*Tree) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Tree) GetTokens() []uint32 {
@@ -801,7 +874,7 @@ type Handle struct {
 
 func (x *Handle) Reset() {
 	*x = Handle{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +886,7 @@ func (x *Handle) String() string {
 func (*Handle) ProtoMessage() {}
 
 func (x *Handle) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +899,7 @@ func (x *Handle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handle.ProtoReflect.Descriptor instead.
 func (*Handle) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Handle) GetSegment() uint64 {
@@ -892,7 +965,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +977,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +990,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ticket) GetVersion() uint32 {
@@ -1071,7 +1144,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1156,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1169,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Verdict) GetSession() uint64 {
@@ -1231,7 +1304,7 @@ type Guess struct {
 
 func (x *Guess) Reset() {
 	*x = Guess{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1316,7 @@ func (x *Guess) String() string {
 func (*Guess) ProtoMessage() {}
 
 func (x *Guess) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1329,7 @@ func (x *Guess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guess.ProtoReflect.Descriptor instead.
 func (*Guess) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Guess) GetWay() string {
@@ -1286,7 +1359,7 @@ type GuessLevel struct {
 
 func (x *GuessLevel) Reset() {
 	*x = GuessLevel{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1371,7 @@ func (x *GuessLevel) String() string {
 func (*GuessLevel) ProtoMessage() {}
 
 func (x *GuessLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1384,7 @@ func (x *GuessLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuessLevel.ProtoReflect.Descriptor instead.
 func (*GuessLevel) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GuessLevel) GetTokens() []uint32 {
@@ -1343,7 +1416,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1428,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1441,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1453,7 +1526,7 @@ type Description struct {
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1538,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1551,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Description) GetName() string {
@@ -1678,7 +1751,7 @@ type Way struct {
 
 func (x *Way) Reset() {
 	*x = Way{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1763,7 @@ func (x *Way) String() string {
 func (*Way) ProtoMessage() {}
 
 func (x *Way) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1776,7 @@ func (x *Way) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Way.ProtoReflect.Descriptor instead.
 func (*Way) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Way) GetName() string {
@@ -1761,7 +1834,7 @@ type WayLine struct {
 
 func (x *WayLine) Reset() {
 	*x = WayLine{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1846,7 @@ func (x *WayLine) String() string {
 func (*WayLine) ProtoMessage() {}
 
 func (x *WayLine) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1859,7 @@ func (x *WayLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayLine.ProtoReflect.Descriptor instead.
 func (*WayLine) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WayLine) GetSlope() float64 {
@@ -1822,7 +1895,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1907,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1920,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cost) GetRows() int32 {
@@ -1919,7 +1992,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2004,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2017,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Announcement) GetVersion() uint32 {
@@ -2068,7 +2141,7 @@ type AnnouncedVerifier struct {
 
 func (x *AnnouncedVerifier) Reset() {
 	*x = AnnouncedVerifier{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2153,7 @@ func (x *AnnouncedVerifier) String() string {
 func (*AnnouncedVerifier) ProtoMessage() {}
 
 func (x *AnnouncedVerifier) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2166,7 @@ func (x *AnnouncedVerifier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedVerifier.ProtoReflect.Descriptor instead.
 func (*AnnouncedVerifier) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{17}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AnnouncedVerifier) GetModel() string {
@@ -2211,7 +2284,7 @@ type VerifierLoad struct {
 
 func (x *VerifierLoad) Reset() {
 	*x = VerifierLoad{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2296,7 @@ func (x *VerifierLoad) String() string {
 func (*VerifierLoad) ProtoMessage() {}
 
 func (x *VerifierLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[18]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2309,7 @@ func (x *VerifierLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierLoad.ProtoReflect.Descriptor instead.
 func (*VerifierLoad) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{18}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifierLoad) GetFreePages() int32 {
@@ -2288,7 +2361,7 @@ type AnnouncedGateway struct {
 
 func (x *AnnouncedGateway) Reset() {
 	*x = AnnouncedGateway{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2373,7 @@ func (x *AnnouncedGateway) String() string {
 func (*AnnouncedGateway) ProtoMessage() {}
 
 func (x *AnnouncedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[19]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2386,7 @@ func (x *AnnouncedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedGateway.ProtoReflect.Descriptor instead.
 func (*AnnouncedGateway) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{19}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AnnouncedGateway) GetName() string {
@@ -2385,7 +2458,7 @@ type AnnouncedDrafter struct {
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2470,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[20]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2483,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{20}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -2507,7 +2580,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x04held\x18\x01 \x01(\x05R\x04held\x12\x16\n" +
 	"\x06cached\x18\x02 \x01(\x05R\x06cached\x12\x14\n" +
 	"\x05steps\x18\x03 \x01(\x06R\x05steps\x12\x17\n" +
-	"\apass_ns\x18\x04 \x01(\x03R\x06passNs\"\xbf\x04\n" +
+	"\apass_ns\x18\x04 \x01(\x03R\x06passNs\"\xff\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -2527,11 +2600,19 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\ftop_logprobs\x18\r \x01(\x05R\vtopLogprobs\x12\x16\n" +
 	"\x06accept\x18\x0e \x01(\tR\x06accept\x12%\n" +
 	"\x0eaccept_epsilon\x18\x0f \x01(\x01R\racceptEpsilon\x12!\n" +
-	"\faccept_delta\x18\x10 \x01(\x01R\vacceptDeltaB\x0e\n" +
+	"\faccept_delta\x18\x10 \x01(\x01R\vacceptDelta\x12>\n" +
+	"\n" +
+	"constraint\x18\x11 \x01(\v2\x1e.tandem.internal.v1.ConstraintR\n" +
+	"constraintB\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\a\n" +
-	"\x05_seed\"J\n" +
+	"\x05_seed\"L\n" +
+	"\n" +
+	"Constraint\x12\x12\n" +
+	"\x04spec\x18\x01 \x01(\tR\x04spec\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04ends\x18\x03 \x03(\rR\x04ends\"J\n" +
 	"\x06Policy\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x14\n" +
@@ -2740,7 +2821,7 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),                 // 0: tandem.internal.v1.Kind
 	(State)(0),                // 1: tandem.internal.v1.State
@@ -2748,52 +2829,54 @@ var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(*Place)(nil),             // 3: tandem.internal.v1.Place
 	(*Progress)(nil),          // 4: tandem.internal.v1.Progress
 	(*Sampling)(nil),          // 5: tandem.internal.v1.Sampling
-	(*Policy)(nil),            // 6: tandem.internal.v1.Policy
-	(*Tree)(nil),              // 7: tandem.internal.v1.Tree
-	(*Handle)(nil),            // 8: tandem.internal.v1.Handle
-	(*Ticket)(nil),            // 9: tandem.internal.v1.Ticket
-	(*Verdict)(nil),           // 10: tandem.internal.v1.Verdict
-	(*Guess)(nil),             // 11: tandem.internal.v1.Guess
-	(*GuessLevel)(nil),        // 12: tandem.internal.v1.GuessLevel
-	(*Logprob)(nil),           // 13: tandem.internal.v1.Logprob
-	(*Description)(nil),       // 14: tandem.internal.v1.Description
-	(*Way)(nil),               // 15: tandem.internal.v1.Way
-	(*WayLine)(nil),           // 16: tandem.internal.v1.WayLine
-	(*Cost)(nil),              // 17: tandem.internal.v1.Cost
-	(*Announcement)(nil),      // 18: tandem.internal.v1.Announcement
-	(*AnnouncedVerifier)(nil), // 19: tandem.internal.v1.AnnouncedVerifier
-	(*VerifierLoad)(nil),      // 20: tandem.internal.v1.VerifierLoad
-	(*AnnouncedGateway)(nil),  // 21: tandem.internal.v1.AnnouncedGateway
-	(*AnnouncedDrafter)(nil),  // 22: tandem.internal.v1.AnnouncedDrafter
-	nil,                       // 23: tandem.internal.v1.Description.CountersEntry
+	(*Constraint)(nil),        // 6: tandem.internal.v1.Constraint
+	(*Policy)(nil),            // 7: tandem.internal.v1.Policy
+	(*Tree)(nil),              // 8: tandem.internal.v1.Tree
+	(*Handle)(nil),            // 9: tandem.internal.v1.Handle
+	(*Ticket)(nil),            // 10: tandem.internal.v1.Ticket
+	(*Verdict)(nil),           // 11: tandem.internal.v1.Verdict
+	(*Guess)(nil),             // 12: tandem.internal.v1.Guess
+	(*GuessLevel)(nil),        // 13: tandem.internal.v1.GuessLevel
+	(*Logprob)(nil),           // 14: tandem.internal.v1.Logprob
+	(*Description)(nil),       // 15: tandem.internal.v1.Description
+	(*Way)(nil),               // 16: tandem.internal.v1.Way
+	(*WayLine)(nil),           // 17: tandem.internal.v1.WayLine
+	(*Cost)(nil),              // 18: tandem.internal.v1.Cost
+	(*Announcement)(nil),      // 19: tandem.internal.v1.Announcement
+	(*AnnouncedVerifier)(nil), // 20: tandem.internal.v1.AnnouncedVerifier
+	(*VerifierLoad)(nil),      // 21: tandem.internal.v1.VerifierLoad
+	(*AnnouncedGateway)(nil),  // 22: tandem.internal.v1.AnnouncedGateway
+	(*AnnouncedDrafter)(nil),  // 23: tandem.internal.v1.AnnouncedDrafter
+	nil,                       // 24: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	5,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
 	3,  // 1: tandem.internal.v1.Opening.place:type_name -> tandem.internal.v1.Place
-	7,  // 2: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
-	8,  // 3: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
-	0,  // 4: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	13, // 5: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
-	11, // 6: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
-	12, // 7: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
-	23, // 8: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	17, // 9: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	15, // 10: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
-	1,  // 11: tandem.internal.v1.Description.state:type_name -> tandem.internal.v1.State
-	16, // 12: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
-	16, // 13: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
-	1,  // 14: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	22, // 15: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	19, // 16: tandem.internal.v1.Announcement.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
-	21, // 17: tandem.internal.v1.Announcement.gateway:type_name -> tandem.internal.v1.AnnouncedGateway
-	17, // 18: tandem.internal.v1.AnnouncedVerifier.costs:type_name -> tandem.internal.v1.Cost
-	20, // 19: tandem.internal.v1.AnnouncedVerifier.load:type_name -> tandem.internal.v1.VerifierLoad
-	17, // 20: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	6,  // 2: tandem.internal.v1.Sampling.constraint:type_name -> tandem.internal.v1.Constraint
+	8,  // 3: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
+	9,  // 4: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
+	0,  // 5: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
+	14, // 6: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
+	12, // 7: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
+	13, // 8: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
+	24, // 9: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	18, // 10: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	16, // 11: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
+	1,  // 12: tandem.internal.v1.Description.state:type_name -> tandem.internal.v1.State
+	17, // 13: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
+	17, // 14: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
+	1,  // 15: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	23, // 16: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	20, // 17: tandem.internal.v1.Announcement.verifier:type_name -> tandem.internal.v1.AnnouncedVerifier
+	22, // 18: tandem.internal.v1.Announcement.gateway:type_name -> tandem.internal.v1.AnnouncedGateway
+	18, // 19: tandem.internal.v1.AnnouncedVerifier.costs:type_name -> tandem.internal.v1.Cost
+	21, // 20: tandem.internal.v1.AnnouncedVerifier.load:type_name -> tandem.internal.v1.VerifierLoad
+	18, // 21: tandem.internal.v1.AnnouncedDrafter.costs:type_name -> tandem.internal.v1.Cost
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -2802,7 +2885,7 @@ func file_tandem_internal_v1_model_proto_init() {
 		return
 	}
 	file_tandem_internal_v1_model_proto_msgTypes[3].OneofWrappers = []any{}
-	file_tandem_internal_v1_model_proto_msgTypes[7].OneofWrappers = []any{
+	file_tandem_internal_v1_model_proto_msgTypes[8].OneofWrappers = []any{
 		(*Ticket_Inline)(nil),
 		(*Ticket_Handle)(nil),
 	}
@@ -2812,7 +2895,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -64,8 +64,10 @@ type ChatRequest struct {
 	CacheSalt string `protobuf:"bytes,17,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	// Return_progress is that of GenerateRequest.
 	ReturnProgress *bool `protobuf:"varint,18,opt,name=return_progress,json=returnProgress,proto3,oneof" json:"return_progress,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Constraint says which texts the answer may be; none for every one.
+	Constraint    *Constraint `protobuf:"bytes,19,opt,name=constraint,proto3" json:"constraint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChatRequest) Reset() {
@@ -222,6 +224,13 @@ func (x *ChatRequest) GetReturnProgress() bool {
 		return *x.ReturnProgress
 	}
 	return false
+}
+
+func (x *ChatRequest) GetConstraint() *Constraint {
+	if x != nil {
+		return x.Constraint
+	}
+	return nil
 }
 
 // ChatMessage is one turn of a conversation.
@@ -993,7 +1002,7 @@ var File_tandem_v1_chat_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xe9\a\n" +
+	"\x14tandem/v1/chat.proto\x12\ttandem.v1\x1a\x1atandem/v1/generation.proto\"\xa0\b\n" +
 	"\vChatRequest\x122\n" +
 	"\bmessages\x18\x01 \x03(\v2\x16.tandem.v1.ChatMessageR\bmessages\x12)\n" +
 	"\x05tools\x18\x02 \x03(\v2\x13.tandem.v1.ChatToolR\x05tools\x12:\n" +
@@ -1018,7 +1027,10 @@ const file_tandem_v1_chat_proto_rawDesc = "" +
 	"\x06resume\x18\x10 \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\x11 \x01(\tR\tcacheSalt\x12,\n" +
-	"\x0freturn_progress\x18\x12 \x01(\bH\tR\x0ereturnProgress\x88\x01\x01B\x16\n" +
+	"\x0freturn_progress\x18\x12 \x01(\bH\tR\x0ereturnProgress\x88\x01\x01\x125\n" +
+	"\n" +
+	"constraint\x18\x13 \x01(\v2\x15.tandem.v1.ConstraintR\n" +
+	"constraintB\x16\n" +
 	"\x14_parallel_tool_callsB\x15\n" +
 	"\x13_template_variablesB\x12\n" +
 	"\x10_enable_thinkingB\x13\n" +
@@ -1116,12 +1128,13 @@ var file_tandem_v1_chat_proto_goTypes = []any{
 	(*Sampling)(nil),              // 10: tandem.v1.Sampling
 	(*Speculation)(nil),           // 11: tandem.v1.Speculation
 	(*Resume)(nil),                // 12: tandem.v1.Resume
-	(*Delta)(nil),                 // 13: tandem.v1.Delta
-	(*PromptProgress)(nil),        // 14: tandem.v1.PromptProgress
-	(*Started)(nil),               // 15: tandem.v1.Started
-	(FinishReason)(0),             // 16: tandem.v1.FinishReason
-	(*Usage)(nil),                 // 17: tandem.v1.Usage
-	(*Statistics)(nil),            // 18: tandem.v1.Statistics
+	(*Constraint)(nil),            // 13: tandem.v1.Constraint
+	(*Delta)(nil),                 // 14: tandem.v1.Delta
+	(*PromptProgress)(nil),        // 15: tandem.v1.PromptProgress
+	(*Started)(nil),               // 16: tandem.v1.Started
+	(FinishReason)(0),             // 17: tandem.v1.FinishReason
+	(*Usage)(nil),                 // 18: tandem.v1.Usage
+	(*Statistics)(nil),            // 19: tandem.v1.Statistics
 }
 var file_tandem_v1_chat_proto_depIdxs = []int32{
 	1,  // 0: tandem.v1.ChatRequest.messages:type_name -> tandem.v1.ChatMessage
@@ -1130,25 +1143,26 @@ var file_tandem_v1_chat_proto_depIdxs = []int32{
 	10, // 3: tandem.v1.ChatRequest.sampling:type_name -> tandem.v1.Sampling
 	11, // 4: tandem.v1.ChatRequest.speculation:type_name -> tandem.v1.Speculation
 	12, // 5: tandem.v1.ChatRequest.resume:type_name -> tandem.v1.Resume
-	2,  // 6: tandem.v1.ChatMessage.tool_calls:type_name -> tandem.v1.ChatToolCall
-	6,  // 7: tandem.v1.ChatResponse.started:type_name -> tandem.v1.ChatStarted
-	7,  // 8: tandem.v1.ChatResponse.call:type_name -> tandem.v1.ChatToolCallBegin
-	8,  // 9: tandem.v1.ChatResponse.arguments:type_name -> tandem.v1.ChatToolCallArguments
-	13, // 10: tandem.v1.ChatResponse.output:type_name -> tandem.v1.Delta
-	9,  // 11: tandem.v1.ChatResponse.finished:type_name -> tandem.v1.ChatFinished
-	14, // 12: tandem.v1.ChatResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
-	15, // 13: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
-	16, // 14: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
-	17, // 15: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
-	18, // 16: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
-	10, // 17: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
-	0,  // 18: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
-	5,  // 19: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 6: tandem.v1.ChatRequest.constraint:type_name -> tandem.v1.Constraint
+	2,  // 7: tandem.v1.ChatMessage.tool_calls:type_name -> tandem.v1.ChatToolCall
+	6,  // 8: tandem.v1.ChatResponse.started:type_name -> tandem.v1.ChatStarted
+	7,  // 9: tandem.v1.ChatResponse.call:type_name -> tandem.v1.ChatToolCallBegin
+	8,  // 10: tandem.v1.ChatResponse.arguments:type_name -> tandem.v1.ChatToolCallArguments
+	14, // 11: tandem.v1.ChatResponse.output:type_name -> tandem.v1.Delta
+	9,  // 12: tandem.v1.ChatResponse.finished:type_name -> tandem.v1.ChatFinished
+	15, // 13: tandem.v1.ChatResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
+	16, // 14: tandem.v1.ChatStarted.started:type_name -> tandem.v1.Started
+	17, // 15: tandem.v1.ChatFinished.reason:type_name -> tandem.v1.FinishReason
+	18, // 16: tandem.v1.ChatFinished.usage:type_name -> tandem.v1.Usage
+	19, // 17: tandem.v1.ChatFinished.statistics:type_name -> tandem.v1.Statistics
+	10, // 18: tandem.v1.ChatFinished.sampling:type_name -> tandem.v1.Sampling
+	0,  // 19: tandem.v1.ChatService.Chat:input_type -> tandem.v1.ChatRequest
+	5,  // 20: tandem.v1.ChatService.Chat:output_type -> tandem.v1.ChatResponse
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_chat_proto_init() }

@@ -168,8 +168,10 @@ type GenerateRequest struct {
 	CacheSalt string `protobuf:"bytes,12,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	// True has the stream tell the prompt's progress before Started, twice a second while the prompt is read.
 	ReturnProgress *bool `protobuf:"varint,13,opt,name=return_progress,json=returnProgress,proto3,oneof" json:"return_progress,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Constraint says which outputs are allowed; none for every one.
+	Constraint    *Constraint `protobuf:"bytes,14,opt,name=constraint,proto3" json:"constraint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -304,6 +306,13 @@ func (x *GenerateRequest) GetReturnProgress() bool {
 	return false
 }
 
+func (x *GenerateRequest) GetConstraint() *Constraint {
+	if x != nil {
+		return x.Constraint
+	}
+	return nil
+}
+
 type isGenerateRequest_Prompt interface {
 	isGenerateRequest_Prompt()
 }
@@ -322,6 +331,173 @@ func (*GenerateRequest_Text) isGenerateRequest_Prompt() {}
 
 func (*GenerateRequest_Tokens) isGenerateRequest_Prompt() {}
 
+// Constraint says which outputs are allowed: exactly one form. In a chat it begins behind the model's thoughts.
+type Constraint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Form of the outputs. One that cannot be obeyed is INVALID, and the error names the place.
+	//
+	// Types that are valid to be assigned to Form:
+	//
+	//	*Constraint_JsonSchema
+	//	*Constraint_JsonObject
+	//	*Constraint_Regex
+	//	*Constraint_Choices
+	Form          isConstraint_Form `protobuf_oneof:"form"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Constraint) Reset() {
+	*x = Constraint{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Constraint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Constraint) ProtoMessage() {}
+
+func (x *Constraint) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Constraint.ProtoReflect.Descriptor instead.
+func (*Constraint) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Constraint) GetForm() isConstraint_Form {
+	if x != nil {
+		return x.Form
+	}
+	return nil
+}
+
+func (x *Constraint) GetJsonSchema() string {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_JsonSchema); ok {
+			return x.JsonSchema
+		}
+	}
+	return ""
+}
+
+func (x *Constraint) GetJsonObject() bool {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_JsonObject); ok {
+			return x.JsonObject
+		}
+	}
+	return false
+}
+
+func (x *Constraint) GetRegex() string {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_Regex); ok {
+			return x.Regex
+		}
+	}
+	return ""
+}
+
+func (x *Constraint) GetChoices() *Choices {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_Choices); ok {
+			return x.Choices
+		}
+	}
+	return nil
+}
+
+type isConstraint_Form interface {
+	isConstraint_Form()
+}
+
+type Constraint_JsonSchema struct {
+	// JSON Schema: the output is a value that it allows, its properties in the schema's order.
+	JsonSchema string `protobuf:"bytes,1,opt,name=json_schema,json=jsonSchema,proto3,oneof"`
+}
+
+type Constraint_JsonObject struct {
+	// True: the output is a JSON object.
+	JsonObject bool `protobuf:"varint,2,opt,name=json_object,json=jsonObject,proto3,oneof"`
+}
+
+type Constraint_Regex struct {
+	// Regular expression in RE2's syntax that the whole output matches.
+	Regex string `protobuf:"bytes,3,opt,name=regex,proto3,oneof"`
+}
+
+type Constraint_Choices struct {
+	// Choices: the output is one of these.
+	Choices *Choices `protobuf:"bytes,4,opt,name=choices,proto3,oneof"`
+}
+
+func (*Constraint_JsonSchema) isConstraint_Form() {}
+
+func (*Constraint_JsonObject) isConstraint_Form() {}
+
+func (*Constraint_Regex) isConstraint_Form() {}
+
+func (*Constraint_Choices) isConstraint_Form() {}
+
+// Choices are texts of which an output is one.
+type Choices struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Texts, at least one.
+	Texts         []string `protobuf:"bytes,1,rep,name=texts,proto3" json:"texts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Choices) Reset() {
+	*x = Choices{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Choices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Choices) ProtoMessage() {}
+
+func (x *Choices) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Choices.ProtoReflect.Descriptor instead.
+func (*Choices) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Choices) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 // Resume says what a client has of a generation: its stream goes on behind that. The text is made again, because the gateway keeps nothing.
 type Resume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -339,7 +515,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	mi := &file_tandem_v1_generation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -351,7 +527,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[1]
+	mi := &file_tandem_v1_generation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -364,7 +540,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{1}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Resume) GetIdentity() string {
@@ -406,7 +582,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	mi := &file_tandem_v1_generation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -418,7 +594,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[2]
+	mi := &file_tandem_v1_generation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -431,7 +607,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{2}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TokenList) GetIds() []uint32 {
@@ -481,7 +657,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[3]
+	mi := &file_tandem_v1_generation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +669,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[3]
+	mi := &file_tandem_v1_generation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +682,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{3}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Sampling) GetTemperature() float64 {
@@ -639,7 +815,7 @@ type Speculation struct {
 
 func (x *Speculation) Reset() {
 	*x = Speculation{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[4]
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +827,7 @@ func (x *Speculation) String() string {
 func (*Speculation) ProtoMessage() {}
 
 func (x *Speculation) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[4]
+	mi := &file_tandem_v1_generation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +840,7 @@ func (x *Speculation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Speculation.ProtoReflect.Descriptor instead.
 func (*Speculation) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{4}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Speculation) GetEnabled() bool {
@@ -743,7 +919,7 @@ type GenerateResponse struct {
 
 func (x *GenerateResponse) Reset() {
 	*x = GenerateResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[5]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +931,7 @@ func (x *GenerateResponse) String() string {
 func (*GenerateResponse) ProtoMessage() {}
 
 func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[5]
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +944,7 @@ func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateResponse.ProtoReflect.Descriptor instead.
 func (*GenerateResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{5}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GenerateResponse) GetSequence() uint64 {
@@ -870,7 +1046,7 @@ type PromptProgress struct {
 
 func (x *PromptProgress) Reset() {
 	*x = PromptProgress{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1058,7 @@ func (x *PromptProgress) String() string {
 func (*PromptProgress) ProtoMessage() {}
 
 func (x *PromptProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[6]
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1071,7 @@ func (x *PromptProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptProgress.ProtoReflect.Descriptor instead.
 func (*PromptProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{6}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PromptProgress) GetTotal() int32 {
@@ -954,7 +1130,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1142,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1155,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Started) GetSession() string {
@@ -1064,7 +1240,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1252,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1265,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Delta) GetText() string {
@@ -1140,7 +1316,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1328,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1341,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1195,7 +1371,7 @@ type TopLogprob struct {
 
 func (x *TopLogprob) Reset() {
 	*x = TopLogprob{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1383,7 @@ func (x *TopLogprob) String() string {
 func (*TopLogprob) ProtoMessage() {}
 
 func (x *TopLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1396,7 @@ func (x *TopLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopLogprob.ProtoReflect.Descriptor instead.
 func (*TopLogprob) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TopLogprob) GetToken() uint32 {
@@ -1260,7 +1436,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1448,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1461,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Round) GetIndex() int32 {
@@ -1356,7 +1532,7 @@ type RoundNode struct {
 
 func (x *RoundNode) Reset() {
 	*x = RoundNode{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1544,7 @@ func (x *RoundNode) String() string {
 func (*RoundNode) ProtoMessage() {}
 
 func (x *RoundNode) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1557,7 @@ func (x *RoundNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundNode.ProtoReflect.Descriptor instead.
 func (*RoundNode) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RoundNode) GetToken() uint32 {
@@ -1436,7 +1612,7 @@ type Lane struct {
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1624,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1637,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Lane) GetStage() string {
@@ -1511,7 +1687,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1699,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[14]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1712,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1591,7 +1767,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1779,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[15]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1792,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1702,7 +1878,7 @@ type Statistics struct {
 
 func (x *Statistics) Reset() {
 	*x = Statistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1890,7 @@ func (x *Statistics) String() string {
 func (*Statistics) ProtoMessage() {}
 
 func (x *Statistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[16]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1903,7 @@ func (x *Statistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Statistics.ProtoReflect.Descriptor instead.
 func (*Statistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Statistics) GetRounds() int32 {
@@ -1910,7 +2086,7 @@ type DrafterStatistics struct {
 
 func (x *DrafterStatistics) Reset() {
 	*x = DrafterStatistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2098,7 @@ func (x *DrafterStatistics) String() string {
 func (*DrafterStatistics) ProtoMessage() {}
 
 func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[17]
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2111,7 @@ func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterStatistics.ProtoReflect.Descriptor instead.
 func (*DrafterStatistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrafterStatistics) GetName() string {
@@ -1982,7 +2158,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2170,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[18]
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2183,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
 }
 
 // DescribeResponse says what a gateway is.
@@ -2044,7 +2220,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2232,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2245,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DescribeResponse) GetVersion() string {
@@ -2191,7 +2367,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2379,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2392,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Member) GetRole() string {
@@ -2345,7 +2521,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2533,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	mi := &file_tandem_v1_generation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2546,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Process) GetRole() string {
@@ -2477,7 +2653,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2665,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	mi := &file_tandem_v1_generation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2678,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -2532,7 +2708,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2720,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[23]
+	mi := &file_tandem_v1_generation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2733,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{23}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TokenizeResponse) GetTokens() *TokenList {
@@ -2585,7 +2761,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[24]
+	mi := &file_tandem_v1_generation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2773,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[24]
+	mi := &file_tandem_v1_generation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2786,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{24}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DetokenizeRequest) GetTokens() *TokenList {
@@ -2631,7 +2807,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[25]
+	mi := &file_tandem_v1_generation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2819,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[25]
+	mi := &file_tandem_v1_generation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2832,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{25}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -2670,7 +2846,7 @@ var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xd8\x04\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\x8f\x05\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -2689,7 +2865,10 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x06resume\x18\v \x01(\v2\x11.tandem.v1.ResumeR\x06resume\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\f \x01(\tR\tcacheSalt\x12,\n" +
-	"\x0freturn_progress\x18\r \x01(\bH\x06R\x0ereturnProgress\x88\x01\x01B\b\n" +
+	"\x0freturn_progress\x18\r \x01(\bH\x06R\x0ereturnProgress\x88\x01\x01\x125\n" +
+	"\n" +
+	"constraint\x18\x0e \x01(\v2\x15.tandem.v1.ConstraintR\n" +
+	"constraintB\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
@@ -2697,7 +2876,18 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\a_reportB\n" +
 	"\n" +
 	"\b_writtenB\x12\n" +
-	"\x10_return_progress\"d\n" +
+	"\x10_return_progress\"\xa2\x01\n" +
+	"\n" +
+	"Constraint\x12!\n" +
+	"\vjson_schema\x18\x01 \x01(\tH\x00R\n" +
+	"jsonSchema\x12!\n" +
+	"\vjson_object\x18\x02 \x01(\bH\x00R\n" +
+	"jsonObject\x12\x16\n" +
+	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x12.\n" +
+	"\achoices\x18\x04 \x01(\v2\x12.tandem.v1.ChoicesH\x00R\achoicesB\x06\n" +
+	"\x04form\"\x1f\n" +
+	"\aChoices\x12\x14\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"d\n" +
 	"\x06Resume\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x12\n" +
@@ -2965,90 +3155,94 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_tandem_v1_generation_proto_goTypes = []any{
 	(Origin)(0),                // 0: tandem.v1.Origin
 	(FinishReason)(0),          // 1: tandem.v1.FinishReason
 	(*GenerateRequest)(nil),    // 2: tandem.v1.GenerateRequest
-	(*Resume)(nil),             // 3: tandem.v1.Resume
-	(*TokenList)(nil),          // 4: tandem.v1.TokenList
-	(*Sampling)(nil),           // 5: tandem.v1.Sampling
-	(*Speculation)(nil),        // 6: tandem.v1.Speculation
-	(*GenerateResponse)(nil),   // 7: tandem.v1.GenerateResponse
-	(*PromptProgress)(nil),     // 8: tandem.v1.PromptProgress
-	(*Started)(nil),            // 9: tandem.v1.Started
-	(*Delta)(nil),              // 10: tandem.v1.Delta
-	(*Logprob)(nil),            // 11: tandem.v1.Logprob
-	(*TopLogprob)(nil),         // 12: tandem.v1.TopLogprob
-	(*Round)(nil),              // 13: tandem.v1.Round
-	(*RoundNode)(nil),          // 14: tandem.v1.RoundNode
-	(*Lane)(nil),               // 15: tandem.v1.Lane
-	(*Finished)(nil),           // 16: tandem.v1.Finished
-	(*Usage)(nil),              // 17: tandem.v1.Usage
-	(*Statistics)(nil),         // 18: tandem.v1.Statistics
-	(*DrafterStatistics)(nil),  // 19: tandem.v1.DrafterStatistics
-	(*DescribeRequest)(nil),    // 20: tandem.v1.DescribeRequest
-	(*DescribeResponse)(nil),   // 21: tandem.v1.DescribeResponse
-	(*Member)(nil),             // 22: tandem.v1.Member
-	(*Process)(nil),            // 23: tandem.v1.Process
-	(*TokenizeRequest)(nil),    // 24: tandem.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),   // 25: tandem.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),  // 26: tandem.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil), // 27: tandem.v1.DetokenizeResponse
-	nil,                        // 28: tandem.v1.Sampling.LogitBiasEntry
-	nil,                        // 29: tandem.v1.Statistics.ChoicesEntry
-	nil,                        // 30: tandem.v1.Statistics.ReasonsEntry
-	nil,                        // 31: tandem.v1.DescribeResponse.CountersEntry
-	nil,                        // 32: tandem.v1.Process.CountersEntry
+	(*Constraint)(nil),         // 3: tandem.v1.Constraint
+	(*Choices)(nil),            // 4: tandem.v1.Choices
+	(*Resume)(nil),             // 5: tandem.v1.Resume
+	(*TokenList)(nil),          // 6: tandem.v1.TokenList
+	(*Sampling)(nil),           // 7: tandem.v1.Sampling
+	(*Speculation)(nil),        // 8: tandem.v1.Speculation
+	(*GenerateResponse)(nil),   // 9: tandem.v1.GenerateResponse
+	(*PromptProgress)(nil),     // 10: tandem.v1.PromptProgress
+	(*Started)(nil),            // 11: tandem.v1.Started
+	(*Delta)(nil),              // 12: tandem.v1.Delta
+	(*Logprob)(nil),            // 13: tandem.v1.Logprob
+	(*TopLogprob)(nil),         // 14: tandem.v1.TopLogprob
+	(*Round)(nil),              // 15: tandem.v1.Round
+	(*RoundNode)(nil),          // 16: tandem.v1.RoundNode
+	(*Lane)(nil),               // 17: tandem.v1.Lane
+	(*Finished)(nil),           // 18: tandem.v1.Finished
+	(*Usage)(nil),              // 19: tandem.v1.Usage
+	(*Statistics)(nil),         // 20: tandem.v1.Statistics
+	(*DrafterStatistics)(nil),  // 21: tandem.v1.DrafterStatistics
+	(*DescribeRequest)(nil),    // 22: tandem.v1.DescribeRequest
+	(*DescribeResponse)(nil),   // 23: tandem.v1.DescribeResponse
+	(*Member)(nil),             // 24: tandem.v1.Member
+	(*Process)(nil),            // 25: tandem.v1.Process
+	(*TokenizeRequest)(nil),    // 26: tandem.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),   // 27: tandem.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),  // 28: tandem.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil), // 29: tandem.v1.DetokenizeResponse
+	nil,                        // 30: tandem.v1.Sampling.LogitBiasEntry
+	nil,                        // 31: tandem.v1.Statistics.ChoicesEntry
+	nil,                        // 32: tandem.v1.Statistics.ReasonsEntry
+	nil,                        // 33: tandem.v1.DescribeResponse.CountersEntry
+	nil,                        // 34: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
-	4,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
-	5,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
-	6,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
-	3,  // 3: tandem.v1.GenerateRequest.resume:type_name -> tandem.v1.Resume
-	28, // 4: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
-	9,  // 5: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
-	10, // 6: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
-	16, // 7: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
-	8,  // 8: tandem.v1.GenerateResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
-	4,  // 9: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
-	5,  // 10: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
-	6,  // 11: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
-	4,  // 12: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
-	0,  // 13: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
-	11, // 14: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
-	13, // 15: tandem.v1.Delta.round:type_name -> tandem.v1.Round
-	12, // 16: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
-	14, // 17: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
-	15, // 18: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
-	1,  // 19: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
-	17, // 20: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
-	18, // 21: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
-	19, // 22: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
-	29, // 23: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
-	30, // 24: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
-	5,  // 25: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
-	6,  // 26: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	23, // 27: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	31, // 28: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	22, // 29: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
-	5,  // 30: tandem.v1.DescribeResponse.http_sampling:type_name -> tandem.v1.Sampling
-	32, // 31: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	4,  // 32: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
-	4,  // 33: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
-	2,  // 34: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	20, // 35: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	24, // 36: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
-	26, // 37: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
-	7,  // 38: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	21, // 39: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	25, // 40: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
-	27, // 41: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	6,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
+	7,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
+	8,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
+	5,  // 3: tandem.v1.GenerateRequest.resume:type_name -> tandem.v1.Resume
+	3,  // 4: tandem.v1.GenerateRequest.constraint:type_name -> tandem.v1.Constraint
+	4,  // 5: tandem.v1.Constraint.choices:type_name -> tandem.v1.Choices
+	30, // 6: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
+	11, // 7: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
+	12, // 8: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
+	18, // 9: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
+	10, // 10: tandem.v1.GenerateResponse.prompt_progress:type_name -> tandem.v1.PromptProgress
+	6,  // 11: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
+	7,  // 12: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
+	8,  // 13: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
+	6,  // 14: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
+	0,  // 15: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
+	13, // 16: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
+	15, // 17: tandem.v1.Delta.round:type_name -> tandem.v1.Round
+	14, // 18: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
+	16, // 19: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
+	17, // 20: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
+	1,  // 21: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
+	19, // 22: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
+	20, // 23: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
+	21, // 24: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
+	31, // 25: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	32, // 26: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
+	7,  // 27: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
+	8,  // 28: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
+	25, // 29: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	33, // 30: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	24, // 31: tandem.v1.DescribeResponse.fleet:type_name -> tandem.v1.Member
+	7,  // 32: tandem.v1.DescribeResponse.http_sampling:type_name -> tandem.v1.Sampling
+	34, // 33: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	6,  // 34: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	6,  // 35: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 36: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	22, // 37: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	26, // 38: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	28, // 39: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	9,  // 40: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	23, // 41: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	27, // 42: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	29, // 43: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	40, // [40:44] is the sub-list for method output_type
+	36, // [36:40] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -3060,23 +3254,29 @@ func file_tandem_v1_generation_proto_init() {
 		(*GenerateRequest_Text)(nil),
 		(*GenerateRequest_Tokens)(nil),
 	}
-	file_tandem_v1_generation_proto_msgTypes[3].OneofWrappers = []any{}
-	file_tandem_v1_generation_proto_msgTypes[4].OneofWrappers = []any{}
-	file_tandem_v1_generation_proto_msgTypes[5].OneofWrappers = []any{
+	file_tandem_v1_generation_proto_msgTypes[1].OneofWrappers = []any{
+		(*Constraint_JsonSchema)(nil),
+		(*Constraint_JsonObject)(nil),
+		(*Constraint_Regex)(nil),
+		(*Constraint_Choices)(nil),
+	}
+	file_tandem_v1_generation_proto_msgTypes[5].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[6].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[7].OneofWrappers = []any{
 		(*GenerateResponse_Started)(nil),
 		(*GenerateResponse_Delta)(nil),
 		(*GenerateResponse_Finished)(nil),
 		(*GenerateResponse_PromptProgress)(nil),
 	}
-	file_tandem_v1_generation_proto_msgTypes[12].OneofWrappers = []any{}
-	file_tandem_v1_generation_proto_msgTypes[20].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[14].OneofWrappers = []any{}
+	file_tandem_v1_generation_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -15,6 +15,9 @@ func fromSampling(s tandem.Sampling) *peerv1.Sampling {
 	for _, b := range s.Bias {
 		out.BiasTokens, out.BiasAdds = append(out.BiasTokens, uint32(b.Token)), append(out.BiasAdds, b.Add)
 	}
+	if c := s.Constraint; c != nil {
+		out.Constraint = &peerv1.Constraint{Spec: c.Spec, Digest: c.Digest, Ends: FromTokens(c.Ends)}
+	}
 	return out
 }
 
@@ -33,6 +36,9 @@ func toSampling(s *peerv1.Sampling) (tandem.Sampling, error) {
 		Accept: tandem.Acceptance(s.GetAccept()), Epsilon: s.GetAcceptEpsilon(), Delta: s.GetAcceptDelta()}
 	for i, t := range s.GetBiasTokens() {
 		out.Bias = append(out.Bias, tandem.Bias{Token: tandem.Token(t), Add: s.GetBiasAdds()[i]})
+	}
+	if c := s.GetConstraint(); c != nil {
+		out.Constraint = &tandem.Constraint{Spec: c.GetSpec(), Digest: c.GetDigest(), Ends: ToTokens(c.GetEnds())}
 	}
 	return out, nil
 }

@@ -66,7 +66,8 @@ func TestValuesSurvive(t *testing.T) {
 	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99,
 		FrequencyPenalty: -0.5,
 		PresencePenalty:  2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20,
-		Accept: tandem.AcceptTypical, Epsilon: 0.2, Delta: 0.4}
+		Accept: tandem.AcceptTypical, Epsilon: 0.2, Delta: 0.4,
+		Constraint: &tandem.Constraint{Spec: `{"object":true}`, Digest: strings.Repeat("0a", 32), Ends: []tandem.Token{2, 7}}}
 	gotO, err = ToOpening(over(t, FromOpening(full)))
 	if err != nil {
 		t.Fatal(err)
