@@ -60,7 +60,7 @@ var rooms = map[string][]string{
 	"text":      {".", "modelfile", "golang.org/x/text"},         // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text", "golang.org/x/text"}, // x/text: upper and lower case as Unicode has them
 	// what models write, taken apart: bytes in, pieces out
-	"text/calls": {},
+	"text/calls": {"text/grammar"},
 	// which bytes and tokens may come next in a text that a schema or an expression describes
 	"text/grammar": {"."},
 
@@ -97,13 +97,13 @@ var rooms = map[string][]string{
 	"drafter/draftertest": {".", "drafter", "drafter/grow", "engine", "kernels/testdevice", "modelfile", "test/testkit",
 		"test/testkit/family",
 		"go.uber.org/goleak"},
-	"verifier": {".", "spec", "engine", "schedule", "verifier/disk"},
+	"verifier": {".", "spec", "engine", "schedule", "text", "text/grammar", "verifier/disk"}, // text: what a constraint allows
 	// long prefixes are kept in files, as bytes; it knows no sessions
 	"verifier/disk": {".", "engine", "schedule", "processes/cache/prefixes"},
 	"gateway":       {".", "spec", "text", "gateway/round", "gateway/source"},
 	// a round is a value, and knows neither what drafts nor what carries it out
 	"gateway/round":  {".", "spec", "gateway/strategy"},
-	"gateway/source": {".", "spec", "gateway/peer", "gateway/roster", "gateway/round", "gateway/strategy"},
+	"gateway/source": {".", "spec", "gateway/peer", "gateway/roster", "gateway/round", "gateway/strategy", "text/grammar"},
 	"test/mempool":   {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
@@ -112,6 +112,7 @@ var rooms = map[string][]string{
 		"google.golang.org/grpc", "google.golang.org/protobuf"},
 	// for clients. text/calls: answers hold calls and thoughts, which that leaf finds in what a model writes
 	"services/public": {".", "proto", "services/peers/logs", "services/peers/rpc", "services/peers/wire", traceparent, "text/calls",
+		"text/grammar",
 		"google.golang.org/grpc",
 		"google.golang.org/protobuf"},
 	// the one place that knows how errors travel in a status

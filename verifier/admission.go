@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/verifier/accept"
 )
 
 // admission makes sessions of openings, and takes tickets to sessions. The schedule's goroutine's.
@@ -15,9 +16,9 @@ type admission struct {
 	blames ledger // of drafters
 }
 
-// open makes the session of o. Errors: those of checkOpening; Stale for an epoch older than the one held; Exhausted; Invalid for a limit
-// beyond all of the memory.
-func (a *admission) open(o tandem.Opening) (*session, error) {
+// open makes the session of o, with a constraint, nil for none. Errors: those of checkOpening; Stale for an epoch older than the one held;
+// Exhausted; Invalid for a limit beyond all of the memory.
+func (a *admission) open(o tandem.Opening, allowed *accept.Constraint) (*session, error) {
 	const op = "open"
 	m := a.model
 	limit, err := checkOpening(m, a.counters, o)
@@ -37,7 +38,7 @@ func (a *admission) open(o tandem.Opening) (*session, error) {
 	}
 	a.found(o.Session)
 	a.features.Open(o, seq.Len())
-	return newSession(o, limit, seq, a.shared), nil
+	return newSession(o, limit, allowed, seq, a.shared), nil
 }
 
 // found forgets how a session was lost that is held again or has been closed.

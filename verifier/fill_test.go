@@ -127,7 +127,7 @@ func (b *bench) openOf(tenant string, id tandem.SessionID, tokens []tandem.Token
 
 // enter opens a session and does not wait for its prompt.
 func (b *bench) enter(o tandem.Opening) (*session, error) {
-	s, err := b.admission.open(o)
+	s, err := b.admission.open(o, nil)
 	if err == nil {
 		b.sched.Enter(s, schedule.NewCall(context.Background()))
 	}

@@ -64,7 +64,11 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	}
 	verdict, err := s.judge(c, out, first)
 	if err != nil {
-		s.counters.Add("verdicts.unsound", 1)
+		if errors.Is(err, accept.ErrNoToken) {
+			s.counters.Add("constraints.dead_end", 1)
+		} else {
+			s.counters.Add("verdicts.unsound", 1)
+		}
 		s.refuse(c, tandem.Unsupported, err.Error())
 		return
 	}

@@ -24,6 +24,7 @@ type shared struct {
 	out      *outbox.Outbox
 	features *features.Store // nil: none are handed out
 	keeper   *disk.Keeper    // nil: prefixes are in memory alone
+	grammars *accept.Grammars
 
 	guesses *guesses.Maker
 	sampler sample.Sampler
@@ -70,10 +71,10 @@ type took struct {
 	extended int // rows before the tree's
 }
 
-// newSession returns the session of o, with at most limit tokens, whose state in the model is seq.
-func newSession(o tandem.Opening, limit int, seq *engine.Sequence, with *shared) *session {
+// newSession returns the session of o, with at most limit tokens and a constraint, nil for none. Its state in the model is seq.
+func newSession(o tandem.Opening, limit int, allowed *accept.Constraint, seq *engine.Sequence, with *shared) *session {
 	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), shared: with, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
-		tenant: o.Tenant, text: accept.New(o, &with.sampler), seq: seq, selfDrafts: o.SelfDrafts, begun: time.Now()}
+		tenant: o.Tenant, text: accept.New(o, allowed, &with.sampler), seq: seq, selfDrafts: o.SelfDrafts, begun: time.Now()}
 }
 
 // prepare checks the tree of a ticket and cuts it to what the session has room for. Every error is the fault of the tree's maker, except

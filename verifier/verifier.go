@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec/worth"
+	"github.com/tandem-llm/tandem/verifier/accept"
 	"github.com/tandem-llm/tandem/verifier/disk"
 	"github.com/tandem-llm/tandem/verifier/embed"
 	"github.com/tandem-llm/tandem/verifier/features"
@@ -169,7 +170,8 @@ func build(cfg Config) (*Verifier, error) {
 		}
 	}
 	v.admission = admission{blames: ledger{counters: counters}, shared: &shared{model: m, events: cfg.Events, counters: counters,
-		sched: sched, out: out, features: v.features, keeper: v.keeper, guesses: maker, crowded: crowded{}}}
+		sched: sched, out: out, features: v.features, keeper: v.keeper, guesses: maker, grammars: accept.NewGrammars(m.Vocab()),
+		crowded: crowded{}}}
 	return v, nil
 }
 
@@ -193,8 +195,13 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 // Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other sessions of the tenant
 // have computed is not computed again (engine.Model.NewShared), nor is one that Config.Store has. Further errors: Stale for an epoch
 // older than the one held; Unavailable for a session of another identity or vocabulary; Exhausted if there is no memory for the prompt
-// beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory.
+// beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory; those of
+// accept.Grammars.Begin.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	allowed, err := v.constraint(o)
+	if err != nil {
+		return tandem.Opened{Identity: v.cfg.Model.Names().Identity}, err
+	}
 	found, parted := v.keeper.Restore(ctx, o, func() error {
 		_, err := checkOpening(v.cfg.Model, v.cfg.Counters, o)
 		return err
@@ -204,7 +211,7 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, e
 	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
 		defer found.Done()
 		found.Put()
-		if s, err = v.admission.open(o); err == nil {
+		if s, err = v.admission.open(o, allowed); err == nil {
 			s.seq.Parts(parted)
 		}
 		return s, err
@@ -214,6 +221,18 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, e
 	}
 	opened.Identity = v.cfg.Model.Names().Identity
 	return opened, err
+}
+
+// constraint returns the constraint of a session that is opened, nil for none. It is made here and not by the schedule's goroutine, whose
+// passes would wait for it.
+func (v *Verifier) constraint(o tandem.Opening) (*accept.Constraint, error) {
+	if o.Sampling.Constraint == nil {
+		return nil, nil
+	}
+	if _, err := checkOpening(v.cfg.Model, v.cfg.Counters, o); err != nil {
+		return nil, err
+	}
+	return v.admission.grammars.Begin(o)
 }
 
 // Measured replaces what is known of the costs of passes, also in Describe. batches and weighed are as Config's Batches and Weighed. Only

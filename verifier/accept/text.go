@@ -13,13 +13,15 @@ type Text struct {
 	Hash     tandem.PrefixHash
 
 	history *sample.History // of Tokens, as far as sampling needs it
+	limits  *Constraint     // nil: none
 	sampler *sample.Sampler
 }
 
-// New returns the text of a session that o opens. sampler is scratch memory, which texts of one goroutine may share.
-func New(o tandem.Opening, sampler *sample.Sampler) Text {
+// New returns the text of a session that o opens, with its constraint, nil for none. sampler is scratch memory, which texts of one
+// goroutine may share.
+func New(o tandem.Opening, limits *Constraint, sampler *sample.Sampler) Text {
 	return Text{Sampling: o.Sampling, Tokens: append([]tandem.Token(nil), o.Tokens...), Hash: tandem.EmptyPrefix.Add(o.Tokens...),
-		history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), sampler: sampler}
+		history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), limits: limits, sampler: sampler}
 }
 
 // Root returns the last token, which is the root of the next tree.
@@ -43,10 +45,38 @@ type Accepted struct {
 	Logprobs []tandem.Logprob // of Tokens; nil unless the sampling options want them
 }
 
-// draw returns the token that follows at a position, by the logits of a wanted row and the text that the history has counted.
-func (x *Text) draw(out *engine.Output, row int, at tandem.Position) tandem.Token {
-	if x.Sampling.Temperature == 0 && !x.Sampling.Shapes() {
-		return tandem.Token(out.Top(row).IDs[0])
+// draw returns the token that follows at a position, by the logits of a wanted row, the text that the history has counted, and where the
+// constraint stands. ok is false if the constraint leaves no token.
+func (x *Text) draw(out *engine.Output, row int, at tandem.Position, here place) (t tandem.Token, ok bool) {
+	if x.limits != nil {
+		if t, ok = here.only(x.limits); ok {
+			return t, true
+		}
 	}
-	return x.sampler.Draw(x.sampler.Shape(out.Logits(row), x.Sampling, x.history), x.Sampling, at)
+	if x.Sampling.Temperature == 0 && !x.Sampling.Shapes() {
+		if t = tandem.Token(out.Top(row).IDs[0]); x.limits == nil || here.allows(x.limits, t) {
+			return t, true
+		}
+	}
+	shaped := x.sampler.Shape(out.Logits(row), x.Sampling, x.history)
+	if x.limits == nil {
+		return x.sampler.Draw(shaped, x.Sampling, at), true
+	}
+	return x.sampler.DrawAllowed(shaped, x.Sampling, at, choice{x.limits, here})
+}
+
+// place returns where the constraint stands behind the text.
+func (x *Text) place() (p place) {
+	if x.limits != nil {
+		p = x.limits.at
+	}
+	return p
+}
+
+// follow returns where the constraint stands behind a token.
+func (x *Text) follow(p place, t tandem.Token) place {
+	if x.limits == nil {
+		return p
+	}
+	return p.next(x.limits, t)
 }

@@ -9,25 +9,31 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// typical accepts nodes by typical acceptance, and advances the history. Every other session of the pass has its own rule.
-func (x *Text) typical(t *Tree) (a Accepted) {
+// typical accepts nodes by typical acceptance, and advances the history and the constraint. Every other session of the pass has its own
+// rule. stuck: no token is allowed behind the nodes.
+func (x *Text) typical(t *Tree) (a Accepted, stuck bool) {
 	epsilon, delta := x.Sampling.Thresholds()
 	a.Path = spec.AcceptTypical(t.Tree, epsilon, delta, func(node int32, kids []int32) ([]float64, float64) {
-		h := x.history.Clone()
-		for _, token := range textTo(t.Tree, node) {
+		h, here := x.history.Clone(), x.place()
+		for _, token := range textTo(t.Tree, node) { // of allowed tokens: others have no likelihood
 			h.Push(token)
+			here = x.follow(here, token)
 		}
-		shaped := x.sampler.Shape(t.Out.Logits(t.row(node)), x.Sampling, h)
+		shaped := x.allowed(x.sampler.Shape(t.Out.Logits(t.row(node)), x.Sampling, h), here)
 		return likelihoods(x.sampler.Distribution(shaped, x.Sampling), t.Tree, kids)
 	})
-	at := int32(0) // the last accepted node
+	at, here := int32(0), x.place() // the last accepted node
 	for _, node := range a.Path {
-		at = node
+		at, here = node, x.follow(here, t.Tokens[node])
 		a.Tokens = append(a.Tokens, t.Tokens[node])
 		x.history.Push(t.Tokens[node])
 	}
-	a.Tokens = append(a.Tokens, sample.Argmax(x.sampler.Shape(t.Out.Logits(t.row(at)), x.Sampling, x.history)))
-	x.history.Push(a.Tokens[len(a.Tokens)-1])
+	last := sample.Argmax(x.allowed(x.sampler.Shape(t.Out.Logits(t.row(at)), x.Sampling, x.history), here))
+	if stuck = x.limits != nil && !here.allows(x.limits, last); !stuck {
+		x.settle(x.follow(here, last))
+	}
+	a.Tokens = append(a.Tokens, last)
+	x.history.Push(last)
 	if x.Sampling.Logprobs {
 		for i, token := range a.Tokens {
 			above := int32(0) // the node that the token follows
@@ -37,7 +43,15 @@ func (x *Text) typical(t *Tree) (a Accepted) {
 			a.Logprobs = append(a.Logprobs, x.sampler.Logprob(t.Out.Logits(t.row(above)), token, x.Sampling.TopLogprobs))
 		}
 	}
-	return a
+	return a, stuck
+}
+
+// allowed returns logits without those of the tokens that may not be drawn.
+func (x *Text) allowed(logits []float32, here place) []float32 {
+	if x.limits == nil {
+		return logits
+	}
+	return x.sampler.Masked(logits, choice{x.limits, here})
 }
 
 // textTo returns the tokens from below the root down to node.

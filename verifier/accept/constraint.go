@@ -1,0 +1,175 @@
+package accept
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/text/grammar"
+	"github.com/tandem-llm/tandem/text/token"
+)
+
+// Grammars makes constraints of sessions that draw from a vocabulary. Safe for concurrent use.
+type Grammars struct {
+	vocab  *token.Vocab
+	tokens func() *grammar.Vocabulary // made once
+
+	mu     sync.Mutex
+	latest []compiled // the last first
+}
+
+// compiled is a grammar that was compiled for a tenant: what one sends does not make another's faster.
+type compiled struct {
+	tenant, spec string
+	grammar      *grammar.Grammar
+}
+
+// mostCompiled is how many grammars are kept for sessions that are opened again, and for choices of one prompt.
+const mostCompiled = 8
+
+// NewGrammars returns what makes constraints for a vocabulary.
+func NewGrammars(vocab *token.Vocab) *Grammars {
+	return &Grammars{vocab: vocab, tokens: sync.OnceValue(func() *grammar.Vocabulary {
+		var all []byte
+		return grammar.NewVocabulary(func(t tandem.Token) []byte {
+			all = all[:0]
+			if vocab.IsEnd(t) {
+				return nil
+			}
+			all, _ = vocab.AppendMarked(all, t)
+			return all
+		}, vocab.Size(), nil)
+	})}
+}
+
+// Begin returns the constraint of a session as it is opened, nil for none: its state is that behind the output so far, which may end within
+// a character or a word of a schema. Errors: Invalid for a constraint that cannot be compiled or that the output does not obey; Unavailable
+// (tandem.OpIdentity) for one of another version of package grammar.
+func (g *Grammars) Begin(o tandem.Opening) (*Constraint, error) {
+	c := o.Sampling.Constraint
+	if c == nil {
+		return nil, nil
+	}
+	of, err := g.compile(o.Tenant, c.Spec)
+	if err != nil {
+		return nil, tandem.Errorf("open", tandem.Invalid, "constraint: %w", err)
+	}
+	if digest := of.Digest(); hex.EncodeToString(digest[:]) != c.Digest {
+		return nil, tandem.Errorf(tandem.OpIdentity, tandem.Unavailable,
+			"session %v has a constraint %.16s, which is %.16x in the verifier: want one version of tandem", o.Session, c.Digest, digest)
+	}
+	out := &Constraint{tokens: g.tokens(), ends: c.Ends, at: place{state: of.Start()}}
+	if o.Prompt <= 0 || o.Prompt > len(o.Tokens) {
+		return out, nil
+	}
+	for i, t := range o.Tokens[o.Prompt:] {
+		if !out.at.allows(out, t) {
+			return nil, tandem.Errorf("open", tandem.Invalid, "output token %d is %d, which the session's constraint does not allow", i, t)
+		}
+		out.at = out.at.next(out, t)
+	}
+	return out, nil
+}
+
+// compile returns the grammar of a constraint.
+func (g *Grammars) compile(tenant, spec string) (*grammar.Grammar, error) {
+	g.mu.Lock()
+	at := slices.IndexFunc(g.latest, func(c compiled) bool { return c.tenant == tenant && c.spec == spec })
+	if at >= 0 {
+		c := g.latest[at]
+		g.latest = slices.Insert(slices.Delete(g.latest, at, at+1), 0, c)
+		g.mu.Unlock()
+		return c.grammar, nil
+	}
+	g.mu.Unlock()
+	var s grammar.Spec
+	if err := json.Unmarshal([]byte(spec), &s); err != nil {
+		return nil, err
+	}
+	made, err := grammar.Compile(s, grammar.Limits{Bytes: tandem.MaxConstraint})
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.latest = slices.Insert(g.latest, 0, compiled{tenant, spec, made})
+	if len(g.latest) > mostCompiled {
+		g.latest = slices.Delete(g.latest, mostCompiled, len(g.latest))
+	}
+	return made, nil
+}
+
+// Constraint is a session's constraint behind its committed text. Not safe for concurrent use.
+type Constraint struct {
+	tokens *grammar.Vocabulary
+	ends   []tandem.Token // ascending
+	at     place
+	mask   []uint64
+}
+
+// place is a place in an output: at its end, or at a node of a tree. It is a value.
+type place struct {
+	state grammar.State
+	over  bool // the output has ended: nobody reads what is drawn behind it
+}
+
+// allows reports whether a token may be drawn here. A token that ends the output may be where the output may end, whatever it prints.
+func (p place) allows(c *Constraint, t tandem.Token) bool {
+	if _, end := slices.BinarySearch(c.ends, t); end || p.over {
+		return p.over || p.state.Done()
+	}
+	return c.tokens.Allows(p.state, t)
+}
+
+// next returns the place behind a token that may be drawn here.
+func (p place) next(c *Constraint, t tandem.Token) place {
+	if _, end := slices.BinarySearch(c.ends, t); end || p.over {
+		return place{over: true}
+	}
+	p.state, _ = c.tokens.Next(p.state, t)
+	return p
+}
+
+// only returns the token that may be drawn here if there is exactly one.
+func (p place) only(c *Constraint) (tandem.Token, bool) {
+	switch {
+	case p.over:
+		return 0, false
+	case p.state.Ended() && len(c.ends) == 1:
+		return c.ends[0], true
+	case p.state.Done():
+		return 0, false
+	}
+	t, one := c.tokens.Single(p.state)
+	return t, one && p.allows(c, t)
+}
+
+// choice is what may be drawn at a place. It implements sample.Allowed.
+type choice struct {
+	*Constraint
+	place
+}
+
+// Allows implements sample.Allowed.
+func (a choice) Allows(t tandem.Token) bool { return a.allows(a.Constraint, t) }
+
+// Mask implements sample.Allowed. It is valid until the constraint's next mask.
+func (a choice) Mask() []uint64 {
+	if a.over {
+		return a.tokens.Mask(grammar.State{})
+	}
+	a.mask = append(a.mask[:0], a.tokens.Mask(a.state)...)
+	done := a.state.Done()
+	for _, t := range a.ends {
+		if a.mask[t/64] &^= 1 << (t % 64); done {
+			a.mask[t/64] |= 1 << (t % 64)
+		}
+	}
+	a.Constraint.mask = a.mask
+	return a.mask
+}
+
+var _ sample.Allowed = choice{}
