@@ -101,6 +101,9 @@ func SelfDrafts() []string { return []string{Medusa, PPD, Assistant} }
 // other drafter may have its name.
 const Recycling = "recycling"
 
+// Grammar names the drafter that drafts what the request's constraint forces. It belongs to the gateway, too.
+const Grammar = "grammar"
+
 // Guess holds a self-draft's candidates for the tokens after the last committed one.
 type Guess struct {
 	SelfDraft string

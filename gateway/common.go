@@ -22,9 +22,20 @@ type common struct {
 	sources  *source.Shared
 	pace     pace
 	prefills prefills
+	ends     func() []tandem.Token // the tokens that end a text, ascending; found once
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox // that peers may hold
+}
+
+// endsOf returns the tokens that end a text.
+func endsOf(v Vocab) (ends []tandem.Token) {
+	for t := range v.Size() {
+		if v.IsEnd(tandem.Token(t)) {
+			ends = append(ends, tandem.Token(t))
+		}
+	}
+	return ends
 }
 
 func (g *common) register(id tandem.SessionID, b *mailbox) {

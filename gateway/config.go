@@ -140,7 +140,7 @@ func (c Config) withDefaults() (Config, error) {
 		case slices.Contains(tandem.SelfDrafts(), m.Name):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is that of a self-draft: want any but %v",
 				i, m.Name, tandem.SelfDrafts())
-		case m.Name == tandem.Recycling:
+		case m.Name == tandem.Recycling || m.Name == tandem.Grammar:
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is that of the gateway's own drafter: want another",
 				i, m.Name)
 		case slices.ContainsFunc(c.Drafters[:i], func(o Enlisted) bool { return o.Name == m.Name }):

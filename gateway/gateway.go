@@ -39,11 +39,15 @@ func New(c Config) (*Gateway, error) {
 	}
 	g := &Gateway{described: make(chan struct{}), common: common{cfg: c, gate: admit.New(c.Sessions, c.Queue),
 		tasks: &tasks{idle: make(chan struct{})}, shared: strategy.NewShared(c.Rules), sessions: map[tandem.SessionID]*mailbox{}}}
+	g.ends = sync.OnceValue(func() []tandem.Token { return endsOf(c.Vocab) })
 	g.closer = &peer.Closer{Timeout: c.Timeouts.Close, Counters: c.Counters, Ending: g.tasks.closing}
 	g.sources = &source.Shared{Roster: &g.roster, Run: g.tasks.run, Closer: g.closer, Events: c.Events, Counters: c.Counters,
 		ProposeMin: c.Timeouts.ProposeMin, ProposeMax: c.Timeouts.ProposeMax, Stall: c.Timeouts.Stall, Vocab: c.Vocab.Size()}
 	for _, m := range c.Drafters {
 		g.Enlist(m)
+	}
+	if g.sources.Words, _ = c.Vocab.(source.Words); g.sources.Words != nil {
+		g.roster.Enlist(Enlisted{Name: tandem.Grammar, Grammar: true, Last: true})
 	}
 	if c.Recycling {
 		g.roster.Enlist(Enlisted{Name: tandem.Recycling, Recycling: true, Last: true})
@@ -78,6 +82,9 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	tokens, limit, slot, err := g.admit(ctx, r)
 	if err != nil {
 		return res, err
+	}
+	if c := r.Sampling.Constraint; c != nil {
+		r.Sampling.Constraint = &tandem.Constraint{Spec: c.Spec, Digest: c.Digest, Ends: g.ends()}
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
@@ -173,7 +180,8 @@ func (g *Gateway) Away() map[string]time.Duration { return g.shared.Away() }
 // Enlist adds a drafter, which running sessions may ask too, or replaces the drafter of that name, such as after a restart. An e without a
 // name or a drafter, or with the name of a self-draft or of recycling, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
-	if e.Name != "" && e.Name != tandem.Recycling && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
+	if e.Name != "" && e.Name != tandem.Recycling && e.Name != tandem.Grammar && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(),
+		e.Name) {
 		g.shared.PassCosts(e.Name, e.Costs)
 		g.shared.Window(e.Name, e.Window)
 		g.roster.Enlist(e)

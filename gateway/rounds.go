@@ -234,6 +234,9 @@ func (s *session) commit(t *turn) {
 			s.finish, s.repeated = tandem.FinishStop, 0
 		}
 	}
+	if s.finish == tandem.FinishLength && s.req.Sampling.Constraint != nil {
+		s.g.cfg.Counters.Add("texts.constrained_cut", 1) // it is not what was asked for
+	}
 	t.delta = tandem.Delta{Text: out, Tokens: slices.Clone(tokens), Origins: make([]tandem.Origin, n)}
 	if s.req.Sampling.Logprobs {
 		t.delta.Logprobs = slices.Clone(v.Logprobs[:min(n, len(v.Logprobs))])

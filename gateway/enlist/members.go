@@ -146,7 +146,7 @@ func (m *Members) enter(at key, p Process, d Drafter) {
 // free returns name, with a number if it is taken.
 func (m *Members) free(name string) string {
 	taken := map[string]bool{}
-	for _, name := range append(append(tandem.SelfDrafts(), tandem.Recycling), m.cfg.Taken...) {
+	for _, name := range append(append(tandem.SelfDrafts(), tandem.Recycling, tandem.Grammar), m.cfg.Taken...) {
 		taken[name] = true
 	}
 	for _, e := range m.enlisted {

@@ -28,7 +28,9 @@ type Enlisted struct {
 	Window int
 	// Recycling makes it the drafter that drafts from earlier verdicts (tandem.Recycling): there is no Drafter.
 	Recycling bool
-	Last      bool // where one source is asked, and the request names none, it is asked only if there is no other
+	// Grammar makes it the drafter that drafts by the request's constraint (tandem.Grammar): there is no Drafter.
+	Grammar bool
+	Last    bool // where one source is asked, and the request names none, it is asked only if there is no other
 }
 
 const (
@@ -90,7 +92,8 @@ func same(a, b Enlisted) bool {
 	if a.Self != nil && b.Self != nil {
 		return *a.Self == *b.Self
 	}
-	return a.Self == b.Self && a.Recycling == b.Recycling && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
+	return a.Self == b.Self && a.Recycling == b.Recycling && a.Grammar == b.Grammar && reflect.ValueOf(a.Drafter).Comparable() &&
+		a.Drafter == b.Drafter
 }
 
 // Dismiss takes a drafter off the roster. Its name stays known; a name that is not enlisted is ignored.

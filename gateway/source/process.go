@@ -87,6 +87,7 @@ func (t *task) finish(err error) {
 // start opens the session at the drafter in the background, in place of any Open under way.
 func (p *process) start(ctx context.Context) {
 	o, prev := p.session.Opening(), p.cancelTask()
+	o.Sampling.Constraint = nil // it guesses without: a guess that is not allowed is rejected
 	if prev == nil {
 		prev = p.after
 	}

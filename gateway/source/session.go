@@ -23,6 +23,7 @@ type Shared struct {
 	ProposeMax time.Duration // longest
 	Stall      time.Duration // of an Open without progress
 	Vocab      int
+	Words      Words // of the target; nil: nobody drafts by constraints
 
 	accuracies accuracies
 	recycled   successors

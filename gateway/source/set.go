@@ -30,7 +30,7 @@ type Set struct {
 
 // kinds makes the source of an entry: the first that does not return nil. A kind's first call of its process waits for after, the Close of
 // the entry before.
-var kinds = []func(c common, after <-chan struct{}) Source{newSelfDraft, newRecycling, newProcess}
+var kinds = []func(c common, after <-chan struct{}) Source{newSelfDraft, newRecycling, newForced, newProcess}
 
 // NewSet returns an empty set for a session. Adopt must be called before anything else.
 func (c *Shared) NewSet(s *Session) *Set {
@@ -124,6 +124,9 @@ func (s *Set) enlist() {
 		}
 	}
 	for _, e := range entries {
+		if e.Grammar && s.session.Sampling.Constraint == nil {
+			continue
+		}
 		if i := slices.IndexFunc(before, func(x Source) bool { return x.base().entry == e }); i >= 0 {
 			s.list = append(s.list, before[i])
 			continue
