@@ -148,7 +148,7 @@ var rooms = map[string][]string{
 		"engine", "text", "services/peers", "services/peers/awake",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm", "services/peers/supervise",
 		"services/peers/telemetry", "services/peers/trees", "services/public", "spec/worth", "google.golang.org/grpc"},
-	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "services/public"},
+	"processes/roles/chats": {".", "processes/roles", "modelfile", "text", "text/calls", "text/chat", "text/grammar", "services/public"},
 	"processes/roles/pair": {".", "processes/roles", "processes/settings", "drafter", "drafter/lookup", "engine", "kernels",
 		"modelfile", "text"},
 	"processes/roles/group": {"services/peers/pool", "services/peers/supervise", "client", "proto"},

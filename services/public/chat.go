@@ -60,11 +60,17 @@ func (s *chatServer) Chat(r *tandemv1.ChatRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return withPath(ofMessages(err))
 	}
+	if err := q.Constrain(output); err != nil {
+		return withPath(err)
+	}
 	req := q.Request
 	req.MaxTokens = max(q.Until(len(tokens), s.cfg.Context), 1) // the generator refuses a prompt that leaves nothing
 	req.Tenant, req.Tokens, req.Written = tenant, tokens, output.Written
 	if r.GetResume() != nil {
 		req.Sampling.Seed = r.GetResume().GetSeed()
+	}
+	for _, l := range output.Loose {
+		ignored = append(ignored, "tools."+l.Tool+".parameters: "+l.Why)
 	}
 	sink.ignored = ignored
 	return ofMessages(sink.generate(ctx, s.cfg.Service, req, output, sink.event))

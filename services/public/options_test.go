@@ -381,3 +381,42 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// TestConstraintForms: each form of a constraint is heard in a generation, one that cannot be obeyed is refused before it begins, with the
+// field.
+func TestConstraintForms(t *testing.T) {
+	var got *tandem.Constraint
+	calls := 0
+	c := serve(t, Service{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
+		error) {
+		got = r.Sampling.Constraint
+		calls++
+		return tandem.Result{}, s.Started(tandem.Started{Request: r})
+	}}})
+	for want, of := range map[string]*tandemv1.Constraint{
+		`{"schema":{"type":"object"}}`: {Form: &tandemv1.Constraint_JsonSchema{JsonSchema: `{"type": "object"}`}},
+		`{"object":true}`:              {Form: &tandemv1.Constraint_JsonObject{JsonObject: true}},
+		`{"regex":"a+"}`:               {Form: &tandemv1.Constraint_Regex{Regex: "a+"}},
+		`{"choices":["a","b"]}`:        {Form: &tandemv1.Constraint_Choices{Choices: &tandemv1.Choices{Texts: []string{"a", "b"}}}},
+		"":                             {Form: &tandemv1.Constraint_JsonObject{}},
+	} {
+		r := text("x")
+		r.Constraint = of
+		_, _ = collect(t, c, r)
+		if want == "" && got != nil || want != "" && (got == nil || got.Spec != want || len(got.Digest) != 64) {
+			t.Errorf("%v is heard as %+v: want %s", of, got, want)
+		}
+	}
+	before := calls
+	for _, of := range []*tandemv1.Constraint{{Form: &tandemv1.Constraint_Regex{Regex: "("}},
+		{Form: &tandemv1.Constraint_JsonSchema{JsonSchema: `{"type": 7}`}}, {Form: &tandemv1.Constraint_JsonSchema{JsonSchema: "{"}}} {
+		r := text("x")
+		r.Constraint = of
+		if _, err := collect(t, c, r); tandem.FieldOf(rpc.FromStatus(err)) != "constraint" {
+			t.Errorf("%v: %v", of, err)
+		}
+	}
+	if calls != before {
+		t.Errorf("%d of them have begun", calls-before)
+	}
+}

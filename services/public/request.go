@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	"github.com/tandem-llm/tandem/services/peers/wire"
 	"github.com/tandem-llm/tandem/services/public/access"
 	"github.com/tandem-llm/tandem/services/public/ask"
+	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // tenant returns the tenant of a call, by the token in its metadata.
@@ -91,6 +94,7 @@ type options interface {
 	GetReport() bool
 	GetCacheSalt() string
 	GetReturnProgress() bool
+	GetConstraint() *tandemv1.Constraint
 }
 
 // asked returns a request with the options of a call; the generator validates the values.
@@ -110,7 +114,25 @@ func asked(kind ask.Kind, d ask.Defaults, o options, most *int32) (*ask.Request,
 		q.Speculation = s
 	}
 	sample(q, o.GetSampling())
+	q.Answer = allowed(o.GetConstraint())
 	return q, nil
+}
+
+// allowed decodes which answers are allowed; nil: all.
+func allowed(c *tandemv1.Constraint) *grammar.Spec {
+	switch form := c.GetForm().(type) {
+	case *tandemv1.Constraint_JsonSchema:
+		return &grammar.Spec{Schema: json.RawMessage(form.JsonSchema)}
+	case *tandemv1.Constraint_JsonObject:
+		if form.JsonObject {
+			return &grammar.Spec{Object: true}
+		}
+	case *tandemv1.Constraint_Regex:
+		return &grammar.Spec{Regex: form.Regex}
+	case *tandemv1.Constraint_Choices:
+		return &grammar.Spec{Choices: form.Choices.GetTexts()}
+	}
+	return nil
 }
 
 // request decodes r; d fills in what it leaves out.
@@ -126,7 +148,10 @@ func request(d ask.Defaults, r *tandemv1.GenerateRequest) (tandem.Request, error
 	case *tandemv1.GenerateRequest_Tokens:
 		q.Tokens = wire.ToTokens(p.Tokens.GetIds())
 	}
-	return q.Request, q.Check(d, nil)
+	if err := q.Check(d, nil); err != nil {
+		return tandem.Request{}, err
+	}
+	return q.Request, q.Constrain(conversation.Output{})
 }
 
 // sample decodes how tokens are drawn.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,13 +125,20 @@ func TestGoOpenAI(t *testing.T) {
 			t.Errorf("%+v, %v; as one text %+v, %v", a.Usage, err, one.Usage, err1)
 		}
 	})
+	t.Run("choices", func(t *testing.T) {
+		r := openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("hi")}}
+		r.GuidedChoice = []string{"red", "green"}
+		a, err := c.CreateChatCompletion(ctx, r)
+		if err != nil || a.Choices[0].FinishReason != "stop" || !slices.Contains([]string{"red", "green"}, a.Choices[0].Message.Content) {
+			t.Errorf("%+v, %v", a.Choices, err)
+		}
+	})
 	t.Run("what cannot be done", func(t *testing.T) {
 		for param, change := range map[string]func(*openai.ChatCompletionRequest){
 			"functions": func(r *openai.ChatCompletionRequest) { r.Functions = []openai.FunctionDefinition{{Name: "f"}} },
 			"response_format": func(r *openai.ChatCompletionRequest) {
-				r.ResponseFormat = &openai.ChatCompletionResponseFormat{Type: "json_object"}
+				r.ResponseFormat = &openai.ChatCompletionResponseFormat{Type: "xml"}
 			},
-			"guided_choice": func(r *openai.ChatCompletionRequest) { r.GuidedChoice = []string{"a", "b"} },
 			"messages[0].content[0].type": func(r *openai.ChatCompletionRequest) {
 				r.Messages = []openai.ChatCompletionMessage{{Role: "user", MultiContent: []openai.ChatMessagePart{{Type: "image_url",
 					ImageURL: &openai.ChatMessageImageURL{URL: "data:"}}}}}

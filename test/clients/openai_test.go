@@ -228,7 +228,7 @@ func TestOfficialClientOfLocalServers(t *testing.T) {
 	for param, set := range map[string]option.RequestOption{
 		"tools[0].function": option.WithJSONSet("tools", []any{map[string]any{"type": "function"}}),
 		"grammar":           option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format",
-			map[string]any{"type": "json_object"})} {
+			map[string]any{"type": "xml"})} {
 		var e *openai.Error
 		if _, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Messages: user}, set); !errors.As(err, &e) ||
 			e.StatusCode != 400 ||

@@ -37,6 +37,7 @@ type Piece struct {
 type Tool struct {
 	Name       string
 	Parameters json.RawMessage // their JSON Schema. Forms that write values without quotes need it
+	Strict     bool            // arguments are to follow it: see Format.Allowed
 }
 
 // Tools are the tools that a request offers.

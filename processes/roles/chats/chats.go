@@ -168,13 +168,13 @@ func (c room) Prompt(ctx context.Context, of conversation.Conversation) (convers
 		of = inWords(of)
 	}
 	if len(of.Tools) > 0 && !c.template.Reads("tools") {
-		of.Messages = told(of.Messages, describe(of.Tools))
+		of.Messages = conversation.Told(of.Messages, describe(of.Tools))
 	}
 	if c.format.ShortIDs {
 		of.Messages = shortIDs(of.Messages)
 	}
 	if of.Must && len(of.Tools) > 0 {
-		of.Messages = told(of.Messages, mustCall(of))
+		of.Messages = conversation.Told(of.Messages, mustCall(of))
 	}
 	of.Messages = c.turns.of(of.Messages)
 	turns := make([]chat.Message, len(of.Messages))
@@ -195,11 +195,19 @@ func (c room) Prompt(ctx context.Context, of conversation.Conversation) (convers
 	return conversation.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }, Output: c.output(of, r.Text)}, nil
 }
 
-// output says how the answer behind a prompt is read.
-func (c room) output(of conversation.Conversation, prompt string) conversation.Output {
+// output says how the answer behind a prompt is read, and which answers are allowed.
+func (c room) output(of conversation.Conversation, prompt string) (out conversation.Output) {
 	tools := len(of.Tools) > 0
+	if tools || of.Answer != nil {
+		d := calls.Demand{Answer: of.Answer, Tools: calls.Parse(of.Tools), Must: of.Must, Single: of.Single,
+			Thinking: c.format.Thinks(prompt), Template: c.Source(), Mark: c.vocab.Mark}
+		for i := range d.Tools {
+			d.Tools[i].Strict = of.Strict[d.Tools[i].Name]
+		}
+		out.Allowed, out.Loose = c.format.Allowed(d)
+	}
 	if !c.format.Reads(c.Source(), tools) {
-		return conversation.Output{}
+		return out
 	}
 	o := calls.Options{Thinking: c.format.Thinks(prompt), Single: of.Single}
 	if of.Continue {
@@ -208,8 +216,9 @@ func (c room) output(of conversation.Conversation, prompt string) conversation.O
 	if tools {
 		o.Tools = calls.Parse(of.Tools)
 	}
-	return conversation.Output{Reader: func() *calls.Reader { return c.format.Reader(o) }, Written: c.format.Written(tools),
-		ShortIDs: c.format.ShortIDs}
+	out.Reader, out.Written = func() *calls.Reader { return c.format.Reader(o) }, c.format.Written(tools)
+	out.ShortIDs = c.format.ShortIDs
+	return out
 }
 
 // Source returns the template.

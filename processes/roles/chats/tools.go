@@ -114,7 +114,7 @@ func written(array json.RawMessage) string {
 	return strings.Join(out, "\n")
 }
 
-// mustCall asks for a call: nothing forces one yet.
+// mustCall asks for a call. One is forced as well, but a model that knows of it writes better arguments.
 func mustCall(of conversation.Conversation) string {
 	var all []struct {
 		Function struct {
@@ -125,14 +125,4 @@ func mustCall(of conversation.Conversation) string {
 		return fmt.Sprintf("Answer with a call of the function %s, and with nothing else.", all[0].Function.Name)
 	}
 	return "Answer with a call of one of the functions, and with nothing else."
-}
-
-// told returns messages whose system message ends with text.
-func told(messages []conversation.Message, text string) []conversation.Message {
-	if len(messages) == 0 || messages[0].Role != "system" {
-		return append([]conversation.Message{{Role: "system", Content: text}}, messages...)
-	}
-	messages = slices.Clone(messages)
-	messages[0].Content += "\n\n" + text
-	return messages
 }

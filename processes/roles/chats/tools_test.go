@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/text/grammar"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -123,6 +124,50 @@ func TestShortIDs(t *testing.T) {
 		p, err := open(t, source).Prompt(t.Context(), talk(id))
 		if err != nil || p.Text != "1"+want+"|"+want || len(want) != 9 || !p.Output.ShortIDs {
 			t.Errorf("%s: %q, %v, want %s twice", id, p.Text, err, want)
+		}
+	}
+}
+
+// TestAllowedOutputs: what a conversation asks for becomes the grammar of the whole output: an answer behind the thoughts, or a call in the
+// form that the template shows. Nothing asked for: all outputs.
+func TestAllowedOutputs(t *testing.T) {
+	answer := &grammar.Spec{Choices: []string{"yes"}}
+	const turn, thinks = "{{ messages[0].content }}{# <tool_call> #}", "{{ messages[0].content }}{# <tool_call> #}<think>\n"
+	call := "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"
+	for _, c := range []struct {
+		source  string
+		of      conversation.Conversation
+		yes, no string // outputs; both "": all are allowed
+	}{
+		{turn, conversation.Conversation{}, "", ""},
+		{turn, conversation.Conversation{Tools: f}, "", ""},
+		{turn, conversation.Conversation{Answer: answer}, "yes", "no"},
+		{thinks, conversation.Conversation{Answer: answer}, "a</think>\n\nyes", "yes"},
+		{turn, conversation.Conversation{Tools: f, Must: true}, call, "yes"},
+		{thinks, conversation.Conversation{Tools: f, Must: true}, "a</think>\n\n" + call, call},
+		{turn, conversation.Conversation{Tools: f, Answer: answer}, call, "no"},
+		{turn, conversation.Conversation{Tools: f, Strict: map[string]bool{"f": true}}, "So.\n" + call,
+			"So.\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
+	} {
+		c.of.Messages = asked[:1]
+		p, err := open(t, c.source).Prompt(t.Context(), c.of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Output.Allowed == nil || c.yes == "" {
+			if p.Output.Allowed != nil || c.yes != "" {
+				t.Errorf("%s, %+v: %+v is allowed", c.source, c.of, p.Output.Allowed)
+			}
+			continue
+		}
+		g, err := grammar.Compile(*p.Output.Allowed, grammar.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, yes := g.Start().Next([]byte(c.yes))
+		wrong, no := g.Start().Next([]byte(c.no))
+		if !yes || !state.Done() || no && wrong.Done() {
+			t.Errorf("%s, %+v: %q %v, %q %v", c.source, c.of, c.yes, yes && state.Done(), c.no, no)
 		}
 	}
 }

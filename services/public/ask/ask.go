@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // MostChoices is how many generations one request may ask for: prompts times choices.
@@ -39,6 +40,7 @@ type Request struct {
 
 	tandem.Request                       // the options, without a prompt; its seed is the first choice's
 	Speculation    *tandemv1.Speculation // what is said about it: Check sets Bounds, Strategy and so on by it
+	Answer         *grammar.Spec         // the answers that are allowed, behind the thoughts of a chat; nil: all. See Constrain
 
 	// of a chat
 	Messages  []conversation.Message
@@ -85,6 +87,7 @@ type Tool struct {
 	Name   string
 	JSON   json.RawMessage // its description, as in conversation.Tool
 	Custom bool            // its client gives it a text: see conversation.CustomTool
+	Strict bool            // its arguments follow the schema in JSON, also where the model may choose whether to call it
 }
 
 // New returns a request of a kind that leaves everything out, with the defaults in d.
@@ -109,10 +112,12 @@ func (r *Request) FillIn() bool { return r.Suffix != "" || r.Gap }
 
 // Conversation returns what a chat's prompt is made of.
 func (r *Request) Conversation() conversation.Conversation {
-	c := conversation.Conversation{Messages: r.Messages, Variables: r.Variables.Variables(), Single: !r.Parallel, Must: r.Choice.Must}
+	c := conversation.Conversation{Messages: r.Messages, Variables: r.Variables.Variables(), Single: !r.Parallel, Must: r.Choice.Must,
+		Answer: r.Answer, Strict: map[string]bool{}}
 	var all [][]byte
 	for _, t := range r.Tools {
 		all = append(all, t.JSON)
+		c.Strict[t.Name] = t.Strict
 		if t.Custom {
 			if c.Custom == nil {
 				c.Custom = map[string]bool{}
@@ -151,6 +156,9 @@ func (r *Request) Check(d Defaults, ignored func(name string)) error {
 	if err := r.checkChat(ignored); err != nil {
 		return err
 	}
+	if err := r.checkAnswer(); err != nil {
+		return err
+	}
 	if r.Said("stop") == "" {
 		r.Stop = append(r.Stop, d.Stop...)
 	}
@@ -167,10 +175,7 @@ func (r *Request) checkChat(ignored func(name string)) (err error) {
 	if len(r.Tools) == 0 && r.Said("parallel_tool_calls") != "" && !r.Parallel {
 		ignored(r.name("parallel_tool_calls"))
 	}
-	if r.Tools, err = r.Choice.Offer(r.Tools); err == nil && r.Choice.Must {
-		ignored("tool_choice") // the prompt asks for a call; nothing forces one yet
-	}
-	switch {
+	switch r.Tools, err = r.Choice.Offer(r.Tools); {
 	case err != nil:
 		return err
 	case !r.Opens:

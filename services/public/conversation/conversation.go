@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/text/calls"
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // Conversation is what a prompt is made of by the model's chat template.
@@ -19,6 +20,8 @@ type Conversation struct {
 	Custom    map[string]bool // names of the tools that take a text: see CustomTool
 	Must      bool            // the model is to call one of the tools
 	Single    bool            // and not several
+	Answer    *grammar.Spec   // the answers that are allowed; nil: all
+	Strict    map[string]bool // names of the tools whose arguments are to follow their schema
 	Continue  bool            // the last message is the beginning of the answer
 	Variables Variables
 }
@@ -67,6 +70,9 @@ func (m *Message) Size() int {
 // Size returns the bytes of all texts of a conversation.
 func (c *Conversation) Size() int {
 	n := len(c.Tools)
+	if c.Answer != nil {
+		n += len(c.Answer.Schema)
+	}
 	for i := range c.Messages {
 		n += c.Messages[i].Size()
 	}
@@ -115,6 +121,8 @@ type Output struct {
 	Written  bool                 // the reader needs control tokens by their written form
 	ShortIDs bool                 // ids of calls are nine letters and digits
 	Custom   map[string]bool      // as in Conversation; set by Room, not by Chat
+	Allowed  *grammar.Spec        // which outputs are allowed, for what the conversation asks; nil: all
+	Loose    []calls.Loose        // tools whose arguments are not held to their schema, although that was asked for
 }
 
 // wrong returns an error that blames a field of a request.

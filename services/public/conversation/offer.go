@@ -3,6 +3,9 @@ package conversation
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
+
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // Tool is a function as Conversation.Tools has it.
@@ -46,4 +49,28 @@ func Marshal(v any) (json.RawMessage, error) {
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
 	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// Told returns messages whose system message ends with text.
+func Told(messages []Message, text string) []Message {
+	if len(messages) == 0 || messages[0].Role != "system" {
+		return append([]Message{{Role: "system", Content: text}}, messages...)
+	}
+	messages = slices.Clone(messages)
+	messages[0].Content += "\n\n" + text
+	return messages
+}
+
+// inForm asks for the form of an answer. It is forced as well, but a model that knows of it writes better answers.
+func inForm(of *grammar.Spec) string {
+	switch {
+	case len(of.Schema) > 0:
+		return "Answer with one JSON value that follows this JSON Schema, and with nothing else:\n" + string(of.Schema)
+	case of.Object:
+		return "Answer with one JSON object, and with nothing else."
+	case len(of.Choices) > 0:
+		all, _ := Marshal(of.Choices) // of strings
+		return "Answer with one of these texts, and with nothing else:\n" + string(all)
+	}
+	return "Answer with a text that this regular expression matches, and with nothing else:\n" + of.Regex
 }

@@ -41,7 +41,9 @@ func (r Room) Render(ctx context.Context, of Conversation) (Prompt, error) {
 		return Prompt{}, &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: tandem.Errorf("chat", tandem.Unsupported,
 			"model %s has no tokenizer.chat_template: give one with --chat-template, or use %s", r.Model, r.Instead)}
 	}
-	of.Messages = paired(of.Messages)
+	if of.Messages = paired(of.Messages); of.Answer != nil && !of.Must {
+		of.Messages = Told(of.Messages, inForm(of.Answer))
+	}
 	p, err := r.Chat.Prompt(ctx, of)
 	p.Output.Custom = of.Custom
 	switch kind := tandem.KindOf(err); {

@@ -90,14 +90,11 @@ func TestSentBodies(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ path, body, says string }{ // what changes the meaning is refused, by name
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}}`, "response_format"},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":` +
-			`{"name":"n","strict":true,"schema":{"type":"object"}}}}`, "response_format"},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"guided_json":{"type":"object"}}`, "guided_json"},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"guided_grammar":"root ::= x"}`, "guided_grammar"},
 		{"/v1/responses", `{"input":"a","previous_response_id":"resp_1"}`, "previous_response_id"},
 		{"/v1/messages", `{"max_tokens":5,"messages":[{"role":"user","content":"a"}],"thread":{"type":"create"}}`, "thread"},
 		{"/api/chat", `{"messages":[{"role":"user","content":"a"}],"options":{"num_ctx":99999}}`, "num_ctx"},
-		{"/completion", `{"prompt":"a","json_schema":{"type":"object"}}`, "json_schema"},
+		{"/completion", `{"prompt":"a","grammar":"root ::= x"}`, "grammar"},
 	} {
 		answer, all := s.ask(t, "POST", tc.path, tc.body)
 		if answer.StatusCode != 400 || !strings.Contains(all, tc.says) {

@@ -17,7 +17,7 @@ const anyOrigin = "*"
 const (
 	preflightAge    = 600 // seconds for which a browser may remember what a preflight has allowed
 	mostPreflight   = 64  // headers that a page may ask for at once
-	exposedToPages  = "Retry-After, X-Request-Id, X-Tandem-Ignored, X-Tandem-Sampling"
+	exposedToPages  = "Retry-After, X-Request-Id, X-Tandem-Ignored, X-Tandem-Loose-Tools, X-Tandem-Sampling"
 	headersOfClient = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 )
 

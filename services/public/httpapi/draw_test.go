@@ -224,6 +224,7 @@ func TestProps(t *testing.T) {
 	same(t, "props", all, `{"default_generation_settings":{"n_ctx":64,"params":{"seed":-1,"temperature":0.8,"top_k":40,"top_p":0.95,`+
 		`"min_p":0.05,"repeat_last_n":64,"repeat_penalty":1,"presence_penalty":0,"frequency_penalty":0,"max_tokens":3,"n_predict":3,`+
 		`"ignore_eos":false,"stream":false}},"model_alias":"gopher","model_path":"gopher.gguf","chat_template":"{{ x }}",`+
-		`"chat_template_caps":{"supports_parallel_tool_calls":true,"supports_system_role":true,"supports_tool_calls":true,`+
+		`"chat_template_caps":{"supports_forced_tool_calls":true,"supports_json_schema":true,"supports_parallel_tool_calls":true,`+
+		`"supports_system_role":true,"supports_tool_calls":true,`+
 		`"supports_tools":true},"modalities":{"audio":false,"vision":false},"build_info":"tandem v9"}`)
 }

@@ -129,6 +129,7 @@ func (t *textAnswers) read(c *call, read reader) (a *request, output conversatio
 	defer b.done()
 	if a.reply == nil {
 		output, err = t.prompts.tokenise(c.Context(), a)
+		t.reading.log.loose(c, output.Loose)
 	}
 	return a, output, err
 }

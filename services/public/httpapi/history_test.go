@@ -19,37 +19,6 @@ func recorder(t *testing.T) (s *site, prompt func() string) {
 	return s, func() string { return strings.TrimPrefix((alphabet{}).DecodeWritten(last.Tokens), "<s>") }
 }
 
-// TestChoiceIsNotForced: a choice that the prompt asks for and nothing forces is named, in each API that has it.
-func TestChoiceIsNotForced(t *testing.T) {
-	s, _ := recorder(t)
-	const (
-		chat      = `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":`
-		responses = `{"input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":`
-		messages  = `{"max_tokens":5,"messages":[{"role":"user","content":"a"}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":`
-	)
-	for _, c := range []struct {
-		path, body string
-		named      bool
-	}{
-		{"/v1/chat/completions", chat + `"required"}`, true}, {"/v1/chat/completions", chat + `"any"}`, true},
-		{"/v1/chat/completions", chat + `{"type":"function","function":{"name":"f"}}}`, true},
-		{"/v1/chat/completions", chat + `{"type":"allowed_tools","mode":"required","tools":[{"name":"f"}]}}`, true},
-		{"/v1/chat/completions", chat + `{"type":"allowed_tools","mode":"auto","tools":[{"name":"f"}]}}`, false},
-		{"/v1/chat/completions", chat + `"auto"}`, false}, {"/v1/chat/completions", chat + `"none"}`, false},
-		{"/v1/responses", responses + `"required"}`, true}, {"/v1/responses", responses + `{"type":"function","name":"f"}}`, true},
-		{"/v1/responses", responses + `"auto"}`, false},
-		{"/v1/messages", messages + `{"type":"any"}}`, true}, {"/v1/messages", messages + `{"type":"tool","name":"f"}}`, true},
-		{"/v1/messages", messages + `{"type":"auto"}}`, false},
-		{"/apply-template", chat + `"required"}`, true},
-	} {
-		answer, all := s.ask(t, "POST", c.path, c.body)
-		if ignored := answer.Header.Get("X-Tandem-Ignored"); answer.StatusCode != http.StatusOK ||
-			strings.Contains(ignored, "tool_choice") != c.named {
-			t.Errorf("%s %s: %s, ignored %q: %s", c.path, c.body, answer.Status, ignored, all)
-		}
-	}
-}
-
 // TestHistoryNeverEnds: what of results and earlier answers is no text has a text in its place, and is named; what the user asks about is
 // refused, since the client can leave it out.
 func TestHistoryNeverEnds(t *testing.T) {

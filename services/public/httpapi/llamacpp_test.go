@@ -182,7 +182,7 @@ func TestNativeRefused(t *testing.T) {
 		{"/completion", `{"prompt":[]}`, "prompt"},
 		{"/completion", `{"prompt":{"prompt_string":"a","multimodal_data":["x"]}}`, "prompt.multimodal_data"},
 		{"/completion", `{"prompt":"a","grammar":"root ::= \"a\""}`, "grammar"},
-		{"/completion", `{"prompt":"a","json_schema":{"type":"object"}}`, "json_schema"},
+		{"/completion", `{"prompt":"a","json_schema":{"type":"objekt"}}`, "json_schema"},
 		{"/completion", `{"prompt":"a","lora":[{"id":0,"scale":1}]}`, "lora"},
 		{"/completion", `{"prompt":"a","n_probs":21}`, "n_probs"},
 		{"/completion", `{"prompt":"a","n_probs":1,"post_sampling_probs":true}`, "post_sampling_probs"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/access"
+	"github.com/tandem-llm/tandem/text/calls"
 )
 
 const (
@@ -185,5 +186,23 @@ func (j *journal) ignored(c *call) {
 	}
 	if fresh := j.told.fresh(c.ignored.all); len(fresh) > 0 {
 		j.Info("fields without an effect are ignored", "fields", strings.Join(fresh, ", "), "request", c.id)
+	}
+}
+
+// looseHeader names the tools whose arguments are not held to their schema, although the request wants that.
+const looseHeader = "X-Tandem-Loose-Tools"
+
+// loose names such tools: to the client, once in the log with the reason, and in the counters.
+func (j *journal) loose(c *call, all []calls.Loose) {
+	var named names
+	for _, l := range all {
+		named.add(l.Tool)
+		j.counters.Add("constraints.loose_tools", 1)
+		if why := l.Tool + ": " + short(l.Why, mostNameSize); len(j.told.fresh([]string{why})) > 0 {
+			j.Info("a tool's arguments are not held to its schema", "tool", l.Tool, "why", l.Why, "request", c.id)
+		}
+	}
+	if len(named.all) > 0 {
+		c.w.Header().Set(looseHeader, strings.Join(named.all, ", "))
 	}
 }

@@ -135,7 +135,7 @@ func (g catalog) show(r *reading) func(*call) error {
 			return err
 		}
 		b.done()
-		m, can := g.model, []string{"completion"}
+		m, can := g.model, []string{"completion", "structured_outputs"}
 		if g.width > 0 {
 			can = append(can, "embedding")
 		}

@@ -148,7 +148,7 @@ func TestOllamaModels(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"model":"gopher"}`, `{"name":"gopher"}`} {
-		if _, all := s.ask(t, "POST", "/api/show", body); !strings.Contains(all, `"capabilities":["completion","tools","thinking"]`) ||
+		if _, all := s.ask(t, "POST", "/api/show", body); !strings.Contains(all, `"capabilities":["completion","structured_outputs","tools","thinking"]`) ||
 			!strings.Contains(all, `"llama.context_length":64`) {
 			t.Errorf("show: %s", all)
 		}

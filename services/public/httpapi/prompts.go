@@ -45,7 +45,7 @@ func (p *prompts) tokenise(ctx context.Context, a *request) (output conversation
 		tokens, output, err = p.room.Tokens(ctx, o.Conversation())
 		o.Prompts, o.Messages = []ask.Prompt{{Tokens: p.behind(a.before, tokens)}}, nil
 		o.Request.Written = o.Request.Written || output.Written
-		return output, err
+		return output, cmp.Or(err, o.Constrain(output))
 	}
 	for i := range o.Prompts {
 		q := &o.Prompts[i]
@@ -63,7 +63,7 @@ func (p *prompts) tokenise(ctx context.Context, a *request) (output conversation
 		q.Text, q.Parts = "", nil
 	}
 	o.Files = nil
-	return output, nil
+	return output, o.Constrain(output)
 }
 
 // behind returns the tokens of a prompt behind those of an earlier answer. A text begins once.

@@ -24,7 +24,8 @@ func newProps(cfg Config) props {
 	d := cfg.Defaults
 	p := props{Alias: cfg.Model.Name, Path: cfg.Model.File, Template: cfg.Model.Template, Build: "tandem " + cfg.Build,
 		Modalities: map[string]bool{"vision": false, "audio": false}, Caps: map[string]bool{}}
-	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"} {
+	for _, name := range []string{"supports_system_role", "supports_tools", "supports_tool_calls", "supports_parallel_tool_calls",
+		"supports_forced_tool_calls", "supports_json_schema"} {
 		p.Caps[name] = cfg.Chat != nil
 	}
 	p.Settings.Context = cfg.Limits.Context

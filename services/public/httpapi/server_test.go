@@ -207,6 +207,7 @@ func (lines) Prompt(_ context.Context, of conversation.Conversation) (conversati
 		b.WriteString("goes on\n")
 	}
 	p := conversation.Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}
+	p.Output.Allowed = of.Answer
 	if len(of.Tools) > 0 {
 		o := calls.Options{Tools: calls.Parse(of.Tools), Single: of.Single}
 		p.Output.Reader = func() *calls.Reader { return calls.Hermes.Reader(o) }

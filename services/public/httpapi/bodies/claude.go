@@ -18,10 +18,7 @@ import (
 const Attribution = "x-anthropic-billing-header:"
 
 // claude is what a body of Anthropic's Messages says beside the options.
-type claude struct {
-	system string
-	schema [2]json.RawMessage // the answer's schema: from output_config, from output_format
-}
+type claude struct{ system string }
 
 // Messages reads a body of Anthropic's /v1/messages. Errors as Chat's; *oai.Error for a thread.
 func Messages(body io.Reader, d ask.Defaults, l Limits) (*ask.Request, error) {
@@ -37,13 +34,6 @@ func (c *call) claudes() (err error) {
 		return bad("max_tokens", "max_tokens is missing: want 1 or more")
 	}
 	system := c.claude.system
-	if schema := slices.Concat(c.claude.schema[0], c.claude.schema[1]); len(schema) > 0 { // nothing forces the output yet
-		c.limits.ignore("output_config.format")
-		if len(c.claude.schema[0]) > 0 {
-			schema = c.claude.schema[0]
-		}
-		system = strings.TrimSpace(system + "\n\n" + answerSchema + string(schema))
-	}
 	if system != "" {
 		c.turns.system(system)
 	}
@@ -252,7 +242,7 @@ func readClaudeTools(c *call, name string, s *source) error {
 		var t tool
 		at := element(name, i)
 		err := s.fields(at, name+"[]", readers{"type": s.textAt(&t.kind), "name": s.textAt(&t.name),
-			"description": s.longAt(&t.description), "input_schema": s.jsonAt(&t.schema)})
+			"description": s.longAt(&t.description), "input_schema": s.jsonAt(&t.schema), "strict": s.boolAt(&t.strict)})
 		switch {
 		case err != nil:
 			return err
@@ -305,16 +295,16 @@ func readClaudeThinking(c *call, name string, s *source) error {
 func readOutputConfig(c *call, name string, s *source) error {
 	return s.fields(name, name, readers{
 		"effort": func(full string) error { return readEffort(c, full, s) },
-		"format": func(full string) error { return readSchema(full, s, &c.claude.schema[0]) }})
+		"format": func(full string) error { return readOutputFormat(c, full, s) }})
 }
 
+// readOutputFormat reads {"type": "json_schema", "schema": …}.
 func readOutputFormat(c *call, name string, s *source) error {
-	return readSchema(name, s, &c.claude.schema[1])
-}
-
-func readSchema(name string, s *source, to *json.RawMessage) error {
-	kind := ""
-	return s.fields(name, name, readers{"type": s.textAt(&kind), "schema": s.jsonAt(to)})
+	kind, schema := "", json.RawMessage(nil)
+	if err := s.fields(name, name, readers{"type": s.textAt(&kind), "schema": s.jsonAt(&schema)}); err != nil {
+		return err
+	}
+	return c.form(name, kind, name+".schema", schema)
 }
 
 // readThread refuses a thread: the client's library sends the whole history after this answer.

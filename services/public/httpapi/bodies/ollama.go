@@ -1,7 +1,6 @@
 package bodies
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/public/ask"
 	"github.com/tandem-llm/tandem/services/public/conversation"
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // ollamaBody is what a body of Ollama's says beside the options.
@@ -20,7 +20,7 @@ type ollamaBody struct {
 	Ollama
 	prompt, system string
 	raw            bool
-	format, keep   json.RawMessage
+	keep           json.RawMessage
 	think          string // the name of a field that speaks to the template; "" for none
 }
 
@@ -56,7 +56,6 @@ func (c *call) ollamaChat() (err error) {
 		return nil
 	}
 	c.keeps()
-	c.inForm()
 	c.Messages, err = c.turns.messages(c.limits.Text, nil)
 	return err
 }
@@ -70,8 +69,8 @@ func (c *call) ollamaText() (err error) {
 		return nil
 	case bare && len(o.Before) > 0:
 		return unsupported("context", "context is there with raw or a suffix: want one of them")
-	case bare && (o.system != "" || asks(o.format)):
-		return unsupported("system", "system and format need the chat template: leave them out with raw or a suffix")
+	case bare && o.system != "":
+		return unsupported("system", "system needs the chat template: leave it out with raw or a suffix")
 	case bare:
 		c.keeps()
 		if c.Kind, c.Prompts = ask.Completion, []ask.Prompt{{Text: o.prompt}}; o.think != "" {
@@ -85,7 +84,6 @@ func (c *call) ollamaText() (err error) {
 	}
 	c.turns.add("prompt", conversation.Message{Role: "user", Content: o.prompt})
 	c.turns.field = "prompt"
-	c.inForm()
 	c.Messages, err = c.turns.messages(c.limits.Text, nil)
 	return err
 }
@@ -108,23 +106,6 @@ func (c *call) keeps() {
 	if asks(c.ollama.keep) {
 		c.limits.ignore("keep_alive")
 	}
-}
-
-// inForm lets the system ask for the form of the answer; nothing forces it yet.
-func (c *call) inForm() {
-	if !asks(c.ollama.format) {
-		return
-	}
-	c.limits.ignore("format")
-	ask := answerObject
-	if format := string(bytes.TrimSpace(c.ollama.format)); format != `"json"` {
-		ask = answerSchema + format
-	}
-	if first := &c.turns.all[0]; first.Role == "system" {
-		first.Content += "\n\n" + ask
-		return
-	}
-	c.turns.system(ask)
 }
 
 func readOllamaModel(c *call, name string, s *source) error {
@@ -206,7 +187,19 @@ func readOllamaContext(c *call, name string, s *source) error {
 	return err
 }
 
-func readOllamaFormat(c *call, name string, s *source) error { return s.jsonAt(&c.ollama.format)(name) }
+// readOllamaFormat reads "json" or a JSON Schema.
+func readOllamaFormat(c *call, name string, s *source) error {
+	raw, err := s.json(name, name, s.limits.Text)
+	switch text := compact(raw); {
+	case err != nil || !asks(raw):
+		return err
+	case text == `"json"`:
+		return c.constrain(name, grammar.Spec{Object: true})
+	case text[0] != '{':
+		return bad(name, "%s is %s: want \"json\" or a JSON Schema", name, show(raw))
+	}
+	return c.constrain(name, grammar.Spec{Schema: raw})
+}
 
 func readKeepAlive(c *call, name string, s *source) error { return s.jsonAt(&c.ollama.keep)(name) }
 

@@ -85,13 +85,8 @@ func (c *call) responds() (err error) {
 		return err
 	}
 	said, f := o.instructions, &e.Text.Format
-	if f.Type != "" && f.Type != "text" { // nothing forces the output yet
-		c.limits.ignore("text.format")
-		ask := answerObject
-		if len(f.Schema) > 0 {
-			ask = answerSchema + string(f.Schema)
-		}
-		said = strings.TrimSpace(said + "\n\n" + ask)
+	if err := c.form("text.format", f.Type, "text.format.schema", f.Schema); err != nil {
+		return err
 	}
 	if f.Type == "" {
 		f.Type = "text"

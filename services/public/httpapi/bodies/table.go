@@ -63,7 +63,7 @@ type field struct {
 // the fields of strict.
 //
 // The line between 2 and 3: a client that gets an answer made without the field must not take it for something it is not. An answer
-// without a grammar may be no JSON; one without tools, images or a prompt's part answers another question; one without bad_words may
+// without a grammar may be no text of it; one without tools, images or a prompt's part answers another question; one without bad_words may
 // hold them. An answer drawn without mirostat is one that the same model could have given.
 var table = map[when][][]field{
 	always:   {options, ofChats, ofCompletions, ofResponses, ofMessages, ofOllama, ofNative},
@@ -95,7 +95,7 @@ var options = []field{
 	{"ignore_eos", everyone, boolean(func(c *call) *bool { return &c.IgnoreEOS }), "ignore_eos"},
 	{"speculation", everyone, readSpeculation, ""},
 	{"cache_salt", everyone, text(func(c *call) *string { return &c.CacheSalt }), "cache_salt"}, // vLLM's
-	{"response_format", everyone, only(`{"type":"text"}`), ""},
+	{"response_format", everyone, readResponseFormat, ""},
 	{"stream_options", openAI, readStreamOptions, ""},
 	{"return_progress", openAI | natives, boolean(func(c *call) *bool { return &c.Progress }), ""}, // llama.cpp's
 	{"chat_template_kwargs", told, readKwargs, ""},
@@ -109,6 +109,12 @@ var aliases = []field{
 	{"stop_sequences", everyone, readStop, "stop"},
 	// of the whole text, where repeat_penalty has a window
 	{ask.WholeText, everyone, float(func(c *call) *float64 { return &c.Sampling.RepeatPenalty }), "repeat_penalty"},
+	// the form of the answer: llama.cpp's and SGLang's, vLLM's
+	{"json_schema guided_json", everyone, readSchemaOption, ""},
+	{"regex guided_regex", everyone, readPattern, ""},
+	{"guided_choice", everyone, readAnswers, ""},
+	{"guided_json_object", everyone, readAnyObject, ""},
+	{"structured_outputs", everyone, readStructured, ""},
 }
 
 // ofChats are the fields of OpenAI's chats alone. Some accept only values that ask for nothing: client libraries send them by default.
@@ -229,7 +235,7 @@ var nothing = none("false", `""`, "[]", "{}")
 // foreign are fields of other servers, or of the other kind of bodies, that would change what the answer means.
 var foreign = []field{
 	// the form of the answer: llama.cpp's, vLLM's, SGLang's, Ollama's; which tokens it may hold, and where it ends
-	{"grammar json_schema structured_outputs structural_tag regex ebnf format logits_processors logits_processor custom_logit_processor " +
+	{"grammar structural_tag json_schema regex structured_outputs ebnf format logits_processors logits_processor custom_logit_processor " +
 		"bad_words bad_words_ids force_words_ids suppress_tokens banned_tokens banned_strings custom_token_bans allowed_token_ids " +
 		"stop_token_ids", bodies, constraint, ""},
 	// what the model reads, which model answers, and in which way

@@ -16,6 +16,7 @@ type tool struct {
 	schema                  json.RawMessage
 	format                  json.RawMessage // form of a custom tool's text
 	inner                   []tool          // tools of a namespace
+	strict                  bool            // its arguments follow schema
 }
 
 // asked returns a tool as the model is told of it.
@@ -25,7 +26,7 @@ func (t *tool) asked(name string) ask.Tool {
 		f = conversation.CustomTool(name, t.description, t.format)
 	}
 	raw, _ := conversation.Marshal(f) // of strings and of JSON
-	return ask.Tool{Name: name, JSON: raw, Custom: t.kind == "custom"}
+	return ask.Tool{Name: name, JSON: raw, Custom: t.kind == "custom", Strict: t.strict}
 }
 
 // readTools reads the tools of chats. Those of another kind, such as a search that the server is to carry out, are left out. Odd schemas
@@ -61,7 +62,7 @@ func readTools(c *call, name string, s *source) error {
 func (t *tool) fields(s *source) readers {
 	t.kind = "\x00"
 	return readers{"name": s.textAt(&t.name), "description": s.longAt(&t.description), "parameters": s.jsonAt(&t.schema),
-		"format": s.jsonAt(&t.format)}
+		"format": s.jsonAt(&t.format), "strict": s.boolAt(&t.strict)}
 }
 
 // lenient reads an object whose other fields go on to the template as they are.
@@ -105,7 +106,7 @@ func (c *call) tool(at string, raw json.RawMessage, flat, nested, custom *tool) 
 			field := join(at, "function.name")
 			return bad(field, "%s is missing: want the tool's name", field)
 		}
-		c.Tools = append(c.Tools, ask.Tool{Name: nested.name, JSON: raw})
+		c.Tools = append(c.Tools, ask.Tool{Name: nested.name, JSON: raw, Strict: nested.strict})
 	case flat.name != "":
 		c.Tools = append(c.Tools, flat.asked(flat.name))
 	default:

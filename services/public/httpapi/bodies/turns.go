@@ -96,9 +96,3 @@ func sentCall(id, name string, arguments json.RawMessage) conversation.ToolCall 
 	}
 	return conversation.ToolCall{ID: id, Type: "function", Function: conversation.FunctionCall{Name: name, Arguments: string(arguments)}}
 }
-
-// answerObject and answerSchema ask for the form of an answer.
-const (
-	answerObject = "Answer with one JSON object, and with nothing else."
-	answerSchema = "Answer with one JSON value that follows this JSON Schema, and with nothing else:\n"
-)
