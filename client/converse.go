@@ -53,7 +53,7 @@ func (r Request) chat(messages []Message, variables string) *tandemv1.ChatReques
 	g := r.encode()
 	out := &tandemv1.ChatRequest{MaxTokens: g.MaxTokens, Sampling: g.GetSampling(), Speculation: g.GetSpeculation(), IgnoreEos: g.IgnoreEos,
 		FullTrace: g.FullTrace, Stop: g.GetStop(), Report: g.Report, CacheSalt: g.GetCacheSalt(),
-		ReturnProgress: g.ReturnProgress}
+		ReturnProgress: g.ReturnProgress, Constraint: g.GetConstraint()}
 	for _, m := range messages {
 		out.Messages = append(out.Messages, &tandemv1.ChatMessage{Role: m.Role, Content: m.Content, Thought: m.Thought})
 	}

@@ -21,7 +21,7 @@ func (r Request) check() error {
 }
 
 func (r Request) encode() *tandemv1.GenerateRequest {
-	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop, CacheSalt: r.CacheSalt,
+	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop, CacheSalt: r.CacheSalt, Constraint: r.Constraint.encode(),
 		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, MinP: r.MinP, Seed: r.Seed,
 			RepeatPenalty: r.RepeatPenalty, RepeatLast: number(r.RepeatLast), FrequencyPenalty: r.FrequencyPenalty,
 			PresencePenalty: r.PresencePenalty, LogitBias: r.LogitBias, AcceptEpsilon: r.AcceptEpsilon, AcceptDelta: r.AcceptDelta}}
@@ -133,6 +133,20 @@ func round(r *tandemv1.Round) *Round {
 		out.Lanes = append(out.Lanes, Lane{l.GetStage(), l.GetBy(), time.Duration(l.GetFromNs()), time.Duration(l.GetToNs())})
 	}
 	return out
+}
+
+func (c *Constraint) encode() *tandemv1.Constraint {
+	switch {
+	case c == nil:
+		return nil
+	case c.Schema != "":
+		return &tandemv1.Constraint{Form: &tandemv1.Constraint_JsonSchema{JsonSchema: c.Schema}}
+	case c.Object:
+		return &tandemv1.Constraint{Form: &tandemv1.Constraint_JsonObject{JsonObject: true}}
+	case c.Regex != "":
+		return &tandemv1.Constraint{Form: &tandemv1.Constraint_Regex{Regex: c.Regex}}
+	}
+	return &tandemv1.Constraint{Form: &tandemv1.Constraint_Choices{Choices: &tandemv1.Choices{Texts: c.Choices}}}
 }
 
 func started(s *tandemv1.Started) *Started {

@@ -189,5 +189,5 @@ func own(r *tandemv1.ChatRequest) *tandemv1.ChatRequest {
 		ReasoningEffort: r.ReasoningEffort, ContinueFinalMessage: r.ContinueFinalMessage, MaxTokens: r.MaxTokens,
 		Sampling: r.GetSampling(), Speculation: r.GetSpeculation(), IgnoreEos: r.IgnoreEos, FullTrace: r.FullTrace, Stop: r.GetStop(),
 		Report: r.Report, Resume: r.GetResume(), CacheSalt: r.GetCacheSalt(),
-		ReturnProgress: r.ReturnProgress}
+		ReturnProgress: r.ReturnProgress, Constraint: r.GetConstraint()}
 }

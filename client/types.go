@@ -31,6 +31,8 @@ type Request struct {
 	Progress  bool // the prompt's progress is told before Started, twice a second
 	Written   bool // control tokens show in the text, by their written form
 
+	Constraint *Constraint // the outputs that are allowed; nil: all
+
 	CacheSalt string // the request finds nothing of earlier ones but of those with the same salt; "": of all
 
 	NoDraft   bool     // plain decoding: the same text, slower
@@ -40,6 +42,14 @@ type Request struct {
 	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
 	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"
 	FullTrace bool     // record every round in the trace
+}
+
+// Constraint says which outputs are allowed; exactly one field is set. In a chat it begins behind the thoughts.
+type Constraint struct {
+	Schema  string // a JSON Schema
+	Object  bool   // any JSON object
+	Regex   string // RE2's syntax; the whole output matches
+	Choices []string
 }
 
 // Tree bounds the trees to draft.
