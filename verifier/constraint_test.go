@@ -128,7 +128,12 @@ func TestConstrainedSpeculationEqualsPlain(t *testing.T) {
 	garbage := func(s *stream) tandem.Tree {
 		mu.Lock()
 		defer mu.Unlock()
-		return randomTree(random, s.text[len(s.text)-1], twin.m.Config().Vocab)
+		for {
+			tree := randomTree(random, s.text[len(s.text)-1], twin.m.Config().Vocab)
+			if tree.Validate(maxNodes, twin.m.Config().Vocab) == nil { // siblings differ
+				return tree
+			}
+		}
 	}
 	ended := 0
 	var all sync.WaitGroup

@@ -9,6 +9,7 @@ package verifier
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -201,6 +202,11 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, e
 	allowed, err := v.constraint(o)
 	if err != nil {
 		return tandem.Opened{Identity: v.cfg.Model.Names().Identity}, err
+	}
+	if allowed != nil {
+		var made sync.WaitGroup
+		made.Go(v.admission.grammars.Prepare) // beside the prompt's passes
+		defer made.Wait()
 	}
 	found, parted := v.keeper.Restore(ctx, o, func() error {
 		_, err := checkOpening(v.cfg.Model, v.cfg.Counters, o)

@@ -15,7 +15,7 @@ import (
 // Grammars makes constraints of sessions that draw from a vocabulary. Safe for concurrent use.
 type Grammars struct {
 	vocab  *token.Vocab
-	tokens func() *grammar.Vocabulary // made once
+	tokens func() *grammar.Vocabulary // made once, in a second or so: see Begin
 
 	mu     sync.Mutex
 	latest []compiled // the last first
@@ -61,18 +61,36 @@ func (g *Grammars) Begin(o tandem.Opening) (*Constraint, error) {
 		return nil, tandem.Errorf(tandem.OpIdentity, tandem.Unavailable,
 			"session %v has a constraint %.16s, which is %.16x in the verifier: want one version of tandem", o.Session, c.Digest, digest)
 	}
-	out := &Constraint{tokens: g.tokens(), ends: c.Ends, at: place{state: of.Start()}}
+	out := &Constraint{tokens: g.tokens, ends: c.Ends, at: place{state: of.Start()}}
 	if o.Prompt <= 0 || o.Prompt > len(o.Tokens) {
 		return out, nil
 	}
 	for i, t := range o.Tokens[o.Prompt:] {
-		if !out.at.allows(out, t) {
+		if !g.follow(out, t) {
 			return nil, tandem.Errorf("open", tandem.Invalid, "output token %d is %d, which the session's constraint does not allow", i, t)
 		}
-		out.at = out.at.next(out, t)
 	}
 	return out, nil
 }
+
+// follow moves a constraint on by a committed token. It needs no tokens but this one.
+func (g *Grammars) follow(c *Constraint, t tandem.Token) (ok bool) {
+	if _, end := slices.BinarySearch(c.ends, t); end || c.at.over {
+		ok = c.at.over || c.at.state.Done()
+		c.at = place{over: true}
+		return ok
+	}
+	bytes, ok := g.vocab.AppendMarked(nil, t)
+	if !ok || g.vocab.IsEnd(t) {
+		return false
+	}
+	c.at.state, ok = c.at.state.Next(bytes)
+	return ok
+}
+
+// Prepare makes what all constraints of the vocabulary draw with, unless it is there. Whoever opens a session calls it while the prompt is
+// read, and waits for it before the first draw: a server that never sees a constraint goes without.
+func (g *Grammars) Prepare() { g.tokens() }
 
 // compile returns the grammar of a constraint.
 func (g *Grammars) compile(tenant, spec string) (*grammar.Grammar, error) {
@@ -104,7 +122,7 @@ func (g *Grammars) compile(tenant, spec string) (*grammar.Grammar, error) {
 
 // Constraint is a session's constraint behind its committed text. Not safe for concurrent use.
 type Constraint struct {
-	tokens *grammar.Vocabulary
+	tokens func() *grammar.Vocabulary
 	ends   []tandem.Token // ascending
 	at     place
 	mask   []uint64
@@ -121,7 +139,7 @@ func (p place) allows(c *Constraint, t tandem.Token) bool {
 	if _, end := slices.BinarySearch(c.ends, t); end || p.over {
 		return p.over || p.state.Done()
 	}
-	return c.tokens.Allows(p.state, t)
+	return c.tokens().Allows(p.state, t)
 }
 
 // next returns the place behind a token that may be drawn here.
@@ -129,7 +147,7 @@ func (p place) next(c *Constraint, t tandem.Token) place {
 	if _, end := slices.BinarySearch(c.ends, t); end || p.over {
 		return place{over: true}
 	}
-	p.state, _ = c.tokens.Next(p.state, t)
+	p.state, _ = c.tokens().Next(p.state, t)
 	return p
 }
 
@@ -143,7 +161,7 @@ func (p place) only(c *Constraint) (tandem.Token, bool) {
 	case p.state.Done():
 		return 0, false
 	}
-	t, one := c.tokens.Single(p.state)
+	t, one := c.tokens().Single(p.state)
 	return t, one && p.allows(c, t)
 }
 
@@ -159,9 +177,9 @@ func (a choice) Allows(t tandem.Token) bool { return a.allows(a.Constraint, t) }
 // Mask implements sample.Allowed. It is valid until the constraint's next mask.
 func (a choice) Mask() []uint64 {
 	if a.over {
-		return a.tokens.Mask(grammar.State{})
+		return a.tokens().Mask(grammar.State{})
 	}
-	a.mask = append(a.mask[:0], a.tokens.Mask(a.state)...)
+	a.mask = append(a.mask[:0], a.tokens().Mask(a.state)...)
 	done := a.state.Done()
 	for _, t := range a.ends {
 		if a.mask[t/64] &^= 1 << (t % 64); done {
