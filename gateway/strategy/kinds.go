@@ -40,7 +40,7 @@ func kindOf(name tandem.Strategy) kind {
 // New returns the strategy of r, whose prompt has prompt tokens, and the drafters' weights that it uses and adapts. Whoever merges trees
 // must use the same weights. A name that is not there means StrategyFixed.
 func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights) {
-	k := kindOf(r.Strategy)
+	k, shared := kindOf(r.Strategy), shared.of(&r)
 	o := options{vote: r.Vote, adaptive: r.Without&tandem.TechniqueAdaptive == 0, ahead: r.Without&tandem.TechniqueAhead == 0,
 		prompt: prompt, output: r.MaxTokens, shared: shared}
 	if o.vote == "" || o.vote == tandem.VoteAuto {

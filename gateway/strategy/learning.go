@@ -214,11 +214,12 @@ func (p *planner) HandOn() {
 	l := p.shared
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.yields) > mostNames {
-		clear(l.yields) // names that came and went
+	x := l.learned()
+	if len(x.yields) > mostNames {
+		clear(x.yields) // names that came and went
 	}
-	p.yields.HandOn(l.yields)
+	p.yields.HandOn(x.yields)
 	if len(p.text.of) > 0 {
-		l.output = average(l.output, float64(p.text.base-p.text.begin))
+		x.output = average(x.output, float64(p.text.base-p.text.begin))
 	}
 }

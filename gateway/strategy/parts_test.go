@@ -30,7 +30,7 @@ func (l *Shared) seen(drafter string, tokens float64) {
 	for i := range 100 {
 		y.Observe(drafter, worth.Yield{Accepted: float64(int(tokens*float64(i+1))-int(tokens*float64(i))) - 1, Passes: 2, Rows: 3})
 	}
-	y.HandOn(l.yields)
+	y.HandOn(l.learned().yields)
 }
 
 // opens returns what a new session decides about a drafter.
@@ -94,7 +94,7 @@ func TestOpens(t *testing.T) {
 	if !opens(l, 30, 200, "dear", "dear", "cheap") {
 		t.Error("a drafter that has brought nothing is not opened for a short prompt")
 	}
-	l.output = 5 // answers are short here
+	l.learned().output = 5 // answers are short here
 	if opens(l, 1000, 2000, "dear", "dear") {
 		t.Error("a drafter is opened for an answer that will be short")
 	}
@@ -122,7 +122,7 @@ func TestOpensLate(t *testing.T) {
 	} {
 		l := newTestShared(t)
 		l.PassCosts("new", tc.costs)
-		l.output = cmp.Or(tc.expects, worth.UsualOutput)
+		l.learned().output = cmp.Or(tc.expects, worth.UsualOutput)
 		p := plannerOf(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
 		if open, settled := p.Opens("new", []string{"new"}); open != tc.open || settled != tc.settled {
 			t.Errorf("%s: opened %v, settled %v: want %v, %v", tc.name, open, settled, tc.open, tc.settled)
@@ -134,7 +134,7 @@ func TestOpensLate(t *testing.T) {
 	if !opens(l, 200, 2000, "new", "new", "cheap") {
 		t.Error("a drafter that no session has asked is not opened beside one that has brought much")
 	}
-	l.output = 60
+	l.learned().output = 60
 	p := plannerOf(l, tandem.VoteTree, true, true, 2000, 4000)
 	opened := 0
 	for done := 0; done < 4000 && opened == 0; done += 10 {
@@ -419,4 +419,35 @@ func TestFarDrafters(t *testing.T) {
 // plannerOf returns a planner for a prompt of so many tokens and at most so many of output.
 func plannerOf(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, output int) *planner {
 	return newPlanner(options{shared: l, vote: vote, adaptive: adaptive, ahead: ahead, prompt: prompt, output: output}).(*planner)
+}
+
+// TestConstrainedTextsAreLearnedForThemselves: what drafts bring in texts of a form is what such texts begin with, and no others, and the
+// other way round. Costs and times belong to both.
+func TestConstrainedTextsAreLearnedForThemselves(t *testing.T) {
+	l := newTestShared(t)
+	begin := func(of *tandem.Constraint) *planner {
+		x, _ := New(tandem.Request{Strategy: tandem.StrategyPlanner, MaxTokens: 100, Sampling: tandem.Sampling{Constraint: of}}, 10, l)
+		return x.(*planner)
+	}
+	teach := func(of *tandem.Constraint, tokens float64) {
+		p := begin(of)
+		for range 50 {
+			p.yields.Observe("good", worth.Yield{Accepted: tokens, Passes: 2, Rows: 3})
+		}
+		p.text.of["good"], p.text.base = report{}, tandem.Position(10*tokens)
+		p.HandOn()
+	}
+	form := new(tandem.Constraint)
+	teach(nil, 1)
+	teach(form, 7)
+	plain, formed := begin(nil), begin(form)
+	if a, b := plain.yields.Of("good").Accepted, formed.yields.Of("good").Accepted; a > 2 || b < 5 {
+		t.Errorf("rounds of free texts are expected to bring %.1f tokens, those of formed ones %.1f: want about 1 and 7", a, b)
+	}
+	if plain.expects >= formed.expects {
+		t.Errorf("free texts are expected to have %.1f tokens, formed ones %.1f: want fewer and more", plain.expects, formed.expects)
+	}
+	if plain.parts.Drafter("dear").Pass != formed.parts.Drafter("dear").Pass || formed.parts.Drafter("dear").Pass == 0 {
+		t.Error("the times of drafts differ")
+	}
 }

@@ -52,11 +52,11 @@ func newPlanner(o options) Strategy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: o.vote, goAhead: o.ahead, prompt: o.prompt, output: o.output, chances: map[string]*worth.Calibration{},
-		yields: l.yields.Inherit(), parts: l.parts.Clone(), expects: l.output, warm: map[string]bool{},
+		yields: l.learned().yields.Inherit(), parts: l.parts.Clone(), expects: l.learned().output, warm: map[string]bool{},
 		lags: map[string]int{}, credit: worth.Credit(worth.Tuned.Credit),
 		text: text{of: map[string]report{}}}
 	if o.adaptive {
-		p.mix = l.mix.Clone()
+		p.mix = l.learned().mix.Clone()
 	}
 	return p
 }

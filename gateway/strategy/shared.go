@@ -20,6 +20,23 @@ const mostNames = 1 << 8
 type Shared struct {
 	*common
 	verifier *string // name of the session's, which the session alone reads; nil: none is named
+	kind     kindOfText
+}
+
+// kindOfText is a kind of text whose drafts are learned for themselves: what a draft brings in one says little of the other.
+type kindOfText uint8
+
+const (
+	freeText   kindOfText = iota
+	formedText            // of a form (tandem.Constraint)
+	kindsOfText
+)
+
+// learned is what sessions have learned of drafts in one kind of text.
+type learned struct {
+	yields worth.Yields
+	mix    *spec.Mix
+	output float64 // running mean of the tokens of sessions' outputs
 }
 
 // mostVerifiers is how many verifiers' costs are remembered.
@@ -31,12 +48,10 @@ type common struct {
 
 	mu      sync.Mutex
 	costs   map[string]*worth.Costs // by verifier; of one that is not known under ""
-	yields  worth.Yields
+	texts   [kindsOfText]learned
 	weights *learn.Weights
 	lengths *learn.Length
-	mix     *spec.Mix
 	parts   *worth.Parts
-	output  float64       // running mean of the tokens of sessions' outputs
 	tokens  float64       // running mean of the tokens of a round; 0 before the first
 	rows    int           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration // of the same one
@@ -47,10 +62,12 @@ type common struct {
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	l := &common{rules: r, costs: map[string]*worth.Costs{"": worth.NewCosts(nil)},
-		yields:  worth.Yields{},
 		weights: learn.NewWeights(r.Weights),
 		lengths: learn.NewLength(r.Length),
-		mix:     spec.NewMix(), parts: worth.NewParts(), output: worth.UsualOutput}
+		parts:   worth.NewParts()}
+	for i := range l.texts {
+		l.texts[i] = learned{yields: worth.Yields{}, mix: spec.NewMix(), output: worth.UsualOutput}
+	}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -59,7 +76,18 @@ func NewShared(r Rules) *Shared {
 
 // At returns l for a session whose verifier is called *name. The session may set or change the name later. Only the session may use the
 // result; all else in it is shared with others.
-func (l *Shared) At(name *string) *Shared { return &Shared{l.common, name} }
+func (l *Shared) At(name *string) *Shared { return &Shared{common: l.common, verifier: name} }
+
+// of returns l for the text of a request.
+func (l *Shared) of(r *tandem.Request) *Shared {
+	if r.Sampling.Constraint == nil {
+		return l
+	}
+	return &Shared{l.common, l.verifier, formedText}
+}
+
+// learned returns what was learned of the session's kind of text. l.mu must be held.
+func (l *Shared) learned() *learned { return &l.texts[l.kind] }
 
 // Measured replaces what passes cost at a verifier. "": at verifiers that are not named, or not known.
 func (l *Shared) Measured(verifier string, costs []tandem.Cost) {
@@ -269,10 +297,11 @@ func (l *Shared) chain(c learn.Chain) {
 func (l *Shared) mixed(trees []spec.DrafterTree, committed []tandem.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mix.Len() > mostNames {
-		l.mix = spec.NewMix() // names that came and went
+	x := l.learned()
+	if x.mix.Len() > mostNames {
+		x.mix = spec.NewMix() // names that came and went
 	}
-	l.mix.Record(trees, committed)
+	x.mix.Record(trees, committed)
 }
 
 // handOn folds a session's weights into those of new ones.
