@@ -35,6 +35,7 @@ type facts struct {
 	length, count span // of a string in characters, of an array in elements
 	patterns      []string
 	interval      interval
+	multiples     []decimal
 	items         []*value // schemas
 	objects       []*value // the schemas that say something of members
 	required      []string
@@ -56,7 +57,7 @@ type refusal struct {
 
 // refusable are the keywords that are refused, unless their value says nothing.
 var refusable = map[string]types{"not": allTypes, "if": allTypes, "$dynamicRef": allTypes, "$recursiveRef": allTypes,
-	"multipleOf": numberType, "uniqueItems": arrayType, "contains": arrayType, "prefixItems": arrayType, "unevaluatedItems": arrayType,
+	"uniqueItems": arrayType, "contains": arrayType, "prefixItems": arrayType, "unevaluatedItems": arrayType,
 	"patternProperties": objectType, "minProperties": objectType, "maxProperties": objectType, "dependentRequired": objectType,
 	"dependentSchemas": objectType, "dependencies": objectType, "unevaluatedProperties": objectType}
 
@@ -133,6 +134,9 @@ func (b *builder) fact(f *facts, s *value, keyword string, v *value) {
 		f.format(v.text)
 	case "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum":
 		b.limit(f, s, keyword, v)
+	case "multipleOf":
+		b.want(v, number)
+		f.multiples = append(f.multiples, readDecimal(v.text))
 	case "items":
 		if v.kind == array {
 			f.refused = append(f.refused, refusal{s, keyword, arrayType})
@@ -275,7 +279,9 @@ func (b *builder) fits(f *facts, v *value) bool {
 	case is&f.types == 0:
 		return false
 	case is&numberType != 0:
-		return f.interval.has(readDecimal(v.text))
+		return f.interval.has(readDecimal(v.text)) && !slices.ContainsFunc(f.multiples, func(d decimal) bool {
+			return !b.multiples(d).matches(readDecimal(v.text).String())
+		})
 	case is == stringType:
 		n := int32(min(len([]rune(v.text)), math.MaxInt32))
 		if n < f.length.least || n > f.length.most {

@@ -10,6 +10,7 @@ const (
 	label    = `[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?`
 	hostname = label + `(\.` + label + `){0,3}`
 	octet    = `(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`
+	h16      = `[0-9A-Fa-f]{1,4}`
 	atom     = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 	path     = `([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*`
 )
@@ -24,11 +25,14 @@ var formats = map[string]string{
 	"email":     atom + `(\.` + atom + `)*@` + label + `(\.` + label + `){0,2}\.[A-Za-z]{2,20}`,
 	"hostname":  hostname,
 	"ipv4":      octet + `(\.` + octet + `){3}`,
-	"uri":       `[A-Za-z][A-Za-z0-9+.-]*:(//(` + hostname + `(:[0-9]{1,5})?)?(/` + path + `)?|` + `[A-Za-z0-9]` + path + `)(\?` + path + `)?(#` + path + `)?`,
+	"ipv6": `(` + h16 + `:){7}` + h16 + `|(` + h16 + `:){1,7}:|(` + h16 + `:){1,6}:` + h16 + `|(` + h16 + `:){1,5}(:` + h16 +
+		`){1,2}|(` + h16 + `:){1,4}(:` + h16 + `){1,3}|(` + h16 + `:){1,3}(:` + h16 + `){1,4}|(` + h16 + `:){1,2}(:` + h16 +
+		`){1,5}|` + h16 + `:(:` + h16 + `){1,6}|:(:` + h16 + `){1,7}|::`,
+	"uri": `[A-Za-z][A-Za-z0-9+.-]*:(//(` + hostname + `(:[0-9]{1,5})?)?(/` + path + `)?|` + `[A-Za-z0-9]` + path + `)(\?` + path + `)?(#` + path + `)?`,
 }
 
 // others are the formats of JSON Schema that are not known; what else a schema may say there, such as int32, is for people.
-var others = []string{"idn-email", "idn-hostname", "ipv6", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
+var others = []string{"idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
 	"relative-json-pointer", "regex"}
 
 // format adds a format to f: a pattern that says the whole text.

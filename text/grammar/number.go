@@ -230,6 +230,64 @@ func (n *numbers) accept(d digits) bool {
 	return n.ok[d.side]
 }
 
+// rest is a number that is being read: what is left of its digits when they are divided, and how many stand behind the point.
+type rest struct {
+	place uint8
+	left  uint64
+	part  int
+}
+
+// maxDivisor bounds the digits of multipleOf, without the point.
+const maxDivisor = 1 << 16
+
+// multiples returns the automaton of the multiples of d.
+func (b *builder) multiples(d decimal) *automaton {
+	by, err := strconv.ParseUint(strings.TrimLeft(d.whole+d.part, "0"), 10, 64)
+	if d.negative || err != nil && d.whole+d.part == "" {
+		panic(invalid("it is above 0"))
+	}
+	if err != nil || by > maxDivisor {
+		panic(tooLarge("%v has too many digits", d))
+	}
+	return b.automaton("multiples of "+d.String(), func() *automaton {
+		al := everything()
+		for _, r := range "0123456789-." {
+			al = al.cut(&b.budget, []rune{r, r})
+		}
+		a, _ := explore(&b.budget, al, rest{}, func(n rest, r rune) (rest, bool) {
+			switch {
+			case r == '-':
+				return rest{place: atSign}, n.place == atStart
+			case r == '.':
+				was := n.place
+				n.place = atPoint
+				return n, was == atWhole
+			case r < '0' || r > '9' || n.place >= atPoint && n.part == len(d.part) && r != '0':
+				return n, false
+			}
+			if n.place < atPoint {
+				n.place = atWhole
+			} else {
+				n.place = atPart
+			}
+			if n.place == atWhole || n.part < len(d.part) {
+				n.left = (n.left*10 + uint64(r-'0')) % by
+				if n.place == atPart {
+					n.part++
+				}
+			}
+			return n, true
+		}, func(n rest) bool {
+			left := n.left
+			for range len(d.part) - n.part {
+				left = left * 10 % by
+			}
+			return left == 0 && (n.place == atWhole || n.place == atPart)
+		})
+		return a
+	})
+}
+
 // numbers returns the automaton of the numbers in i, nil if there are none.
 func (b *builder) numbers(i interval, form numberForm) *automaton {
 	return b.automaton(fmt.Sprint("numbers", form, i), func() *automaton {

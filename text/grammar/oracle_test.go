@@ -68,7 +68,7 @@ func (m maker) scalar() string {
 	case 1:
 		return fmt.Sprintf(`{"type": "string", "pattern": %q}`, m.pick("^a+b?$", "[0-9]{2}", "^[^x]{0,3}$", "é|ü$", "^(ab|c)*$", `^\S+$`))
 	case 2:
-		return fmt.Sprintf(`{"type": "string", "format": %q}`, m.pick("date", "time", "date-time", "uuid", "email", "uri", "ipv4", "hostname", "duration"))
+		return fmt.Sprintf(`{"type": "string", "format": %q}`, m.pick("date", "time", "date-time", "uuid", "email", "uri", "ipv4", "hostname", "duration", "ipv6"))
 	case 3:
 		return fmt.Sprintf(`{"type": %s, "minimum": %s, "maximum": %s}`, m.pick(`"integer"`, `"number"`, `["number", "null"]`), number(), number())
 	case 4:
@@ -76,7 +76,8 @@ func (m maker) scalar() string {
 	case 5:
 		return m.pick(`{"enum": ["a", 1, null, [1, {"x": "y"}]]}`, `{"const": "c\n"}`, `{"enum": [1.0, true], "type": ["integer", "boolean"]}`)
 	case 6:
-		return m.pick(`{"type": "boolean"}`, `{"type": "null"}`, `{"type": ["string", "null"], "maxLength": 3}`, `{"type": "integer"}`, `{"type": "number"}`)
+		return m.pick(`{"type": "boolean"}`, `{"type": "null"}`, `{"type": ["string", "null"], "maxLength": 3}`, `{"type": "integer"}`, `{"type": "number"}`,
+			`{"type": "number", "multipleOf": 0.5, "maximum": 40}`, `{"type": "integer", "multipleOf": 12}`)
 	case 7:
 		return fmt.Sprintf(`{"type": "string", "pattern": %q, "minLength": %d, "maxLength": %d}`, m.pick("a", "^(aa)*$", "b$"), m.IntN(3), 1+m.IntN(4))
 	default:

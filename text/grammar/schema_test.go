@@ -67,13 +67,19 @@ func TestSchemas(t *testing.T) {
 		{`{"oneOf": [{"enum": [1, 2, [3]]}, {"const": 2.0}, {"type": ["null", "boolean"]}, {"const": true}]}`, []string{`1`, `[3]`, `null`, `false`},
 			[]string{`2`, `2.0`, `true`}},
 		{`{"type": "string", "oneOf": [{"minLength": 2}, {"maxLength": 4}]}`, []string{`"a"`, `"abcde"`}, []string{`"abc"`, `1`}},
+		{`{"type": "integer", "multipleOf": 7, "minimum": -20}`, []string{`0`, `7`, `-14`, `70`, `700000007`}, []string{`1`, `-21`, `7.0`, `17`}},
+		{`{"type": "number", "multipleOf": 0.25, "allOf": [{"multipleOf": 0.1}]}`, []string{`0.5`, `-1.50`, `3`, `2.0`}, []string{`0.25`, `0.1`, `1.75`}},
+		{`{"enum": [1, 2.5, 4, "x"], "multipleOf": 2}`, []string{`4`, `"x"`}, []string{`1`, `2.5`}},
+		{`{"oneOf": [{"multipleOf": 2, "type": "integer"}, {"multipleOf": 3, "type": "number"}]}`, []string{`2`, `3`, `3.0`, `-9`, `4`}, []string{`6`, `6.0`, `0`, `1`}},
+		{`{"type": "string", "format": "ipv6"}`, []string{`"::"`, `"::1"`, `"2001:db8::8:800:200c:417a"`, `"1:2:3:4:5:6:7:8"`, `"1::"`},
+			[]string{`":"`, `"1:2"`, `"1::2::3"`, `"12345::"`, `"1:2:3:4:5:6:7:8:9"`, `":1"`}},
 		{`{"const": -2.0}`, []string{`-2`}, []string{`2`, `-2.00`}},
 		{`true`, []string{`1`, `{"a":[]}`}, []string{`{`}},
 		{`{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "type": "null", "definitions": {"a": {"type": "integer"}}}`,
 			[]string{`1`}, []string{`null`}},
 		{`{"type": "object", "properties": {"a/b": {"$ref": "#/properties/c~0~1%25"}, "c~/%": {"type": "null"}}}`, []string{`{"a/b":null}`}, []string{`{"a/b":1}`}},
 		{`{"uniqueItems": false, "not": false, "minProperties": 0, "type": "array"}`, []string{`[1,1]`}, []string{`{}`}},
-		{`{"type": "string", "multipleOf": 3, "uniqueItems": true}`, []string{`"x"`}, []string{`3`}},
+		{`{"type": "string", "multipleOf": 3, "contains": {}, "uniqueItems": true}`, []string{`"x"`}, []string{`3`}},
 	} {
 		g := compile(t, schema(c.schema))
 		for _, text := range c.yes {
@@ -95,7 +101,9 @@ func TestSchemasRefused(t *testing.T) {
 		kind                error
 	}{
 		{`{"properties": {"a/b": {"not": {"type": "null"}}}}`, "/properties/a~1b", "not", ErrUnsupported},
-		{`{"items": {"multipleOf": 2}}`, "/items", "multipleOf", ErrUnsupported},
+		{`{"items": {"uniqueItems": true}}`, "/items", "uniqueItems", ErrUnsupported},
+		{`{"type": "integer", "multipleOf": 0}`, "", "multipleOf", ErrInvalid},
+		{`{"type": "number", "multipleOf": 1e9}`, "", "multipleOf", ErrTooLarge},
 		{`{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}`, "", "oneOf", ErrUnsupported},
 		{`{"$ref": "#"}`, "", "$ref", ErrUnsupported},
 		{`{"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}`, "/$defs/a/allOf/0", "$ref", ErrUnsupported},

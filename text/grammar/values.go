@@ -91,17 +91,17 @@ func (b *builder) numberOf(f *facts) *automaton {
 	if f.types&fractionType != 0 {
 		form = fractions
 	}
-	if form == fractions && f.interval == (interval{}) && len(f.minus) == 0 {
+	if form == fractions && f.interval == (interval{}) && len(f.multiples)+len(f.minus) == 0 {
 		return b.anyNumber()
 	}
-	a := b.numbers(f.interval, form)
+	a := b.within(f, form)
 	for _, m := range f.minus {
 		form := wholes
 		if m.types&fractionType != 0 {
 			form = fractions
 		}
 		if !m.list && m.types&numberType != 0 {
-			a = b.merge(a, b.numbers(m.interval, form), onlyFirst)
+			a = b.merge(a, b.within(m, form), onlyFirst)
 		}
 		for _, v := range m.among {
 			if v.kind == number {
@@ -109,6 +109,15 @@ func (b *builder) numberOf(f *facts) *automaton {
 				a = b.merge(a, b.numbers(interval{it, it}, fractions), onlyFirst)
 			}
 		}
+	}
+	return a
+}
+
+// within returns the automaton of the numbers that f's bounds and multiples allow.
+func (b *builder) within(f *facts, form numberForm) *automaton {
+	a := b.numbers(f.interval, form)
+	for _, d := range f.multiples {
+		a = b.merge(a, b.multiples(d), both)
 	}
 	return a
 }
