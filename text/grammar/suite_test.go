@@ -15,7 +15,8 @@ import (
 
 // spoken are the keywords that this room speaks, and what stands below each: nothing of schemas, a schema, or several.
 var spoken = map[string]int{"type": 0, "required": 0, "enum": 0, "const": 0, "pattern": 0, "minLength": 0, "maxLength": 0, "minItems": 0,
-	"maxItems": 0, "minimum": 0, "maximum": 0, "exclusiveMinimum": 0, "exclusiveMaximum": 0, "multipleOf": 0, "$ref": 0, "format": 0, "$schema": 0, "$id": 0,
+	"maxItems": 0, "minimum": 0, "maximum": 0, "exclusiveMinimum": 0, "exclusiveMaximum": 0, "multipleOf": 0,
+	"$ref": 0, "format": 0, "$schema": 0, "$id": 0,
 	"title": 0, "description": 0, "default": 0, "examples": 0, "$comment": 0, "additionalProperties": 1, "propertyNames": 1, "items": 1,
 	"properties": 2, "$defs": 2, "definitions": 2, "anyOf": 3, "oneOf": 3, "allOf": 3}
 
