@@ -202,13 +202,19 @@ func (a *automaton) finish() {
 	}
 }
 
-// closed reports whether every text of characters of these groups is allowed in q and reaches at most so many states: far is how far a goal
-// may then be, and states is how many there are.
-func (a *automaton) closed(q int32, groups uint64, most int) (far int32, states int, ok bool) {
-	var few [8]int32
-	reached := append(few[:0], q)
+// closed reports whether every text of at most length characters of these groups is allowed in q and reaches at most so many states: far is
+// how far a goal may then be, and states is how many there are.
+func (a *automaton) closed(q int32, groups uint64, length, most int) (far int32, states int, ok bool) {
+	var few [fewStates]int32
+	reached, level := append(few[:0], q), 1 // level: where the states begin that are reached one character later
 	for i := 0; i < len(reached); i++ {
 		far = max(far, a.far[reached[i]])
+		if i == level {
+			length, level = length-1, len(reached)
+		}
+		if length <= 0 {
+			continue
+		}
 		for class, of := range a.groups {
 			if of&groups == 0 {
 				continue

@@ -69,7 +69,7 @@ func (m Mask) allow(tokens []tandem.Token) {
 }
 
 // How many states closed looks at: once for a mask, and for each node of a walk.
-const manyStates, fewStates = 1 << 8, 1 << 3
+const manyStates, fewStates = 1 << 8, 1 << 4
 
 // strings allows the tokens in v.inside if a configuration allows every text of such characters. It returns true if none is left to be
 // walked to.
@@ -79,7 +79,7 @@ func (w *walker) strings() bool {
 		if c.n.kind != chars || c.dec != boundary {
 			continue
 		}
-		far, states, ok := c.n.auto.closed(c.q, inStrings, manyStates)
+		far, states, ok := c.n.auto.closed(c.q, inStrings, len(w.v.shorter)-1, manyStates)
 		if room := c.hi - far; ok && int(room) >= len(w.v.shorter)-1 {
 			for k, word := range w.v.strings {
 				w.mask[k] |= word
@@ -130,7 +130,7 @@ func (w *walker) keeps(n *trieNode) bool {
 		if c.n.mode == quoted && below&^inStrings != 0 || c.n.mode == plain && below>>brokenGroup&1 != 0 {
 			continue
 		}
-		if far, _, ok := c.n.auto.closed(c.q, below, fewStates); ok && c.hi-int32(n.height) >= far {
+		if far, _, ok := c.n.auto.closed(c.q, below, int(n.height), fewStates); ok && c.hi-int32(n.height) >= far {
 			return true
 		}
 	}

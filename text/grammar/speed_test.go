@@ -20,6 +20,7 @@ var worst = map[string]struct {
 	"string, 3 left":      {schema(`{"type": "object", "properties": {"a": {"type": "string", "maxLength": 4}}}`), `{"a": "x`},
 	"any JSON string":     {schema(`{}`), `{"a": ["x`},
 	"pattern":             {schema(`{"type": "string", "pattern": "^[A-Za-z ]+$"}`), `"x`},
+	"pattern of 64":       {schema(`{"type": "string", "pattern": "^[a-z0-9_-]{1,64}$"}`), `"x`},
 	"unanchored pattern":  {schema(`{"type": "string", "pattern": "[0-9]{3}"}`), `"x`},
 	"number":              {schema(`{"type": "object", "properties": {"a": {"type": "number"}, "b": {}}}`), `{"a": 1`},
 	"between members":     {schema(`{"type": "object", "properties": {"a": {"type": "string"}, "b": {}}}`), `{"a": "x"`},
@@ -102,6 +103,32 @@ func tools() Spec {
 	}
 	call.Then[0] = Spec{Seq: []Spec{{Any: any}, {Text: "\n</tool_call>"}}}
 	return Spec{Until: &call}
+}
+
+func BenchmarkVocabulary(b *testing.B) {
+	for _, name := range []string{"qwen", "gemma"} {
+		v := open(b, name)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				NewVocabulary(v.bytes, v.size, v.ends)
+			}
+		})
+	}
+}
+
+// BenchmarkToken measures what a drawn token costs without a mask.
+func BenchmarkToken(b *testing.B) {
+	v := small()
+	for what, w := range worst {
+		s, _ := compile(b, w.spec).Start().Next([]byte(w.so))
+		b.Run(what, func(b *testing.B) {
+			b.ReportAllocs()
+			for t := tandem.Token(0); b.Loop(); t = (t + 1) & 127 {
+				v.Next(s, t)
+			}
+		})
+	}
 }
 
 func BenchmarkCompile(b *testing.B) {

@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"unicode/utf8"
@@ -67,6 +68,7 @@ func NewVocabulary(bytesOf func(tandem.Token) []byte, n int, ends []tandem.Token
 		}
 		v.begin[t+1] = uint32(len(v.text))
 	}
+	v.text = slices.Clone(v.text) // without room to grow
 	v.divide()
 	v.groups = []uint64{math.MaxUint64} // of those that are too many to be told apart: everything may occur there
 	known := map[uint64]uint16{}
@@ -95,17 +97,20 @@ func (v *Vocabulary) divide() {
 		v.strings[t>>6] |= 1 << (t & 63)
 	}
 	v.finishes.all = !slices.Contains(v.finishes.has[:], false)
-	length := func(t tandem.Token) int { return utf8.RuneCount(v.bytes(t)) }
-	v.byLength = slices.Clone(v.inside.ids)
-	slices.SortStableFunc(v.byLength, func(a, b tandem.Token) int { return length(a) - length(b) })
-	for i, t := range v.byLength {
-		for len(v.shorter) <= length(t) {
-			v.shorter = append(v.shorter, 0)
-		}
-		v.shorter[length(t)] = int32(i + 1)
+	for _, t := range v.inside.ids {
+		n := utf8.RuneCount(v.bytes(t))
+		v.shorter = append(v.shorter, make([]int32, max(0, n+1-len(v.shorter)))...)
+		v.shorter[n]++
 	}
 	for i := 1; i < len(v.shorter); i++ {
-		v.shorter[i] = max(v.shorter[i], v.shorter[i-1])
+		v.shorter[i] += v.shorter[i-1]
+	}
+	v.byLength = make([]tandem.Token, len(v.inside.ids))
+	next := slices.Clone(v.shorter)
+	for _, t := range v.inside.ids {
+		n := utf8.RuneCount(v.bytes(t))
+		next[n]--
+		v.byLength[next[n]] = t
 	}
 }
 
@@ -113,8 +118,22 @@ func (v *Vocabulary) bytes(t tandem.Token) []byte { return v.text[v.begin[t]:v.b
 
 // plant makes the nodes of t's tokens.
 func (v *Vocabulary) plant(t *tokenTrie, known map[uint64]uint16) {
-	slices.SortStableFunc(t.ids, func(a, b tandem.Token) int { return bytes.Compare(v.bytes(a), v.bytes(b)) })
-	t.nodes = make([]trieNode, 1, 2*len(t.ids)+1)
+	slices.SortFunc(t.ids, func(a, b tandem.Token) int { return cmp.Or(bytes.Compare(v.bytes(a), v.bytes(b)), int(a-b)) })
+	same := func(i int) (n int) { // bytes that the token shares with the one before it
+		if i == 0 {
+			return 0
+		}
+		before, text := v.bytes(t.ids[i-1]), v.bytes(t.ids[i])
+		for n < len(before) && n < len(text) && before[n] == text[n] {
+			n++
+		}
+		return n
+	}
+	nodes := 2 // the root, and one behind all
+	for i, id := range t.ids {
+		nodes += len(v.bytes(id)) - same(i)
+	}
+	t.nodes = make([]trieNode, 1, nodes)
 	path := []int32{0} // from the root to the last node
 	leave := func(depth int) {
 		for len(path) > depth+1 {
@@ -122,22 +141,17 @@ func (v *Vocabulary) plant(t *tokenTrie, known map[uint64]uint16) {
 			path = path[:len(path)-1]
 		}
 	}
-	var before []byte
 	for i, id := range t.ids {
-		text, same := v.bytes(id), 0
-		for same < len(before) && same < len(text) && before[same] == text[same] {
-			same++
-		}
-		leave(same)
-		for _, c := range text[same:] {
+		depth := same(i)
+		leave(depth)
+		for _, c := range v.bytes(id)[depth:] {
 			path = append(path, int32(len(t.nodes)))
 			t.nodes = append(t.nodes, trieNode{first: int32(i), byte: c})
 		}
-		before = text
 	}
 	leave(0)
 	t.nodes[0].skip = int32(len(t.nodes))
-	t.nodes = append(slices.Clip(t.nodes), trieNode{first: int32(len(t.ids)), skip: math.MaxInt32}) // behind all
+	t.nodes = append(t.nodes, trieNode{first: int32(len(t.ids)), skip: math.MaxInt32})
 	v.describe(t, known)
 }
 
