@@ -111,6 +111,55 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestLongTexts: a grammar remembers a bounded number of stacks, and forgetting them changes no state.
+func TestLongTexts(t *testing.T) {
+	g := compile(t, schema(`{"type": "array", "maxItems": 1000000, "items": {"type": "object", "properties": {"a": {"type": "string"}}}}`))
+	s, _ := g.Start().Next([]byte("["))
+	item := []byte(`{"a": "x", "b": [[1], "y"]}, `)
+	for n := range 40000 {
+		next, ok := s.Next(item)
+		if !ok {
+			t.Fatalf("item %d is refused", n)
+		}
+		s = next
+	}
+	if n := len(g.known); n > maxFrames {
+		t.Errorf("%d stacks are remembered", n)
+	}
+	before, _ := s.Next(item)
+	g.known = nil
+	after, _ := s.Next(item)
+	if string(before.key(nil, longest)) != string(after.key(nil, longest)) {
+		t.Error("a state is another one when stacks were forgotten")
+	}
+}
+
+// TestBlanks: wherever a JSON text stands, at most one blank may follow that is not part of a string.
+func TestBlanks(t *testing.T) {
+	const text = `{"a": [1, {"b": -2.5e3}, "x", true, null, {}], "c": ""}`
+	call := Spec{Until: &Until{Markers: []string{"<call>"}, Then: []Spec{{Object: true}}}}
+	for before, spec := range map[string]Spec{"": schema(`{}`), "text <call>": call} {
+		s, _ := compile(t, spec).Start().Next([]byte(before))
+		inString := false
+		for i := range len(text) {
+			if _, ok := s.Next([]byte("  ")); ok && !inString {
+				t.Errorf("two blanks may stand behind %q", before+text[:i])
+			}
+			if _, ok := s.Next([]byte("{{")); ok && !inString {
+				t.Errorf("{{ may stand behind %q", before+text[:i])
+			}
+			if text[i] == '"' {
+				inString = !inString
+			}
+			next, ok := s.Next([]byte{text[i]})
+			if !ok {
+				t.Fatalf("%q is refused", before+text[:i+1])
+			}
+			s = next
+		}
+	}
+}
+
 func FuzzSchema(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(maker{rand.New(rand.NewPCG(seed, 3))}.whole(), seed)

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"hash/maphash"
 	"math"
 	"sync"
 )
@@ -55,11 +56,12 @@ const (
 // infinite is more than any count or height.
 const infinite = math.MaxInt32 / 2
 
-// frame is what follows when a node has ended: a stack that shares its lower part with others. Frames that say the same are the same.
+// frame is what follows when a node has ended: a stack that shares its lower part with others. Frames that say the same have the same id, and
+// are mostly the same.
 type frame struct {
 	frameKey
 	depth int32
-	id    uint64
+	id    uint64 // a hash of the whole stack
 }
 
 type frameKey struct {
@@ -92,7 +94,7 @@ const maxAlternatives, maxOpen = 1 << 9, 1 << 5
 func (s *set) add(c conf) {
 	open := 0
 	for i := s.base; i < len(s.confs); i++ {
-		if s.confs[i] == c {
+		if s.confs[i].equals(&c) {
 			return
 		}
 		if s.confs[i].n.kind == chars {
@@ -104,11 +106,25 @@ func (s *set) add(c conf) {
 	}
 }
 
+func (c *conf) equals(o *conf) bool {
+	return c.n == o.n && c.q == o.q && c.lo == o.lo && c.hi == o.hi && c.dec == o.dec && c.up.hash() == o.up.hash()
+}
+
 // frames makes equal frames the same pointer. When it is full it forgets; frames in use live on.
 type frames struct {
 	mu    sync.Mutex
 	known map[frameKey]*frame
-	made  uint64
+}
+
+// seed makes frames' hashes differ from process to process, so that nobody can write two that are equal.
+var seed = maphash.MakeSeed()
+
+// hash identifies the stack f.
+func (f *frame) hash() uint64 {
+	if f == nil {
+		return 0
+	}
+	return f.id
 }
 
 // maxFrames bounds the frames that a grammar remembers: about 4 MiB.
@@ -123,11 +139,11 @@ func (f *frames) push(k frameKey) *frame {
 	if f.known == nil || len(f.known) >= maxFrames {
 		f.known = map[frameKey]*frame{}
 	}
-	f.made++
-	it := &frame{frameKey: k, id: f.made, depth: 1}
+	it := &frame{frameKey: k, depth: 1}
 	if k.up != nil {
 		it.depth += k.up.depth
 	}
+	it.id = maphash.Comparable(seed, [6]uint64{k.up.hash(), uint64(k.n.id), uint64(k.at), uint64(k.lo), uint64(k.hi), uint64(it.depth)})
 	f.known[k] = it
 	return it
 }

@@ -150,11 +150,7 @@ func (s *State) key(dst []byte, reach int32) []byte {
 		if c.n.kind == chars {
 			c.lo, c.hi = min(c.lo, reach+1), min(c.hi, reach+1+c.n.auto.furthest)
 		}
-		up := uint64(0)
-		if c.up != nil {
-			up = c.up.id
-		}
-		dst = binary.LittleEndian.AppendUint64(dst, up)
+		dst = binary.LittleEndian.AppendUint64(dst, c.up.hash())
 		for _, part := range [...]uint32{uint32(c.n.id), uint32(c.q), uint32(c.lo), uint32(c.hi), c.dec} {
 			dst = binary.LittleEndian.AppendUint32(dst, part)
 		}
