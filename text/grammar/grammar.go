@@ -6,8 +6,8 @@
 // a function of the bytes read, whatever tokens they came in, and copying it forks it. Nothing that cannot be finished is ever in a state:
 // automata are trimmed when they are made, and a node is entered only if its shortest text fits below the limit of nesting.
 //
-// A Vocabulary walks the trie of a model's tokens with a state, and leaves out subtrees that keep an automaton where it is (mask.go). The
-// design of byte-level parser and token trie follows llguidance's documentation; it has no separate lexer.
+// A Vocabulary walks the trie of a model's tokens with a state, and takes whole the subtrees of which an automaton allows everything
+// (mask.go). A byte-level parser over a trie of tokens is llguidance's design as its documentation says it, but here is no separate lexer.
 package grammar
 
 import (

@@ -142,6 +142,10 @@ func TestForced(t *testing.T) {
 	if got := string(g.Start().Forced()); got != "abcdef" {
 		t.Errorf("forced %q", got)
 	}
+	many, _ := g.Start().Next([]byte("abcd"))
+	if got := string(many.Forced()); got != "ef" || len(many.more) != 2 {
+		t.Errorf("of %d alternatives %q is forced", len(many.more), got)
+	}
 	if got := (State{}).Forced(); got != nil {
 		t.Errorf("without a constraint %q is forced", got)
 	}

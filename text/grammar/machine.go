@@ -56,8 +56,8 @@ const (
 // infinite is more than any count or height.
 const infinite = math.MaxInt32 / 2
 
-// frame is what follows when a node has ended: a stack that shares its lower part with others. Frames that say the same have the same id, and
-// are mostly the same.
+// frame is what follows when a node has ended: a stack that shares its lower part with others. Frames that say the same have the same id,
+// and are mostly the same.
 type frame struct {
 	frameKey
 	depth int32

@@ -95,11 +95,8 @@ const maxForced = 1 << 10
 
 // Forced returns the bytes that must come next. The caller does not change them.
 func (s State) Forced() []byte {
-	if s.one.n == nil || s.done {
-		return nil
-	}
 	var out []byte
-	for len(out) < maxForced && !s.done {
+	for s.g != nil && len(out) < maxForced && !s.done {
 		b, ok := s.only()
 		if !ok {
 			break
