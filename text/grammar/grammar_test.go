@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -225,6 +226,77 @@ func TestRegexAgainstLibrary(t *testing.T) {
 				if got {
 					taken++
 				}
+			}
+		}
+	}
+	if taken < 1000 {
+		t.Errorf("only %d texts matched", taken)
+	}
+}
+
+// TestComposedAgainstLibrary compares random Specs of texts, choices, expressions, sequences, alternatives and repetitions with the
+// regular expressions that say the same.
+func TestComposedAgainstLibrary(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var random func(depth int) (Spec, string)
+	several := func(depth int) (specs []Spec, expressions []string) {
+		for range 1 + r.IntN(3) {
+			s, e := random(depth)
+			specs, expressions = append(specs, s), append(expressions, e)
+		}
+		return specs, expressions
+	}
+	random = func(depth int) (Spec, string) {
+		kind := r.IntN(6)
+		if depth == 0 {
+			kind = r.IntN(3)
+		}
+		switch kind {
+		case 0:
+			return Spec{Text: "ab"}, "ab"
+		case 1:
+			return Spec{Choices: []string{"a", "ab", "bä"}}, "(?:a|ab|bä)"
+		case 2:
+			return Spec{Regex: "[ab]?ä*"}, "(?:[ab]?ä*)"
+		case 3:
+			specs, es := several(depth - 1)
+			return Spec{Seq: specs}, "(?:" + strings.Join(es, "") + ")"
+		case 4:
+			specs, es := several(depth - 1)
+			return Spec{Any: specs}, "(?:" + strings.Join(es, "|") + ")"
+		default:
+			of, e := random(depth - 1)
+			of, e = Spec{Seq: []Spec{of, {Text: "b"}}}, e+"b" // not empty
+			least, most, between := r.IntN(2), r.IntN(4), []string{"", "a"}[r.IntN(2)]
+			if most > 0 && most < least {
+				most = least
+			}
+			times := "{" + strconv.Itoa(max(0, least-1)) + ","
+			if most > 0 {
+				times += strconv.Itoa(most - 1)
+			}
+			whole := e + "(?:" + between + e + ")" + times + "}"
+			if least == 0 {
+				whole = "(?:" + whole + ")?"
+			}
+			return Spec{Repeat: &Repeat{Of: of, Separator: between, Min: least, Max: most}}, "(?:" + whole + ")"
+		}
+	}
+	taken := 0
+	for range 3000 {
+		s, e := random(3)
+		g, want := compile(t, s), regexp.MustCompile(`^(?:`+e+`)$`)
+		for range 20 {
+			var text strings.Builder
+			for range r.IntN(8) {
+				text.WriteString([]string{"a", "b", "ä", "ab"}[r.IntN(4)])
+			}
+			got := takes(t, g, text.String())
+			if got != want.MatchString(text.String()) {
+				t.Fatalf("%s on %q: %v", e, text.String(), got)
+			}
+			if got {
+				taken++
 			}
 		}
 	}

@@ -111,30 +111,24 @@ func (s State) Forced() []byte {
 
 // only returns the byte that must come next, if there is exactly one.
 func (s *State) only() (byte, bool) {
-	found, byteIs := false, byte(0)
+	found, only := false, 0
 	for _, c := range s.confs() {
-		for b, n := 0, c.bytes(); n > 0 && b < 256; b++ {
+		first, last := 0, 255
+		if c.n.kind == literal && (!c.n.marked || c.n.text[c.q] < breakMark) {
+			first, last = int(c.n.text[c.q]), int(c.n.text[c.q])
+		}
+		for b := first; b <= last; b++ {
 			it := c
-			live, end := it.read(byte(b))
-			if !live && !end {
+			if live, end := it.read(byte(b)); !live && !end {
 				continue
 			}
-			if found && byteIs != byte(b) {
+			if found && only != b {
 				return 0, false
 			}
-			found, byteIs = true, byte(b)
-			n--
+			found, only = true, b
 		}
 	}
-	return byteIs, found
-}
-
-// bytes bounds how many bytes c may allow.
-func (c *conf) bytes() int {
-	if c.n.kind == literal && (!c.n.marked || c.n.text[c.q] < breakMark) {
-		return 1
-	}
-	return 256
+	return byte(only), found
 }
 
 // key appends what the mask of s depends on. Counts that no token of at most reach bytes can exhaust are the same.

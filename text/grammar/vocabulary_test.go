@@ -164,6 +164,12 @@ func TestRealVocabularies(t *testing.T) {
 			for i, spec := range specs {
 				walk(t, v, compile(t, spec), rand.New(rand.NewPCG(uint64(i), 0)), 6, true)
 			}
+			for seed := range uint64(12) {
+				m := maker{rand.New(rand.NewPCG(seed, 9))}
+				if g, err := Compile(schema(m.whole()), Limits{}); err == nil {
+					walk(t, v, g, m.Rand, 6, true)
+				}
+			}
 			t.Logf("%d tokens, %d and %d nodes, %d kinds of subtrees", v.size, len(v.inside.nodes), len(v.others.nodes), len(v.groups))
 		})
 	}
