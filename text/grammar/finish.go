@@ -20,9 +20,9 @@ type finishes struct {
 	states map[string]bool // by state's key: whether it can be finished
 }
 
-// maxKnown bounds what finishes remembers, and maxSearched how many tokens a search reads. A state whose search is broken off is taken for
-// one that can be finished.
-const maxKnown, maxSearched = 1 << 12, 1 << 14
+// maxKnown bounds what finishes remembers, maxSearched how many states a search goes on from, and maxRead how many tokens it reads. Dead ends
+// are few states: one whose search is broken off is taken for one that can be finished.
+const maxKnown, maxSearched, maxRead = 1 << 12, 1 << 4, 1 << 12
 
 // Finishes reports whether tokens of v can lead from s to an end. The state of Start must be asked once; Mask, Allows and Next leave out
 // what leads to a dead end.
@@ -39,16 +39,19 @@ func (v *Vocabulary) Finishes(s State) bool {
 		return is
 	}
 	seen, work, tokens := map[string]bool{key: true}, []State{s}, 0
-	for len(work) > 0 && !is {
+	for searched := 0; len(work) > 0 && !is; searched++ {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
+		if is = searched == maxSearched; is {
+			break
+		}
 		m := v.walked(at)
 		for t := tandem.Token(0); int(t) < v.size && !is; t++ {
 			if !m.Has(t) {
 				continue
 			}
 			next, _ := at.Next(v.bytes(t))
-			if tokens++; next.done || tokens > maxSearched {
+			if tokens++; next.done || tokens > maxRead {
 				is = true
 			} else if k := string(next.key(nil, longest)); !seen[k] {
 				seen[k] = true

@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -44,4 +45,29 @@ func TestDeadEnds(t *testing.T) {
 	if v := small(); !v.isSure(compile(t, Spec{Text: "\x04"})) || !v.isSure(compile(t, schema(`{}`))) {
 		t.Error("a vocabulary of all bytes has dead ends")
 	}
+}
+
+// TestDeadEndsBounded: a grammar of many states that needs a byte which is missing costs a bounded search.
+func TestDeadEndsBounded(t *testing.T) {
+	var texts []string
+	for c := ' '; c <= '~'; c++ {
+		for d := ' '; d <= '~'; d++ {
+			texts = append(texts, string(c)+string(d), string(c))
+		}
+	}
+	v := tokens(append(texts, "\x7f!")...)
+	g := compile(t, Spec{Seq: []Spec{schema(`{"type": "array", "items": {"type": "string", "maxLength": 500}}`), {Choices: []string{"\x7f", "\x7f!"}}}})
+	start := time.Now()
+	for _, so := range []string{"", `["x`, `["x", "`, `["x"]`} {
+		s, ok := g.Start().Next([]byte(so))
+		if !ok || !v.Finishes(s) {
+			t.Fatalf("%q is refused", so)
+		}
+		check(t, v, s, []byte(so))
+	}
+	s, _ := g.Start().Next([]byte("[]"))
+	if id, ok := v.Single(s); !ok || string(v.bytes(id)) != "\x7f!" {
+		t.Error("the only token that leads to an end is not found")
+	}
+	t.Log(time.Since(start))
 }
