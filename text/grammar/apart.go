@@ -2,7 +2,7 @@ package grammar
 
 import "slices"
 
-// maxApart bounds how deep overlap looks into the members of objects.
+// maxApart bounds how deep overlap looks into members and elements, and at how many elements.
 const maxApart = 8
 
 // overlap returns the types of which a value may satisfy both f and o. Of the other types surely none does.
@@ -27,7 +27,7 @@ func (b *builder) overlap(f, o *facts, depth int) (common types) {
 		common &^= stringType
 	}
 	if common&arrayType != 0 && (f.count.apart(o.count) ||
-		f.count.least > 0 && o.count.least > 0 && b.schemasApart(f.items, o.items, depth)) {
+		b.elementsApart(f, o, depth)) {
 		common &^= arrayType
 	}
 	if common&objectType != 0 && (b.membersApart(f, o, depth) || b.membersApart(o, f, depth)) {
@@ -48,6 +48,16 @@ func (s span) apart(o span) bool { return max(s.least, o.least) > min(s.most, o.
 
 func (b *builder) patternsApart(f, o *facts) bool {
 	return len(f.patterns) > 0 && len(o.patterns) > 0 && b.merge(b.pattern(f), b.pattern(o), both) == nil
+}
+
+// elementsApart reports whether one of the first elements cannot be what both want of it.
+func (b *builder) elementsApart(f, o *facts, depth int) bool {
+	for i := range min(f.count.least, o.count.least, maxApart) {
+		if b.schemasApart(f.element(int(i)), o.element(int(i)), depth) {
+			return true
+		}
+	}
+	return false
 }
 
 // membersApart reports whether a member that f requires cannot be what o wants of it.

@@ -36,8 +36,8 @@ type facts struct {
 	patterns      []string
 	interval      interval
 	multiples     []decimal
-	items         []*value // schemas
-	objects       []*value // the schemas that say something of members
+	arrays        []*value // the schemas that say something of elements
+	objects       []*value // and of members
 	required      []string
 	names         []*value  // schemas of members' names
 	refused       []refusal // what cannot be done
@@ -57,7 +57,7 @@ type refusal struct {
 
 // refusable are the keywords that are refused, unless their value says nothing.
 var refusable = map[string]types{"not": allTypes, "if": allTypes, "$dynamicRef": allTypes, "$recursiveRef": allTypes,
-	"uniqueItems": arrayType, "contains": arrayType, "prefixItems": arrayType, "unevaluatedItems": arrayType,
+	"uniqueItems": arrayType, "contains": arrayType, "unevaluatedItems": arrayType,
 	"patternProperties": objectType, "minProperties": objectType, "maxProperties": objectType, "dependentRequired": objectType,
 	"dependentSchemas": objectType, "dependencies": objectType, "unevaluatedProperties": objectType}
 
@@ -94,6 +94,9 @@ func (b *builder) facts(w way) *facts {
 				f.refused = append(f.refused, refusal{s, keyword, kinds})
 			}
 			b.fact(f, s, keyword, v)
+		}
+		if s.get("items") != nil || s.get("prefixItems") != nil {
+			f.arrays = append(f.arrays, s)
 		}
 		if s.get("properties") != nil || s.get("additionalProperties") != nil {
 			f.objects = append(f.objects, s)
@@ -137,12 +140,8 @@ func (b *builder) fact(f *facts, s *value, keyword string, v *value) {
 	case "multipleOf":
 		b.want(v, number)
 		f.multiples = append(f.multiples, readDecimal(v.text))
-	case "items":
-		if v.kind == array {
-			f.refused = append(f.refused, refusal{s, keyword, arrayType})
-			return
-		}
-		f.items = append(f.items, v)
+	case "prefixItems":
+		b.want(v, array)
 	case "properties":
 		b.want(v, object)
 	case "propertyNames":
@@ -288,7 +287,7 @@ func (b *builder) fits(f *facts, v *value) bool {
 			return false
 		}
 		return len(f.patterns) == 0 || b.pattern(f).matches(v.text)
-	case is == arrayType && (len(f.items) > 0 || f.count != span{0, unbounded}),
+	case is == arrayType && (len(f.arrays) > 0 || f.count != span{0, unbounded}),
 		is == objectType && (len(f.objects) > 0 || len(f.required) > 0 || len(f.names) > 0):
 		panic(unsupported("it lists arrays or objects, and other keywords say something of them"))
 	}

@@ -20,8 +20,8 @@ type finishes struct {
 	states map[string]bool // by state's key: whether it can be finished
 }
 
-// maxKnown bounds what finishes remembers, maxSearched how many states a search goes on from, and maxRead how many tokens it reads. Dead ends
-// are few states: one whose search is broken off is taken for one that can be finished.
+// maxKnown bounds what finishes remembers, maxSearched how many states a search goes on from, and maxRead how many tokens it reads. Dead
+// ends are few states: one whose search is broken off is taken for one that can be finished.
 const maxKnown, maxSearched, maxRead = 1 << 12, 1 << 4, 1 << 12
 
 // Finishes reports whether tokens of v can lead from s to an end. The state of Start must be asked once; Mask, Allows and Next leave out

@@ -30,6 +30,9 @@ func (m maker) schema(depth int) string {
 	case 3, 4:
 		least := m.IntN(3)
 		return fmt.Sprintf(`{"type": "array", "items": %s, "minItems": %d, "maxItems": %d}`, m.schema(depth-1), least, least+m.IntN(3))
+	case 10:
+		return fmt.Sprintf(`{"type": "array", "prefixItems": [%s, %s], "items": %s, "minItems": %d, "maxItems": 3}`, m.schema(depth-1),
+			m.scalar(), m.scalar(), m.IntN(4))
 	case 5:
 		return fmt.Sprintf(`{"anyOf": [%s, %s]}`, m.schema(depth-1), m.schema(depth-1))
 	case 6:

@@ -18,7 +18,7 @@ var spoken = map[string]int{"type": 0, "required": 0, "enum": 0, "const": 0, "pa
 	"maxItems": 0, "minimum": 0, "maximum": 0, "exclusiveMinimum": 0, "exclusiveMaximum": 0, "multipleOf": 0,
 	"$ref": 0, "format": 0, "$schema": 0, "$id": 0,
 	"title": 0, "description": 0, "default": 0, "examples": 0, "$comment": 0, "additionalProperties": 1, "propertyNames": 1, "items": 1,
-	"properties": 2, "$defs": 2, "definitions": 2, "anyOf": 3, "oneOf": 3, "allOf": 3}
+	"properties": 2, "$defs": 2, "definitions": 2, "prefixItems": 3, "additionalItems": 1, "anyOf": 3, "oneOf": 3, "allOf": 3}
 
 // keywords adds the keywords of a schema to found. It returns false if there is one that is not spoken.
 func keywords(schema any, found map[string]bool) bool {
@@ -43,10 +43,7 @@ func keywords(schema any, found map[string]bool) bool {
 				parts = slices.AppendSeq(parts, maps.Values(v))
 			}
 		case []any:
-			if below == 1 {
-				return false // the form of items that an old draft had
-			}
-			if below == 3 {
+			if below == 3 || keyword == "items" {
 				parts = v
 			}
 		}

@@ -25,7 +25,7 @@ func (b *builder) leaf(f *facts) (parts []*node) {
 		parts = append(parts, b.stringOf(f))
 	}
 	if f.types&arrayType != 0 {
-		parts = append(parts, b.array(b.unit(f.items), f.count.least, f.count.most))
+		parts = append(parts, b.arrayOf(f))
 	}
 	if f.types&objectType != 0 {
 		parts = append(parts, b.objectOf(f))
@@ -198,6 +198,61 @@ func (b *builder) names(f *facts) (a *automaton) {
 		a = b.merge(a, b.texts(way), either)
 	}
 	return a
+}
+
+// tuple returns the schemas of the first elements and of the rest, if s says something of them.
+func (s *value) tuple() (first []*value, rest *value) {
+	if items := s.get("items"); items != nil && items.kind == array { // before draft 2020-12
+		return items.list, s.get("additionalItems")
+	}
+	if prefix := s.get("prefixItems"); prefix != nil {
+		first = prefix.list
+	}
+	return first, s.get("items")
+}
+
+// element returns the schemas of element i.
+func (f *facts) element(i int) (list []*value) {
+	for _, s := range f.arrays {
+		if first, rest := s.tuple(); i < len(first) {
+			list = append(list, first[i])
+		} else if rest != nil {
+			list = append(list, rest)
+		}
+	}
+	return list
+}
+
+// arrayOf is an array: first the elements that have schemas of their own, then others.
+func (b *builder) arrayOf(f *facts) *node {
+	own := 0
+	for _, s := range f.arrays {
+		first, _ := s.tuple()
+		own = max(own, len(first))
+	}
+	others := b.unit(f.element(own))
+	if own == 0 || f.count.least > f.count.most { // the latter is nothing
+		return b.array(others, f.count.least, f.count.most)
+	}
+	_, comma, bracket := b.behind()
+	separator, most := b.marked(","+comma), f.count.most
+	if most != unbounded {
+		most = max(0, most-int32(own))
+	}
+	tail := b.node(node{kind: repeat, parts: []*node{b.sequence(separator, others)}, lo: max(0, f.count.least-int32(own)), hi: most})
+	for i := int32(own) - 1; i >= 0; i-- {
+		parts := []*node{separator, b.unit(f.element(int(i))), tail}
+		if i == 0 {
+			parts = parts[1:]
+		}
+		switch tail = b.sequence(parts...); {
+		case i >= f.count.most:
+			tail = b.text("")
+		case i >= f.count.least:
+			tail = b.choice(b.text(""), tail)
+		}
+	}
+	return b.sequence(b.marked("["+bracket), tail, b.marked(bracket+"]"))
 }
 
 // objectOf is an object: its members in the order of the schemas' properties, then those that are only required, then others.
