@@ -47,7 +47,7 @@ func newForced(c common, _ <-chan struct{}) Source {
 		d.state = off
 		return d
 	}
-	g, err := grammar.Compile(of, grammar.Limits{})
+	g, err := c.grammars.Compile(c.session.Tenant, of, grammar.Limits{})
 	if err != nil {
 		d.state = off
 		return d

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/text/grammar"
 )
 
 // Shared is what the sources of all sessions of a gateway have in common. Safe for concurrent use.
@@ -25,6 +26,7 @@ type Shared struct {
 	Vocab      int
 	Words      Words // of the target; nil: nobody drafts by constraints
 
+	grammars   grammar.Cache
 	accuracies accuracies
 	recycled   successors
 }

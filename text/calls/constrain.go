@@ -32,15 +32,7 @@ func (f *Format) Allowed(d Demand) (*grammar.Spec, []Loose) {
 		return nil, nil
 	}
 	c := composer{Demand: d, form: f.form(d.Template)}
-	body := c.freely
-	switch {
-	case must:
-		body = c.calls
-	case d.Answer != nil && len(d.Tools) > 0:
-		body = func() grammar.Spec { return grammar.Spec{Any: []grammar.Spec{c.calls(), c.answer(f)}} }
-	case d.Answer != nil:
-		body = func() grammar.Spec { return c.answer(f) }
-	case c.form.open == "" && !f.channel: // where a text may begin as a call does, nothing tells that one has begun
+	if d.Answer == nil && !must && c.form.open == "" && !f.channel { // a text may begin as a call does, and nothing tells them apart
 		for _, t := range d.Tools {
 			if t.Strict {
 				c.loosen(t, "the model's calls begin without a marker: only a forced call can be held to a schema")
@@ -48,21 +40,50 @@ func (f *Format) Allowed(d Demand) (*grammar.Spec, []Loose) {
 		}
 		return nil, c.loose
 	}
-	var out grammar.Spec
-	if f.channel {
-		out = c.messages(must)
-	} else {
-		out = c.behindThoughts(f, body())
+	out := c.whole(f, must)
+	if size := 0; len(d.Tools) > 0 {
+		for _, t := range d.Tools {
+			size += len(t.Parameters)
+		}
+		if size > surelyFits {
+			if _, err := grammar.Compile(out, grammar.Limits{}); err != nil {
+				for _, t := range d.Tools {
+					c.loosen(t, "all tools together: "+err.Error())
+				}
+				c.args, c.unheld = nil, true
+				out = c.whole(f, must)
+			}
+		}
 	}
 	return &out, c.loose
+}
+
+// surelyFits is how many bytes of schemas fit into one grammar for certain, if each compiles: the largest list of tools that clients were
+// seen to send has half of that.
+const surelyFits = 64 << 10
+
+// whole returns the grammar of an output.
+func (c *composer) whole(f *Format, must bool) grammar.Spec {
+	switch {
+	case f.channel:
+		return c.messages(must)
+	case must:
+		return c.behindThoughts(f, c.calls())
+	case c.Answer != nil && len(c.Tools) > 0:
+		return c.behindThoughts(f, grammar.Spec{Any: []grammar.Spec{c.calls(), c.answer(f)}})
+	case c.Answer != nil:
+		return c.behindThoughts(f, c.answer(f))
+	}
+	return c.behindThoughts(f, c.freely())
 }
 
 // composer makes a grammar of a demand.
 type composer struct {
 	Demand
-	form  form
-	loose []Loose
-	args  map[string]grammar.Spec // of tools, by name
+	form   form
+	loose  []Loose
+	args   map[string]grammar.Spec // of tools, by name
+	unheld bool                    // no tool is held to its schema
 }
 
 // mostThought bounds the space between a thought and what follows it, in bytes: without a bound a model may go on with it for ever.
@@ -147,7 +168,7 @@ func (c *composer) arguments(t Tool) grammar.Spec {
 }
 
 // held reports whether a tool's arguments are to follow its schema.
-func (c *composer) held(t Tool) bool { return c.Must || t.Strict }
+func (c *composer) held(t Tool) bool { return !c.unheld && (c.Must || t.Strict) }
 
 // loosen notes that a tool is not held to its schema.
 func (c *composer) loosen(t Tool, why string) {

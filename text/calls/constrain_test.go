@@ -286,6 +286,19 @@ func TestLooseTools(t *testing.T) {
 		"<tool_call>\n{\"name\": \"odd\", \"arguments\": {\"a\": 1}}\n</tool_call>") {
 		t.Errorf("%v: any arguments are not allowed", err)
 	}
+	large := slices.Repeat(demanded, 1)
+	for i := range 60 { // each compiles, all together do not
+		large = append(large, Tool{Name: fmt.Sprintf("t%d", i), Parameters: json.RawMessage(`{"type":"object","description":"` +
+			strings.Repeat("x", 8<<10) + `"}`)})
+	}
+	for template, loosened := range map[string]int{"<tool_call>": len(large), "<arg_key>": 0} { // which holds no descriptions
+		of, loose := Find(template).Allowed(Demand{Tools: large, Must: true, Template: template, Mark: func(s string) string { return s }})
+		if len(loose) != loosened || loosened > 0 && !strings.Contains(loose[0].Why, "all tools together") {
+			t.Errorf("%s: %d loose tools of %d", template, len(loose), len(large))
+		} else if _, err := grammar.Compile(*of, grammar.Limits{}); err != nil {
+			t.Errorf("%s: %v", template, err)
+		}
+	}
 	if of, loose := Hermes.Allowed(Demand{Tools: Tools{{Name: "f"}}}); of != nil || loose != nil {
 		t.Errorf("nothing is demanded: %v, %v", of, loose)
 	}

@@ -169,6 +169,9 @@ type style struct {
 // says more than that, or that is not held to it, has any of those that it names.
 func (c *composer) parameters(t Tool, s style) grammar.Spec {
 	all, why := parametersOf(t)
+	if c.unheld {
+		why = "no tool is held to its schema"
+	}
 	if why == "" {
 		for _, p := range all {
 			if _, err := grammar.Compile(s.text(p), grammar.Limits{}); err != nil && why == "" {

@@ -17,18 +17,8 @@ type Grammars struct {
 	vocab  *token.Vocab
 	tokens func() *grammar.Vocabulary // made once, in a second or so: see Begin
 
-	mu     sync.Mutex
-	latest []compiled // the last first
+	compiled grammar.Cache // for sessions that are opened again, and for choices of one prompt
 }
-
-// compiled is a grammar that was compiled for a tenant: what one sends does not make another's faster.
-type compiled struct {
-	tenant, spec string
-	grammar      *grammar.Grammar
-}
-
-// mostCompiled is how many grammars are kept for sessions that are opened again, and for choices of one prompt.
-const mostCompiled = 8
 
 // NewGrammars returns what makes constraints for a vocabulary.
 func NewGrammars(vocab *token.Vocab) *Grammars {
@@ -53,7 +43,12 @@ func (g *Grammars) Begin(o tandem.Opening) (*Constraint, error) {
 	if c == nil {
 		return nil, nil
 	}
-	of, err := g.compile(o.Tenant, c.Spec)
+	var s grammar.Spec
+	err := json.Unmarshal([]byte(c.Spec), &s)
+	var of *grammar.Grammar
+	if err == nil {
+		of, err = g.compiled.Compile(o.Tenant, s, grammar.Limits{Bytes: tandem.MaxConstraint})
+	}
 	if err != nil {
 		return nil, tandem.Errorf("open", tandem.Invalid, "constraint: %w", err)
 	}
@@ -91,34 +86,6 @@ func (g *Grammars) follow(c *Constraint, t tandem.Token) (ok bool) {
 // Prepare makes what all constraints of the vocabulary draw with, unless it is there. Whoever opens a session calls it while the prompt is
 // read, and waits for it before the first draw: a server that never sees a constraint goes without.
 func (g *Grammars) Prepare() { g.tokens() }
-
-// compile returns the grammar of a constraint.
-func (g *Grammars) compile(tenant, spec string) (*grammar.Grammar, error) {
-	g.mu.Lock()
-	at := slices.IndexFunc(g.latest, func(c compiled) bool { return c.tenant == tenant && c.spec == spec })
-	if at >= 0 {
-		c := g.latest[at]
-		g.latest = slices.Insert(slices.Delete(g.latest, at, at+1), 0, c)
-		g.mu.Unlock()
-		return c.grammar, nil
-	}
-	g.mu.Unlock()
-	var s grammar.Spec
-	if err := json.Unmarshal([]byte(spec), &s); err != nil {
-		return nil, err
-	}
-	made, err := grammar.Compile(s, grammar.Limits{Bytes: tandem.MaxConstraint})
-	if err != nil {
-		return nil, err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.latest = slices.Insert(g.latest, 0, compiled{tenant, spec, made})
-	if len(g.latest) > mostCompiled {
-		g.latest = slices.Delete(g.latest, mostCompiled, len(g.latest))
-	}
-	return made, nil
-}
 
 // Constraint is a session's constraint behind its committed text. Not safe for concurrent use.
 type Constraint struct {

@@ -23,24 +23,33 @@ func (r *Request) checkAnswer() error {
 				name)
 		}
 	}
-	if _, err := grammar.Compile(*r.Answer, grammar.Limits{}); err != nil {
-		return refusedForm(name, err)
-	}
-	return nil
+	_, err := r.compile(r.Answer)
+	return err
 }
 
-// refusedForm returns the error of a form of answers that cannot be obeyed.
-func refusedForm(name string, err error) error {
-	out := wrong(name, "%s cannot be obeyed: %w", name, err).(*tandem.Error)
-	if errors.Is(err, grammar.ErrUnsupported) {
-		out.Kind = tandem.Unsupported
+// compile returns the constraint of a form. The latest is kept: most outputs are what was checked.
+func (r *Request) compile(of *grammar.Spec) (*tandem.Constraint, error) {
+	spec, err := json.Marshal(of)
+	if err == nil && r.form != nil && r.form.Spec == string(spec) {
+		return r.form, nil
 	}
-	return out
+	g, err := grammar.Compile(*of, grammar.Limits{})
+	if err != nil {
+		name := r.name("constraint")
+		out := wrong(name, "%s cannot be obeyed: %w", name, err).(*tandem.Error)
+		if errors.Is(err, grammar.ErrUnsupported) {
+			out.Kind = tandem.Unsupported
+		}
+		return nil, out
+	}
+	digest := g.Digest()
+	r.form = &tandem.Constraint{Spec: string(spec), Digest: hex.EncodeToString(digest[:])}
+	return r.form, nil
 }
 
 // Constrain lets the output be only what is allowed: of a chat what its form says, see conversation.Output, else what was asked for. It is
 // called once the prompt is known. Errors: as Check's.
-func (r *Request) Constrain(out conversation.Output) error {
+func (r *Request) Constrain(out conversation.Output) (err error) {
 	of := out.Allowed
 	if r.Kind != Chat {
 		of = r.Answer
@@ -48,15 +57,6 @@ func (r *Request) Constrain(out conversation.Output) error {
 	if r.Sampling.Constraint = nil; of == nil {
 		return nil
 	}
-	g, err := grammar.Compile(*of, grammar.Limits{})
-	if err != nil {
-		return refusedForm(r.name("constraint"), err)
-	}
-	spec, err := json.Marshal(*of)
-	if err != nil {
-		return err
-	}
-	digest := g.Digest()
-	r.Sampling.Constraint = &tandem.Constraint{Spec: string(spec), Digest: hex.EncodeToString(digest[:])}
-	return nil
+	r.Sampling.Constraint, err = r.compile(of)
+	return err
 }

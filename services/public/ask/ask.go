@@ -65,7 +65,8 @@ type Request struct {
 
 	OptionName func(option string) string // the client's name of an option that it did not say; nil: the option's own
 
-	said map[string]string // the client's names of the options that it said
+	form *tandem.Constraint // the latest that was compiled
+	said map[string]string  // the client's names of the options that it said
 }
 
 // Prompt is a text, or tokens taken as they are.
