@@ -19,8 +19,9 @@ type Words interface {
 }
 
 // forced drafts what a session's constraint leaves no choice about: the bytes that must come next, as the tokens that the model's tokenizer
-// makes of them. That is a guess. Other tokens may hold the same bytes, and where a blank is allowed and not forced, it is guessed by what
-// the output had there before. It is ready in the rounds in which something is forced.
+// makes of them. That is a guess, the less certain at its end, where a longer token may cross the boundary. Other tokens may hold the same
+// bytes, and where a blank is allowed and not forced, it is guessed by what the output had there before. It is ready in the rounds in which
+// something is forced.
 type forced struct {
 	instant
 	ends    []tandem.Token
@@ -31,6 +32,7 @@ type forced struct {
 	colon   bool // the latest bytes end a key, so that the next says whether the model writes a blank there
 	tight   bool // it does not
 	next    []tandem.Token
+	sure    int // of next; a longer token may take the place of those behind
 	nextFor int // tokens of the text that next follows
 }
 
@@ -85,10 +87,17 @@ func (d *forced) follow() {
 		return
 	}
 	text, end := d.guess()
-	if d.next = d.Words.EncodeMarked(text, !end); end && len(d.ends) > 0 {
-		d.next = append(d.next, d.ends[0])
+	d.next = d.Words.EncodeMarked(text, false)
+	if d.sure = len(d.next); !end {
+		d.sure = len(d.Words.EncodeMarked(text, true))
+	} else if len(d.ends) > 0 {
+		d.next, d.sure = append(d.next, d.ends[0]), d.sure+1
 	}
 }
+
+// crossing is the logarithm of the chance that a token at the end of what is forced is drawn and not a longer one with what follows it, to
+// begin with: rounds show how often it is.
+const crossing = -0.5
 
 // style notes whether the model writes blanks behind the colons of keys.
 func (d *forced) style(bytes []byte) {
@@ -150,7 +159,8 @@ func (d *forced) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 	d.follow()
 	t := tandem.Tree{Tokens: []tandem.Token{root}, Parents: []int32{-1}, LogProbs: []float32{0}}
 	for i, token := range d.next[:min(len(d.next), max(p.Bounds.Depth, 0), max(p.Bounds.Nodes-1, 0))] {
-		t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, token), append(t.Parents, int32(i)), append(t.LogProbs, 0)
+		t.Tokens, t.Parents = append(t.Tokens, token), append(t.Parents, int32(i))
+		t.LogProbs = append(t.LogProbs, crossing*float32(max(i+1-d.sure, 0)))
 	}
 	t, _ = spec.Cut(t, p.Plan, time.Since(begun))
 	_, depth := t.Depths()

@@ -45,7 +45,7 @@ func newForcedSet(t *testing.T, of grammar.Spec) (*Set, *Session) {
 	return set, s
 }
 
-// drafts returns what the set drafts next, as text with a $ for the end; "" if it drafts nothing.
+// drafts returns what the set drafts next, as text with a $ for the end and a ? before what is not sure; "" if it drafts nothing.
 func drafts(set *Set) string {
 	ready := set.Ready()
 	if len(ready) == 0 {
@@ -53,7 +53,12 @@ func drafts(set *Set) string {
 	}
 	t := ready[0].(*forced).draw(3, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 100, Depth: 60, Width: 1}}).Tree
 	out := ""
-	for _, token := range t.Tokens[1:] {
+	for i, token := range t.Tokens {
+		if i == 0 {
+			continue
+		} else if t.LogProbs[i] < 0 && t.LogProbs[i-1] == 0 {
+			out += "?"
+		}
 		if token == endOfLetters {
 			out += "$"
 		} else {
@@ -69,7 +74,7 @@ func drafts(set *Set) string {
 func TestForcedBytesAreDrafted(t *testing.T) {
 	of := grammar.Spec{Seq: []grammar.Spec{{Text: `{"name":`}, {Regex: ` ?"[a-z]*"`}, {Text: `,"on":true}`}}}
 	for _, c := range []struct{ committed, want string }{
-		{"", `{"name": `}, {`{"na`, `me": `}, {`{"name":`, ` `}, {`{"name": "ab`, ``}, {`{"name": "ab"`, `,"on":true}$`},
+		{"", `{"name": ?"`}, {`{"na`, `me": ?"`}, {`{"name":`, ` ?"`}, {`{"name": "ab`, ``}, {`{"name": "ab"`, `,"on":true}$`},
 		{`{"name": "ab","on":tru`, `e}$`}, {`{"name": "ab","on":true}`, `$`}, {`{"other`, ``}, {`{"name": 7`, ``},
 	} {
 		set, s := newForcedSet(t, of)
