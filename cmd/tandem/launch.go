@@ -231,20 +231,23 @@ func (c *launchCmd) run(ctx context.Context, a *app, program agents.Program, pat
 		a.say("tandem: %s %s; want a model with a longer context, or more memory for it (docs/guides/agents.md)", program.Name, why)
 	}
 	var started atomic.Pointer[agents.Running]
-	defer a.interrupts.Set(func() { // before the program may have the terminal's
+	restore := a.interrupts.Set(func() { // before the program may have the terminal's
 		if r := started.Load(); r != nil {
 			r.Interrupt()
 		}
-	})()
+	})
 	running, err := program.Start(path, c.Args, os.Environ())
 	if err != nil {
+		restore()
 		return 0, err
 	}
 	started.Store(running)
 	if server.Held != nil {
 		defer server.Held.Hold()()
 	}
-	return running.Wait(ctx, a.force)
+	status, err := running.Wait(ctx, a.force)
+	a.interrupts.Set(func() { restore() }) // the interrupt that has ended the program may come here only now; the next one counts
+	return status, err
 }
 
 // privateDir makes a folder for the program: in the cache's, since Codex keeps no programs of its own in a folder for temporary files, else
