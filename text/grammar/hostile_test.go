@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -180,6 +181,23 @@ func FuzzRegex(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, e string, seed uint64) {
 		fuzz(t, Spec{Regex: e}, seed)
+	})
+}
+
+func FuzzSpec(f *testing.F) {
+	for _, spec := range append([]Spec{tools()}, specs...) {
+		text, err := json.Marshal(spec)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, uint64(1))
+	}
+	f.Add([]byte(`{"until":{"markers":["<a>","\u0000b"],"then":[{"repeat":{"of":{"any":[{"text":"x"},{"regex":"a|b"}]},"max":2}},{"object":true}],"again":true}}`), uint64(1))
+	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
+		var s Spec
+		if json.Unmarshal(text, &s) == nil {
+			fuzz(t, s, seed)
+		}
 	})
 }
 
