@@ -89,7 +89,7 @@ type set struct {
 
 // maxAlternatives bounds a set, and maxOpen how many of it are chars nodes, which a walk over many tokens goes on with. Of more, which only
 // an ambiguous grammar has, the first are kept: every one of them can be finished.
-const maxAlternatives, maxOpen = 1 << 9, 1 << 5
+const maxAlternatives, maxOpen = 1 << 9, 1 << 4
 
 func (s *set) add(c conf) {
 	open := 0
@@ -101,10 +101,12 @@ func (s *set) add(c conf) {
 			open++
 		}
 	}
-	if len(s.confs)-s.base < maxAlternatives && (c.n.kind != chars || open < maxOpen) {
+	if !s.full() && (c.n.kind != chars || open < maxOpen) {
 		s.confs = append(s.confs, c)
 	}
 }
+
+func (s *set) full() bool { return len(s.confs)-s.base >= maxAlternatives }
 
 func (c *conf) equals(o *conf) bool {
 	return c.n == o.n && c.q == o.q && c.lo == o.lo && c.hi == o.hi && c.dec == o.dec && c.up.hash() == o.up.hash()
@@ -242,6 +244,9 @@ func (g *Grammar) leaveMember(s *set, n *node, at int32, up *frame, first bool) 
 		return f.next
 	}
 	for ; int(at) < len(n.fields); at++ {
+		if s.full() {
+			return
+		}
 		f := &n.fields[at]
 		g.enter(s, form(f), g.push(frameKey{n: n, up: up, at: at + 1}))
 		if f.required {
