@@ -82,6 +82,7 @@ var hostile = map[string]Spec{
 
 // TestHostile: what asks for much is refused or compiled within bounds of time and memory, and its states are cheap enough.
 func TestHostile(t *testing.T) {
+	exact(t)
 	for name, spec := range hostile {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats

@@ -99,7 +99,10 @@ func (m maker) whole() string {
 // TestRandomSchemas: 10,000 random texts of random schemas satisfy an independent validator, and Go's parser of JSON. It writes them to the
 // file TANDEM_GRAMMAR_TEXTS for test/scripts/llguidance.
 func TestRandomSchemas(t *testing.T) {
-	v, ended, refused, file := small(), 0, 0, io.Discard
+	v, ended, refused, file, want := small(), 0, 0, io.Discard, 10000
+	if testing.Short() {
+		want = 500
+	}
 	if name := os.Getenv("TANDEM_GRAMMAR_TEXTS"); name != "" {
 		f, err := os.Create(name)
 		if err != nil {
@@ -108,7 +111,7 @@ func TestRandomSchemas(t *testing.T) {
 		defer f.Close()
 		file = f
 	}
-	for seed := uint64(0); ended < 10000; seed++ {
+	for seed := uint64(0); ended < want; seed++ {
 		m := maker{rand.New(rand.NewPCG(seed, 7))}
 		text := m.whole()
 		g, err := Compile(schema(text), Limits{})

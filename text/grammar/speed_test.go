@@ -59,8 +59,17 @@ func BenchmarkMask(b *testing.B) {
 	}
 }
 
+// exact skips a test of times or allocations in short form, as the race detector runs tests: it is slow, and empties pools.
+func exact(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("times and allocations are measured without -short")
+	}
+}
+
 // TestNoAllocation: what is asked for each token allocates nothing in a string, a literal, and free text.
 func TestNoAllocation(t *testing.T) {
+	exact(t)
 	v := small()
 	for _, name := range []string{"free string", "any JSON string", "free text", "string of 200"} {
 		s, _ := compile(t, worst[name].spec).Start().Next([]byte(worst[name].so))
@@ -140,6 +149,7 @@ func BenchmarkCompile(b *testing.B) {
 
 // TestCompileTime: a coding agent's tools are compiled in 50 ms, and their grammar takes little work.
 func TestCompileTime(t *testing.T) {
+	exact(t)
 	best := time.Hour
 	for range 10 {
 		start := time.Now()
