@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,18 @@ func takes(t testing.TB, g *Grammar, text string) bool {
 		}
 	}
 	return ok && s.Done()
+}
+
+// texts checks that the texts in yes are s's, and those in no are not.
+func texts(t *testing.T, s Spec, yes, no []string) {
+	t.Helper()
+	g := compile(t, s)
+	said, _ := json.Marshal(s)
+	for i, text := range slices.Concat(yes, no) {
+		if got := takes(t, g, text); got != (i < len(yes)) {
+			t.Errorf("%.500s: %.80q: %v", said, text, got)
+		}
+	}
 }
 
 func TestTexts(t *testing.T) {
@@ -64,17 +77,7 @@ func TestTexts(t *testing.T) {
 			[]string{"{\n\n\n}", "{   }", "{\n\"a\":\n1}",
 				"{\n\"a\" : 1}", "{\n" + strings.Repeat(" ", maxIndent+1) + "\"a\": 1}"}},
 	} {
-		g := compile(t, c.spec)
-		for _, text := range c.yes {
-			if !takes(t, g, text) {
-				t.Errorf("%+v: %q is refused", c.spec, text)
-			}
-		}
-		for _, text := range c.no {
-			if takes(t, g, text) {
-				t.Errorf("%+v: %q is taken", c.spec, text)
-			}
-		}
+		texts(t, c.spec, c.yes, c.no)
 	}
 }
 
@@ -110,17 +113,7 @@ func TestUntil(t *testing.T) {
 			[]string{"<call>", "<call>{2}", "<calls>{1}", "<call>xnever", "<call>{1} ", "<call>{1}<call>{1}", "<call>{{1}"}},
 		{longer, []string{"<a!", "<ab>?", "x<<ab>?"}, []string{"", "x", "<a?", "<ab>!", "<ab!", "<ab>", "<a!<a!"}},
 	} {
-		g := compile(t, c.spec)
-		for _, text := range c.yes {
-			if !takes(t, g, text) {
-				t.Errorf("%+v: %q is refused", c.spec.Until, text)
-			}
-		}
-		for _, text := range c.no {
-			if takes(t, g, text) {
-				t.Errorf("%+v: %q is taken", c.spec.Until, text)
-			}
-		}
+		texts(t, c.spec, c.yes, c.no)
 	}
 	s, _ := compile(t, longer).Start().Next([]byte("so <a"))
 	if got := s.Forced(); got != nil { // the longer marker is still open
