@@ -235,7 +235,7 @@ func (s *session) commit(t *turn) {
 		}
 	}
 	if s.finish == tandem.FinishLength && s.req.Sampling.Constraint != nil {
-		s.g.cfg.Counters.Add("texts.constrained_cut", 1) // it is not what was asked for
+		s.g.cfg.Counters.Add("constraints.cut", 1) // it is not what was asked for
 	}
 	t.delta = tandem.Delta{Text: out, Tokens: slices.Clone(tokens), Origins: make([]tandem.Origin, n)}
 	if s.req.Sampling.Logprobs {

@@ -69,6 +69,50 @@ func TestConstrainedTextAndKilledVerifier(t *testing.T) {
 	}
 }
 
+// TestStopWithinAForm: a stop sequence ends an answer within its form and is told, a complete answer says stop without one, a cut one says
+// length and is counted; choices of one prompt have states of their own.
+func TestStopWithinAForm(t *testing.T) {
+	t.Parallel()
+	g := upWeb(t, template, "--no-measure")
+	ask := func(more string) (out struct {
+		Choices []struct {
+			Text   string
+			Finish string `json:"finish_reason"`
+		}
+	}) {
+		status, answer := g.ask(t, "POST", "/v1/completions", `{"prompt":"x","temperature":1,"seed":5,"guided_json":{"type":"object",`+
+			`"properties":{"first":{"enum":["a","b"]},"second":{"type":"boolean"}},"required":["first","second"],"additionalProperties":false}`+more+`}`)
+		if err := json.Unmarshal([]byte(answer), &out); err != nil || status != http.StatusOK {
+			t.Fatalf("%d: %s", status, answer)
+		}
+		return out
+	}
+	if a := ask(`,"max_tokens":40,"stop":["second"]`).Choices[0]; a.Finish != "stop" || json.Valid([]byte(a.Text)) ||
+		strings.Contains(a.Text, "second") {
+		t.Errorf("with a stop sequence: %+v", a)
+	}
+	all := ask(`,"max_tokens":40,"n":6`).Choices
+	for _, a := range all {
+		if a.Finish != "stop" || !json.Valid([]byte(a.Text)) {
+			t.Errorf("one of several choices: %+v", a)
+		}
+	}
+	if len(all) != 6 || !slices.ContainsFunc(all, func(a struct {
+		Text   string
+		Finish string `json:"finish_reason"`
+	}) bool {
+		return a.Text != all[0].Text
+	}) {
+		t.Errorf("%d choices, all alike: %+v", len(all), all)
+	}
+	if a := ask(`,"max_tokens":3`).Choices[0]; a.Finish != "length" || json.Valid([]byte(a.Text)) {
+		t.Errorf("with three tokens: %+v", a)
+	}
+	if _, metrics := g.ask(t, "GET", "/metrics", ""); !strings.Contains(metrics, `tandem_constraints_total{event="cut"`) {
+		t.Error("the cut answer is not counted")
+	}
+}
+
 // TestManyConstrainedRequestsAndKills: a hundred requests with forms at once, in several dialects, while drafter and verifier are killed
 // again and again. All are answered with 200, each complete answer is of its form, and each has an end.
 func TestManyConstrainedRequestsAndKills(t *testing.T) {

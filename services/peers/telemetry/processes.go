@@ -159,6 +159,8 @@ var figures = []figure{
 	{metric: "tandem_dialect_requests_total", help: helpCalls, by: "dialect", role: "gateway", counter: "dialect.requests."},
 	ignoredOf("chat"), ignoredOf("completions"), ignoredOf("responses"), ignoredOf("messages"), ignoredOf("ollama"), ignoredOf("llama.cpp"),
 	ignoredOf("embeddings"),
+	{metric: "tandem_constraints_total", help: "Answers of a form that were cut or could not go on, and tools without their schema.",
+		by: "event", counter: "constraints."},
 	{metric: "tandem_faults_total", help: "Panics in a pass or a call that were caught.", counter: "faults"},
 	{metric: "tandem_lost_spans_total", help: "Spans that the collector did not take.", counter: "telemetry.lost_spans"},
 }
