@@ -2,6 +2,7 @@ package source
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 
@@ -32,8 +33,9 @@ type forced struct {
 	colon   bool // the latest bytes end a key, so that the next says whether the model writes a blank there
 	tight   bool // it does not
 	next    []tandem.Token
-	sure    int // of next; a longer token may take the place of those behind
-	nextFor int // tokens of the text that next follows
+	sure    int  // of next; a longer token may take the place of those behind
+	end     bool // the output must end behind next
+	nextFor int  // tokens of the text that next follows
 }
 
 // newForced returns the source of an entry for it, nil for another entry. A constraint that the gateway cannot compile forces nothing.
@@ -64,7 +66,7 @@ func (d *forced) Ready() bool {
 		return false
 	}
 	d.follow()
-	return len(d.next) > 0
+	return len(d.next) > 0 || d.end
 }
 
 // follow reads what was committed, and finds what is forced behind it.
@@ -82,18 +84,19 @@ func (d *forced) follow() {
 	if d.nextFor == len(tokens) {
 		return
 	}
-	d.next, d.nextFor = nil, len(tokens)
+	d.next, d.end, d.nextFor = nil, false, len(tokens)
 	if d.over {
 		return
 	}
 	text, end := d.guess()
 	d.next = d.Words.EncodeMarked(text, false)
-	if d.sure = len(d.next); !end {
+	if d.sure, d.end = len(d.next), end; !end {
 		d.sure = len(d.Words.EncodeMarked(text, true))
-	} else if len(d.ends) > 0 {
-		d.next, d.sure = append(d.next, d.ends[0]), d.sure+1
 	}
 }
+
+// mostEnds is how many of the tokens that may end the output are guessed: a model has one for texts, and one or two for turns.
+const mostEnds = 3
 
 // crossing is the logarithm of the chance that a token at the end of what is forced is drawn and not a longer one with what follows it, to
 // begin with: rounds show how often it is.
@@ -153,7 +156,7 @@ func likely(s grammar.State, bytes string) (out []byte) {
 	return out
 }
 
-// draw makes a tree for a proposal: a chain.
+// draw makes a tree for a proposal: a chain, and behind it the tokens that may end the output.
 func (d *forced) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 	begun := time.Now()
 	d.follow()
@@ -161,6 +164,13 @@ func (d *forced) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
 	for i, token := range d.next[:min(len(d.next), max(p.Bounds.Depth, 0), max(p.Bounds.Nodes-1, 0))] {
 		t.Tokens, t.Parents = append(t.Tokens, token), append(t.Parents, int32(i))
 		t.LogProbs = append(t.LogProbs, crossing*float32(max(i+1-d.sure, 0)))
+	}
+	if last := t.Len() - 1; d.end && last == len(d.next) && last < p.Bounds.Depth {
+		ends := d.ends[:max(min(len(d.ends), mostEnds, p.Bounds.Nodes-t.Len(), p.Bounds.Width), 0)]
+		for _, token := range ends {
+			t.Tokens, t.Parents = append(t.Tokens, token), append(t.Parents, int32(last))
+			t.LogProbs = append(t.LogProbs, -float32(math.Log(float64(len(ends)))))
+		}
 	}
 	t, _ = spec.Cut(t, p.Plan, time.Since(begun))
 	_, depth := t.Depths()

@@ -127,3 +127,19 @@ func TestNothingIsForcedWithoutConstraint(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryEndIsGuessed: where the output must end, each of the tokens that may end it is guessed, as far as the tree's bounds allow.
+func TestEveryEndIsGuessed(t *testing.T) {
+	set, s := newForcedSet(t, grammar.Spec{Text: "ok"})
+	s.Sampling.Constraint.Ends = []tandem.Token{97, 98, endOfLetters}
+	set.Leave()
+	set.Update(t.Context(), bounds)
+	s.Text.Append(letters{}.EncodeMarked("o", false)...)
+	for _, c := range []struct{ nodes, depth, width, want int }{{10, 5, 5, 5}, {10, 5, 2, 4}, {3, 5, 5, 3}, {10, 1, 5, 2}, {2, 5, 5, 2}} {
+		b := tandem.Bounds{Nodes: c.nodes, Depth: c.depth, Width: c.width}
+		tree := set.Ready()[0].(*forced).draw(3, tandem.Proposal{Bounds: b}).Tree
+		if err := tree.Validate(c.nodes, 100); err != nil || tree.Len() != c.want {
+			t.Errorf("%v: %d nodes, %v: want %d", b, tree.Len(), err, c.want)
+		}
+	}
+}
