@@ -113,13 +113,13 @@ func TestStopWithinAForm(t *testing.T) {
 	}
 }
 
-// TestManyConstrainedRequestsAndKills: a hundred requests with forms at once, in several dialects, while drafter and verifier are killed
-// again and again. All are answered with 200, each complete answer is of its form, and each has an end.
+// TestManyConstrainedRequestsAndKills: a hundred requests with forms at once, each with its own schema, in several dialects, while drafter
+// and verifier are killed again and again. All are answered with 200, each complete answer is of its form, and each has an end.
 func TestManyConstrainedRequestsAndKills(t *testing.T) {
 	t.Parallel()
 	mayBeSlow(t)
 	g := upWeb(t, template, "--no-measure", "--sessions", "8")
-	const schema = `{"type":"object","properties":{"a":{"type":"string","maxLength":12},"b":{"type":"integer","minimum":-9,"maximum":9}},` +
+	const schema = `{"type":"object","properties":{"a":{"type":"string","maxLength":%d},"b":{"type":"integer","minimum":-9,"maximum":%d}},` +
 		`"required":["a","b"],"additionalProperties":false}`
 	bodies := []struct{ path, body string }{
 		{"/v1/chat/completions",
@@ -137,17 +137,17 @@ func TestManyConstrainedRequestsAndKills(t *testing.T) {
 	for i := range requests {
 		wg.Go(func() {
 			defer done.Add(1)
-			b := bodies[i%len(bodies)]
+			b, long, most := bodies[i%len(bodies)], 1+i%25, i/25 // of i's own schema
 			status, answer := 0, ""
 			testkit.Until(func() bool { // the queue is bounded; a client asks again
-				status, answer = g.ask(t, "POST", b.path, fmt.Sprintf(b.body, i, i))
+				status, answer = g.ask(t, "POST", b.path, fmt.Sprintf(b.body, i, i, long, most))
 				return status != http.StatusTooManyRequests
 			})
 			switch {
 			case status != http.StatusOK:
 				t.Errorf("%s: %d: %s", b.path, status, answer)
 			case strings.Contains(answer, `"stop"`) || strings.Contains(answer, `"tool_calls"`):
-				if !hasForm(answer) {
+				if !hasForm(answer, long, most) {
 					t.Errorf("%s: %s", b.path, answer)
 				}
 				complete.Add(1)
@@ -170,8 +170,9 @@ func TestManyConstrainedRequestsAndKills(t *testing.T) {
 	}
 }
 
-// hasForm reports whether an answer in any dialect holds an object with a short string a and a small integer b.
-func hasForm(answer string) bool {
+// hasForm reports whether an answer in any dialect holds an object with a string a of at most long characters and an integer b from -9 to
+// most.
+func hasForm(answer string, long, most int) bool {
 	var all struct {
 		Response string
 		Choices  []struct {
@@ -198,5 +199,5 @@ func hasForm(answer string) bool {
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
-	return d.Decode(&of) == nil && of.A != nil && of.B != nil && len([]rune(*of.A)) <= 12 && *of.B >= -9 && *of.B <= 9
+	return d.Decode(&of) == nil && of.A != nil && of.B != nil && len([]rune(*of.A)) <= long && *of.B >= -9 && *of.B <= most
 }
