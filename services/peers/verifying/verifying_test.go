@@ -266,7 +266,9 @@ func TestTicketsPastThePool(t *testing.T) {
 		}
 	}
 	handle := wire.FromEnvelope(wire.Envelope{Ticket: good, Handle: shm.Handle{Segment: 1}})
-	for _, m := range []*peerv1.Ticket{nil, handle, {Version: 1, Session: 1, Base: 1}, {Version: 2, Session: 1, Base: 1}} {
+	old := &peerv1.Ticket{Version: tandem.Protocol - 1, Session: 1, Base: 1}
+	noTree := &peerv1.Ticket{Version: tandem.Protocol, Session: 1, Base: 1}
+	for _, m := range []*peerv1.Ticket{nil, handle, old, noTree} {
 		if _, err := c.rpc.Submit(ctx, &peerv1.SubmitRequest{Ticket: m}); err == nil {
 			t.Errorf("%v was taken", m)
 		}
