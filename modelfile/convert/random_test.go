@@ -50,15 +50,23 @@ func TestMXFP4(t *testing.T) {
 	}
 }
 
-// TestRandomList: every shape has the keys and tensors of the golden model of that architecture, and no others.
+// TestRandomList: every shape has the keys and tensors of the golden model of that architecture, or of a random one, and no others.
 func TestRandomList(t *testing.T) {
 	like := map[string][]string{"qwen3-30b-a3b": {"qwen3moe"}, "gpt-oss-20b": {"gpt-oss-mxfp4"}, "granite-4-micro": {"granite"},
 		"granite-3b-a800m": {"granitemoe"}, "smollm3-3b": {"smollm3"}, "ministral-3-8b": {"mistral3"}, "glm-4-9b": {"glm4"},
 		"phi-4-mini": {"phi3-longrope"}, "glm-4.7-flash": {"deepseek2"}, "qwen35-4b": {"qwen35"}, "qwen35-35b-a3b": {"qwen35moe"},
-		"gemma4-e4b": {"gemma4"}, "gemma4-26b-a4b": {"gemma4-moe"}}
+		"gemma4-e4b": {"gemma4"}, "gemma4-26b-a4b": {"gemma4-moe"}, "qwen2.5-7b": {"qwen2"}, "llama-3.1-8b": {"llama3"},
+		"qwen3-8b": {"qwen3"}}
 	for _, m := range models {
+		if like[m.name] == nil {
+			t.Errorf("%s: no model to compare it with", m.name)
+		}
 		for _, name := range like[m.name] {
-			f, err := gguf.Open(family.Golden(name).Write(t, t.TempDir()))
+			model := family.Random(name, 1)
+			if slices.Contains(family.Goldens(), name) {
+				model = family.Golden(name)
+			}
+			f, err := gguf.Open(model.Write(t, t.TempDir()))
 			if err != nil {
 				t.Fatal(err)
 			}

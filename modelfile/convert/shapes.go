@@ -39,6 +39,15 @@ var models = []model{
 	// mistralai/Ministral-3-8B-Instruct-2512
 	{name: "ministral-3-8b", arch: "mistral3", layers: 34, dim: 4096, heads: 32, kv: 8, head: 128, ffn: 14336, vocab: 131072,
 		context: 262144, eps: 1e-5, base: 1e6, build: mistral3},
+	// Qwen/Qwen2.5-7B-Instruct
+	{name: "qwen2.5-7b", arch: "qwen2", layers: 28, dim: 3584, heads: 28, kv: 4, head: 128, ffn: 18944, vocab: 152064, context: 32768,
+		eps: 1e-6, base: 1e6, build: qwen2},
+	// meta-llama/Llama-3.1-8B-Instruct
+	{name: "llama-3.1-8b", arch: "llama", layers: 32, dim: 4096, heads: 32, kv: 8, head: 128, ffn: 14336, vocab: 128256,
+		context: 131072, eps: 1e-5, base: 500000, build: llama3},
+	// Qwen/Qwen3-8B
+	{name: "qwen3-8b", arch: "qwen3", layers: 36, dim: 4096, heads: 32, kv: 8, head: 128, ffn: 12288, vocab: 151936, context: 40960,
+		eps: 1e-6, base: 1e6, build: qwen3},
 	// zai-org/GLM-4-9B-0414
 	{name: "glm-4-9b", arch: "glm4", layers: 40, dim: 4096, heads: 32, kv: 2, head: 128, ffn: 13696, vocab: 151552, context: 32768,
 		eps: 1e-5, base: 1e4, build: glm4},
@@ -77,6 +86,12 @@ func (b *random) attention(i int) {
 	b.mat(at(i, "attn_k.weight"), b.kv*b.head, b.dim)
 	b.mat(at(i, "attn_v.weight"), b.kv*b.head, b.dim)
 	b.mat(at(i, "attn_output.weight"), b.dim, b.heads*b.head)
+}
+
+func (b *random) biases(i int) {
+	b.vec(at(i, "attn_q.bias"), b.heads*b.head, small)
+	b.vec(at(i, "attn_k.bias"), b.kv*b.head, small)
+	b.vec(at(i, "attn_v.bias"), b.kv*b.head, small)
 }
 
 func (b *random) headNorms(i, head int) {
@@ -128,9 +143,7 @@ func gptOSS(b *random) {
 	b.set("rope.scaling.original_context_length", 4096)
 	for i := range b.layers {
 		b.attention(i)
-		b.vec(at(i, "attn_q.bias"), b.heads*b.head, small)
-		b.vec(at(i, "attn_k.bias"), b.kv*b.head, small)
-		b.vec(at(i, "attn_v.bias"), b.kv*b.head, small)
+		b.biases(i)
 		b.vec(at(i, "attn_output.bias"), b.dim, small)
 		b.vec(at(i, "attn_sinks.weight"), b.heads, plain)
 		b.vec(at(i, "post_attention_norm.weight"), b.dim, nearOne)
@@ -169,6 +182,34 @@ func smollm3(b *random) {
 	}
 }
 
+func qwen2(b *random) {
+	b.set("rope.dimension_count", b.head)
+	for i := range b.layers {
+		b.attention(i)
+		b.biases(i)
+		b.dense(i, b.ffn)
+	}
+}
+
+// llama3 is Llama 3.1, whose angles turn up to 8 times more slowly than those of the base.
+func llama3(b *random) {
+	b.set("rope.dimension_count", b.head)
+	b.vec("rope_freqs.weight", b.head/2, func(x float32) float32 { return 4.5 + 3.5*x })
+	for i := range b.layers {
+		b.attention(i)
+		b.dense(i, b.ffn)
+	}
+}
+
+func qwen3(b *random) {
+	b.headSize(b.head)
+	for i := range b.layers {
+		b.attention(i)
+		b.headNorms(i, b.head)
+		b.dense(i, b.ffn)
+	}
+}
+
 func mistral3(b *random) {
 	b.headSize(b.head)
 	b.set("rope.scaling.type", "yarn")
@@ -188,9 +229,7 @@ func glm4(b *random) {
 	b.set("rope.dimension_count", b.head/2)
 	for i := range b.layers {
 		b.attention(i)
-		b.vec(at(i, "attn_q.bias"), b.heads*b.head, small)
-		b.vec(at(i, "attn_k.bias"), b.kv*b.head, small)
-		b.vec(at(i, "attn_v.bias"), b.kv*b.head, small)
+		b.biases(i)
 		b.vec(at(i, "post_attention_norm.weight"), b.dim, nearOne)
 		b.vec(at(i, "ffn_norm.weight"), b.dim, nearOne)
 		b.mat(at(i, "ffn_up.weight"), 2*b.ffn, b.dim)
