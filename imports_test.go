@@ -141,8 +141,8 @@ var rooms = map[string][]string{
 	"processes/roles/drafter": {".", "processes/measure", "processes/profile", "processes/roles", "processes/settings", "drafter",
 		"drafter/lookup", "engine", "text", "services/peers", "services/peers/discovery", "services/peers/pool", "services/peers/rpc",
 		"services/peers/shm", "services/peers/trees"}, // shm: the verifier's, with features
-	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/settings", "verifier",
-		"verifier/disk", "engine", "modelfile", "kernels", "processes/profile", "services/peers",
+	"processes/roles/verifier": {".", "processes/measure", "processes/cache/prefixes", "processes/roles", "processes/roles/drafter",
+		"processes/settings", "verifier", "verifier/disk", "engine", "modelfile", "kernels", "processes/profile", "services/peers",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", "services/peers/shm"}, // kernels: how a pass is divided
 	"processes/roles/gateway": {".", "processes/roles", "processes/roles/chats", "processes/settings", "drafter/lookup", "gateway",
 		"engine", "text", "services/peers", "services/peers/awake",

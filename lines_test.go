@@ -35,7 +35,6 @@ var longFuncs = map[string]int{
 	"kerneltest.random":   61,
 	"measure.decode":      74,
 	"pair.Check":          71,
-	"roles.Load":          73,
 	"rolestest.Refit":     62,
 }
 

@@ -36,7 +36,7 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	}
 	s.ownEarned(env)
 	p, err := s.fitted(env, r.Prompt)
-	s.verifierBudget, s.Streamed, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
+	s.verifierBudget, s.Streamed, s.inside, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Inside, p.Drafts, p.DraftHeads
 	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
 	if err == nil && s.Room.Cut() {
 		env.Say("tandem: %s", s.Room.Shortage())

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/roles/group"
 	"github.com/tandem-llm/tandem/processes/roles/pair"
@@ -55,6 +56,7 @@ type Setup struct {
 
 	// Found out by Checked.
 	Streamed       bool              // the target's weights do not fit into its memory
+	inside         bool              // the draft runs in the verifier's process
 	Room           Room              // for keys and values
 	late           bool              // the draft was found, not named: no answer waits for it
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
@@ -227,7 +229,9 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 	if len(files) == 0 {
 		return c, nil
 	}
-
+	if s.inside {
+		return s.host(c, files[0], forDrafter.Threads, gain), nil
+	}
 	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
 	d := &c.drafter
 	*d = settings.Drafter{Draft: files, Processor: forDrafter, ModelOptions: s.ModelOptions, DrafterOptions: s.DrafterOptions,
@@ -238,6 +242,17 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 		d.Target, d.Verifier = s.TargetFile, []string{verifierAddr}
 	}
 	return c, nil
+}
+
+// host returns c with the draft in the verifier's own process.
+func (s Setup) host(c children, draft string, threads int, gain float64) children {
+	v := &c.verifier
+	v.BesideDraft, v.BesideThreads, v.Drafting = draft, threads, s.Drafting
+	v.AheadGain, v.KVMemory = gain, settings.SizeOf(s.Room.target+s.Room.drafts)
+	v.FeatureMemory = min(v.FeatureMemory, roles.GuestFeatures>>20)
+	v.Drafter = []string{roles.DraftAddress(v.Listen)}
+	c.gateway.Drafter = v.Drafter
+	return c
 }
 
 // processors divides this machine between drafter and verifier: what each computes on, how many threads the verifier may leave to the

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
+	"github.com/tandem-llm/tandem/processes/roles/drafter"
+	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -50,6 +53,10 @@ func (c *verifierCmd) Run(a *app) error {
 			fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
+	guest, err := c.guest(path)
+	if err != nil {
+		return err
+	}
 	files, err := start.PrefixFiles(c.PrefixStore, c.CacheFolder)
 	if err != nil {
 		return err
@@ -63,6 +70,34 @@ func (c *verifierCmd) Run(a *app) error {
 			with.SpareThreads = 0 // its cores are its own
 		}
 		return verifier.Run(a.ctx, verifier.Setup{Verifier: with, Program: c.program(a, c.Logging), Models: models, PrefixPages: pages,
-			PrefixFiles: files})
+			PrefixFiles: files, Guest: guest})
 	})
+}
+
+// guest returns the drafter of --beside-draft, for the target at path.
+func (c *verifierCmd) guest(path string) (out drafter.Setup, err error) {
+	if c.BesideDraft == "" {
+		return out, nil
+	}
+	files, err := find.Drafts([]string{c.BesideDraft}, path, tandem.Request{})
+	if err != nil {
+		return out, err
+	}
+	taps, err := pair.Taps(files)
+	if err != nil {
+		return out, err
+	}
+	if len(taps) == 0 {
+		return out, tandem.Errorf("", tandem.Invalid, "--beside-draft %s reads no hidden states: want a drafter process for it, or one"+
+			" that does (docs/sidefiles.md)", c.BesideDraft)
+	}
+	if out.PrefixPages, err = start.PrefixPages(c.Prefixes); err != nil {
+		return out, err
+	}
+	out.Drafter = settings.Drafter{Draft: files, Target: path, Peer: c.Peer, Processor: settings.Processor{Threads: c.BesideThreads},
+		DrafterOptions: settings.DrafterOptions{Drafting: c.Drafting}, CacheFolder: c.CacheFolder}
+	if out.CacheDir = start.KeepIn(c.CacheDir); out.AheadGain == drafter.Measured {
+		out.AheadGain = start.SharedGain
+	}
+	return out, nil
 }

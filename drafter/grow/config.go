@@ -54,6 +54,7 @@ type Config struct {
 	Taps     []int
 	// FeatureWait is how long Open waits while no features come; default 5 s. Then it goes on with zeros.
 	FeatureWait time.Duration
+	FeatureRows int // features of a prompt that are kept at most until all have come; default 2048
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -81,6 +82,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.FeatureWait == 0 {
 		c.FeatureWait = 5 * time.Second
+	}
+	if c.FeatureRows == 0 {
+		c.FeatureRows = 1 << 11
 	}
 	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 || c.FeatureWait < 0 {
 		return c, tandem.Errorf("drafter", tandem.Invalid,

@@ -11,7 +11,7 @@ func feedsOf(d *grow.Draft) *Feeds { return d.Traits.Gate.(*Feeds) }
 func Came(d *grow.Draft) { feedsOf(d).background.running.Wait() }
 
 // Hold sets how many features of a prompt are kept at most until all have come.
-func Hold(d *grow.Draft, rows int) { feedsOf(d).held = rows }
+func Hold(d *grow.Draft, rows int) { d.Config.FeatureRows = rows }
 
 // Sure returns how many rows of a session's sequence are final. Call it on the schedule's goroutine.
 func Sure(d *grow.Draft, id tandem.SessionID) int { return feedsOf(d).of(id).Sure() }

@@ -14,14 +14,12 @@ const (
 	featureTime   = 25 * time.Millisecond // for the features of a round, if the plan does not say how long a pass takes
 	leastTime     = 10 * time.Millisecond // for those, whatever the plan says
 	featureShares = 1 << 2                // else the time for them is this part of a pass
-	heldRows      = 1 << 11               // see Feeds.held
 )
 
 // Feeds are the feeds of all sessions of a draft that reads the target's states. It implements grow.Gate: proposals wait for features.
 type Feeds struct {
 	draft      *grow.Draft
 	width      int        // values of a row of features
-	held       int        // features of a prompt that are kept at most until all have come
 	background background // asks for features that no call waits for
 
 	mu   sync.Mutex
@@ -42,7 +40,7 @@ func NewFeeds(d *grow.Draft) (*Feeds, error) {
 			"a draft that reads %d values of states, and taps %v: want states of equal width",
 			width, taps)
 	}
-	return &Feeds{draft: d, width: width, held: heldRows, background: newBackground(), open: map[tandem.SessionID]*Feed{}}, nil
+	return &Feeds{draft: d, width: width, background: newBackground(), open: map[tandem.SessionID]*Feed{}}, nil
 }
 
 // Traits returns the traits of any draft that reads states.

@@ -87,7 +87,7 @@ func soon(err error) bool {
 }
 
 // fillPiece learns a, unless err says that no more features will come, and computes the tokens that can be computed then, but not the last.
-// It reports whether some are left. Until Feeds.held have come nothing is computed: the target is at the same prompt, on the same
+// It reports whether some are left. Until Config.FeatureRows have come nothing is computed: the target is at the same prompt, on the same
 // processors perhaps, and somebody waits for its first token.
 func (t *text) fillPiece(ctx context.Context, n int, a tandem.Features, err error) (more bool, _ error) {
 	f, s, sched, call := t.f, t.f.s, t.fs.draft.Sched, schedule.NewCall(ctx)
@@ -101,7 +101,7 @@ func (t *text) fillPiece(ctx context.Context, n int, a tandem.Features, err erro
 		if err != nil {
 			s.Draft.Config.Counters.Add("features.missing", int64(f.giveUp(n-1)))
 		}
-		if more = f.end() < n-1; more && f.end()-s.Cache.Len() < t.fs.held {
+		if more = f.end() < n-1; more && f.end()-s.Cache.Len() < t.fs.draft.Config.FeatureRows {
 			call.End(nil)
 		} else if !s.Fill(call, min(f.end()+1, n-1)) {
 			s.Filled(n, !more)

@@ -18,6 +18,7 @@ type Footprint struct {
 	Scratch   int64         // buffers of the widest pass
 	States    int64         // of recurrent layers: slots and records
 	Own       kernels.Space // what is not the processor's memory but the device's own
+	Guest     bool          // it runs in the process of another model, which counts ProcessBytes
 	StatePlaces
 }
 
@@ -88,6 +89,10 @@ func (p Footprint) For(sequences int) Footprint {
 // long contexts take more.
 const ProcessBytes = 64 << 20
 
+// GuestBytes is what a draft in the process of another model takes beside its own: trees, texts, states that have come, connections, and a
+// thread's stack. Measured for a draft of one block (docs/memory.md).
+const GuestBytes = 8 << 20
+
 // A larger KV cache is a mistake: no machine addresses as much.
 const maxKV = 1 << 46
 
@@ -100,7 +105,15 @@ func (p Footprint) KV() int64 {
 }
 
 // Total returns the bytes that the whole process takes, but for the device's own memory.
-func (p Footprint) Total() int64 { return p.Model() + ProcessBytes }
+func (p Footprint) Total() int64 { return p.Model() + p.process() }
+
+// process returns what Total counts beside the model.
+func (p Footprint) process() int64 {
+	if p.Guest {
+		return GuestBytes
+	}
+	return ProcessBytes
+}
 
 // Model returns what the model takes of Total, in bytes.
 func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.States + p.Scratch }
@@ -108,7 +121,7 @@ func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.States + p.Scra
 // String returns the total and its parts in words.
 func (p Footprint) String() string {
 	return fmt.Sprintf("%s of memory (weights %s, KV cache %s%s, buffers %s, the process %s)", Bytes(p.Total()),
-		Bytes(p.Weights), Bytes(p.KV()), statesString(p.States), Bytes(p.Scratch), Bytes(ProcessBytes))
+		Bytes(p.Weights), Bytes(p.KV()), statesString(p.States), Bytes(p.Scratch), Bytes(p.process()))
 }
 
 func statesString(n int64) string {

@@ -94,6 +94,7 @@ func (r *Room) take(a memory.Available, tokens int) error {
 				return err
 			}
 		}
+		f.Guest = t.Guest
 		t.Footprint, t.Pages = f, pages
 	}
 	return nil

@@ -30,6 +30,7 @@ type Tenant struct {
 	path    string
 	sides   []string // its side files
 	nodes   int      // tree rows of a session
+	rows    int      // of the largest pass
 	wanted  int      // rows with logits in a pass; 0: all
 	Context int      // the model's, in tokens
 	LeftOut []gguf.TowerPart
@@ -42,13 +43,18 @@ type Tenant struct {
 
 // Add plans the model at path and its side files, with nodes tree rows for each session and so many rows with logits in a pass (0: all).
 func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
+	return r.add(Tenant{path: path, sides: sides, nodes: nodes, rows: passRows, wanted: wanted})
+}
+
+// add plans t, of which path, sides, nodes, rows, wanted and Guest are filled in.
+func (r *Room) add(t Tenant) error {
+	path, sides := t.path, t.sides
 	spec, err := engine.SideOf(path)
 	if err != nil {
 		return err
 	}
-	o := r.Options
-	o.MaxRows, o.MaxWanted, o.Sequences = passRows, wanted, sequences(r.Sizes)
-	t := Tenant{path: path, sides: sides, nodes: nodes, wanted: wanted}
+	o, guest := r.Options, t.Guest
+	o.MaxRows, o.MaxWanted, o.Sequences = t.rows, t.wanted, sequences(r.Sizes)
 	_, t.fitted = o.Device.(kernels.Fitter)
 	if spec.Kind.IsDraft() {
 		o.Taps = nil
@@ -76,7 +82,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	if t.Footprint, err = t.measure(t.least(r.Sizes)); err != nil {
 		return err
 	}
-	t.Pages = t.least(r.Sizes)
+	t.Pages, t.Guest = t.least(r.Sizes), guest
 	r.Models = append(r.Models, t)
 	return nil
 }
@@ -215,7 +221,9 @@ func (r *Room) Advice(available memory.Available) string {
 // fill adds the same models; false if one cannot run with r's type of cache.
 func (r *Room) fill(models []Tenant) bool {
 	for _, t := range models {
-		if r.Add(t.path, t.nodes, t.wanted, t.sides...) != nil {
+		again := Tenant{path: t.path, sides: t.sides, nodes: t.nodes, rows: t.rows, wanted: t.wanted}
+		again.Guest = t.Guest
+		if r.add(again) != nil {
 			return false
 		}
 	}

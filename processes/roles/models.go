@@ -57,7 +57,8 @@ type Models struct {
 	Shared      *engine.Shared // memory in which processes have the weights of SharedModel once; nil: none
 	SharedModel string         // path of its file
 
-	Streaming *Streaming // for a process's only model, if it does not fit into memory; nil: it must fit
+	Streaming *Streaming // for a process's only model but its guest, if it does not fit into memory; nil: it must fit
+	Guest     *Guest     // a draft that runs beside the only model; nil: none
 }
 
 // Kept keeps packed weights from one start to the next.
@@ -74,8 +75,9 @@ type Device interface {
 }
 
 // Load loads models with pools of keys and values for sessions of nodes tree rows each, and shows the supervisor its progress.
-// They share the threads evenly, each getting at least one. undo closes them, and what was made before an error. Errors: those of
-// loading, and Exhausted for models that do not fit into memory, with what would fit.
+// They share the threads evenly, each getting at least one. A guest comes last, unless it is left out: see Process.spares. undo closes
+// them, and what was made before an error. Errors: those of loading, and Exhausted for models that do not fit into memory, with what would
+// fit.
 func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (models []*engine.Model, err error) {
 	threads, o := cmp.Or(k.Threads, runtime.NumCPU()), k.Options
 	devices := make([]Device, len(paths))
@@ -89,36 +91,11 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		o.Device = devices[i]
 	}
-	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside, KVMemory: k.KVMemory}
-	for _, path := range paths {
-		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
-			return nil, err
-		}
-		if path == k.SharedModel && k.Shared.Full() {
-			t := &room.Models[len(room.Models)-1]
-			t.Weights = t.Beside // others have the model's
-		}
-	}
-	available, err := memory.Free().On(o.Device)
-	switch {
-	case err != nil:
-	case k.Streaming != nil:
-		err = r.stream(&room, devices, k.Streaming, available)
-		o.Forget = k.Streaming.Budget > 0
-	default:
-		err = room.Plan(available, byHand)
-	}
+	room, err := r.room(paths, &k, nodes, o, devices)
 	if err != nil {
 		return nil, err
 	}
-	if f := room.Fit(); f.One < f.Context {
-		r.Log.Warn("the memory for keys and values does not hold a whole context", "model", ModelName(paths[0]), "tokens", f.One,
-			"context", f.Context)
-	}
-	BoundGo(room.Total())
-	if s := k.Streaming; s != nil && s.Budget > 0 {
-		BoundGoIn(s.Limit(available), room.Total())
-	}
+	o.Forget = k.Streaming != nil && k.Streaming.Budget > 0
 	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, sequences(room.Sizes)
 	o.Progress = func(int64, int64) { r.Alive() }
 	if k.Kept != nil {
@@ -145,9 +122,60 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		models = append(models, m)
 	}
-	runtime.KeepAlive(room) // with the vocabularies
 	r.pages(models)
+	if g := k.Guest; g != nil {
+		m, err := r.openGuest(g, k, room, o, undo)
+		if err == nil {
+			models = append(models, m)
+		} else if !r.spares(g, err) {
+			return nil, err
+		}
+	}
+	runtime.KeepAlive(room) // with the vocabularies
 	return models, nil
+}
+
+// room plans the memory for models, and puts a streaming device in the place of the only one's if that does not fit. k.Guest is nil
+// afterwards if the guest is left out.
+func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, devices []Device) (*Room, error) {
+	room := &Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside, KVMemory: k.KVMemory}
+	for _, path := range paths {
+		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
+			return nil, err
+		}
+		if path == k.SharedModel && k.Shared.Full() {
+			t := &room.Models[len(room.Models)-1]
+			t.Weights = t.Beside // others have the model's
+		}
+	}
+	if g := k.Guest; g != nil {
+		room.Target = paths[0]
+		if err := room.addGuest(g.Path, g.Nodes); r.spares(g, err) {
+			k.Guest = nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	available, err := memory.Free().On(o.Device)
+	switch {
+	case err != nil:
+	case k.Streaming != nil:
+		err = r.stream(room, devices, k.Streaming, available)
+	default:
+		err = room.Plan(available, byHand)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f := room.Fit(); f.One < f.Context {
+		r.Log.Warn("the memory for keys and values does not hold a whole context", "model", ModelName(paths[0]), "tokens", f.One,
+			"context", f.Context)
+	}
+	BoundGo(room.Total())
+	if s := k.Streaming; s != nil && s.Budget > 0 {
+		BoundGoIn(s.Limit(available), room.Total())
+	}
+	return room, nil
 }
 
 // pages shows how much of their pools the models use.

@@ -169,11 +169,7 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 		if err = plan(); err != nil {
 			return d, limit, others, err
 		}
-		if others = processes; !within.Each {
-			for _, t := range r.Models[1:] {
-				others += t.Model()
-			}
-		}
+		others = processes + r.others(within.Each)
 		if d, err = s.fit(r, limit, others); err == nil {
 			break
 		}
@@ -201,7 +197,7 @@ func (d Divided) Streamed() bool { return d.Streams.Streamed > 0 }
 // of the other models, and what of it is streamed; the room then has its footprint there. Errors: those of Fit and Room.Plan.
 func (s *Streaming) Divide(r *Room, available memory.Available) (Divided, error) {
 	processes := int64(gatewayBytes)
-	if len(r.Models) > 1 {
+	if _, apart := r.guests(); apart {
 		processes += drafterBytes
 	}
 	d, limit, others, err := s.choose(r, available, processes, 1)
@@ -209,6 +205,9 @@ func (s *Streaming) Divide(r *Room, available memory.Available) (Divided, error)
 		return Divided{}, err
 	}
 	out := Divided{Budget: limit - others}
+	if guests, _ := r.guests(); limit > 0 {
+		out.Budget += guests
+	}
 	if on, ok := d.(kernels.Streamer); ok {
 		out.Streams = on.StreamStats()
 	}

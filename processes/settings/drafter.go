@@ -14,9 +14,14 @@ type Drafter struct {
 
 // DrafterOptions are settings of a drafter that all commands which start one have.
 type DrafterOptions struct {
-	DraftHeads  []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none" more:"" group:"Model"`
-	AheadGain   float64  `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier; 1 = never. -1 = 0.7 if both compute on the same cores, never for a large draft to which up gives all of them; measured at the start if the drafts have a processor of their own." default:"-1" more:"" group:"Speculation"`
-	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0" check:">=0 bytes" more:"" group:"Speculation"`
+	DraftHeads []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none" more:"" group:"Model"`
+	Drafting
+}
+
+// Drafting says how a draft drafts.
+type Drafting struct {
+	AheadGain   float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier; 1 = never. -1 = 0.7 if both compute on the same cores, never for a large draft to which up gives all of them; measured at the start if the drafts have a processor of their own." default:"-1" more:"" group:"Speculation"`
+	InlineLimit int     `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0" check:">=0 bytes" more:"" group:"Speculation"`
 }
 
 // ModelOptions say how drafter and verifier hold their models.

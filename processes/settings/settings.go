@@ -45,6 +45,7 @@ type All struct {
 	Group
 	Addresses
 	Taps
+	Beside
 	Advertise string `help:"Address under which others reach a drafter (default: where it listens)." placeholder:"ADDR" group:"Serving"`
 	Threads   int    `help:"Threads of a single process; 0 = all cores." default:"0" group:"Devices"`
 	Addr      string `help:"Use the gateway at this address and its models." placeholder:"ADDR" group:"Serving"`

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
@@ -39,6 +40,9 @@ type Setup struct {
 	PrefixPages int // of --prefix-cache: as drafter.Config.PrefixCache
 	// Host makes a device of the cores that a verifier on this machine uses. AheadGain Measured needs it.
 	Host func() (roles.Device, error)
+
+	here  tandem.FeatureSource // the target's, in this process, of a guest: see ServeBeside
+	slots int                  // trees that are held at once; 0: the usual number
 }
 
 // Measured as Setup.AheadGain means that it is measured at the start: by what passes of each draft cost the processor of Host.
@@ -116,8 +120,12 @@ func Run(ctx context.Context, c Setup) error {
 	}
 	defer r.Close()
 	c.Models.Wanted = roles.DraftRows(r.Sizes)
-	announcer, undo, err := c.assemble(ctx, r)
+	var undo roles.Cleanup
 	defer undo.Run()
+	models, err := r.Load(c.Draft, c.Models, drafter.DefaultTreeRows, &undo)
+	if err == nil {
+		announcer, err = c.assemble(ctx, r, models, &undo)
+	}
 	if err != nil {
 		r.Server.Close()
 		return err
@@ -125,28 +133,25 @@ func Run(ctx context.Context, c Setup) error {
 	return r.Serve(ctx)
 }
 
-// assemble loads the models, puts the drafters together, registers and announces them.
-func (c Setup) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
-	models, err := r.Load(c.Draft, c.Models, drafter.DefaultTreeRows, &undo)
-	if err != nil {
-		return nil, undo, err
-	}
+// assemble puts the drafters of loaded models together, registers and announces them.
+func (c Setup) assemble(ctx context.Context, r *roles.Process, models []*engine.Model, undo *roles.Cleanup) (
+	announcer *discovery.Announcer, err error) {
 	access, err := r.PoolAccess(ctx, c.Pool)
 	if err != nil {
-		return nil, undo, err
+		return nil, err
 	}
-	to, err := c.output(r, r.Pool(access), &undo)
+	to, err := c.output(r, r.Pool(access), undo)
 	if err != nil {
-		return nil, undo, err
+		return nil, err
 	}
-	drafts, err := c.drafts(ctx, r, models, to, &undo)
+	drafts, err := c.drafts(ctx, r, models, to, undo)
 	if err != nil {
-		return nil, undo, err
+		return nil, err
 	}
 	register(r, drafts, drafting.ServerConfig{Trees: to.trees, Announced: func() wire.Announcement { return announcer.What() },
 		Draining: func() bool { return announcer.Draining() }})
-	announcer, err = c.announce(r, drafts, to, &undo)
-	return announcer, undo, err
+	announcer, err = c.announce(r, drafts, to, undo)
+	return announcer, err
 }
 
 // output is where the drafters' trees go.
@@ -161,7 +166,7 @@ type output struct {
 // output opens the shared memory and the way into the pool.
 func (c Setup) output(r *roles.Process, p pool.Config, undo *roles.Cleanup) (to output, err error) {
 	to = output{config: p, socket: roles.Besides(r.Server.Addr())}
-	segment, err := r.OpenSegment(to.socket, shm.SegmentConfig{})
+	segment, err := r.OpenSegment(to.socket, shm.SegmentConfig{Slots: c.slots})
 	if err != nil {
 		return to, err
 	}
@@ -196,6 +201,9 @@ func (c Setup) drafts(ctx context.Context, r *roles.Process, models []*engine.Mo
 		pulse, _ := r.Beat(name)
 		config := drafter.Config{Model: m, Name: name, Pool: to.publisher, Events: r.Events, Counters: r.Counters,
 			AheadGain: gains[i], PrefixCache: c.PrefixPages, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]}
+		if c.here != nil {
+			config.FeatureRows = guestRows
+		}
 		costs := c.costsOf(r, &config)
 		d, err := drafter.New(config)
 		if err != nil {
@@ -245,8 +253,9 @@ func (c Setup) announce(r *roles.Process, drafts []draft, to output, undo *roles
 
 // vocabulary serves a vocabulary in parts.
 func vocabulary(v *token.Vocab) func(offset, limit int) wire.Vocabulary {
-	all := v.Listing()
+	listing := sync.OnceValue(v.Listing) // hardly a gateway asks: most compare fingerprints
 	return func(offset, limit int) wire.Vocabulary {
+		all := listing()
 		from := min(max(0, offset), len(all.Pieces))
 		to := min(from+max(0, limit), len(all.Pieces))
 		out := wire.Vocabulary{Tokenizer: all.Tokenizer, EOS: all.EOS, Kinds: all.Kinds[from:to]}

@@ -19,7 +19,8 @@ import (
 type states struct {
 	taps map[string][]int // by file of a draft; only of those that read states
 	r    *roles.Process
-	own  string // address where a gateway names none
+	own  string               // address where a gateway names none
+	here tandem.FeatureSource // the verifier at own, if that is in this process; else nil
 
 	mu    sync.Mutex
 	known map[string]*source // by address
@@ -37,7 +38,7 @@ const mostSources = 64
 
 // states finds out which drafts read states, and connects to the verifier that it is configured with if one does.
 func (c Setup) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
-	out := &states{taps: map[string][]int{}, r: r, known: map[string]*source{}}
+	out := &states{taps: map[string][]int{}, r: r, here: c.here, known: map[string]*source{}}
 	for _, path := range c.Draft {
 		side, err := engine.SideOf(path)
 		if err != nil {
@@ -65,19 +66,24 @@ func (c Setup) states(r *roles.Process, undo *roles.Cleanup) (*states, error) {
 	if err == nil && !rpc.Loopback(out.own) {
 		err = r.Certificate.Require(rpc.Drafter)
 	}
-	if err == nil {
+	if err == nil && out.here == nil {
 		_, err = out.at(out.own)
 	}
 	undo.Add(out.close)
 	return out, err
 }
 
-// at returns the verifier at an address, "" for the drafter's own. A unix socket that is not there is one of another host, so it is the
-// drafter's own as well.
-func (s *states) at(addr string) (*source, error) {
+// verifier returns the address of a verifier that a gateway names: "" is the drafter's own. A unix socket that is not there is one of
+// another host, so it is the drafter's own as well.
+func (s *states) verifier(addr string) string {
 	if path, unix := strings.CutPrefix(addr, "unix://"); addr == "" || unix && addr != s.own && !there(path) {
-		addr = s.own
+		return s.own
 	}
+	return addr
+}
+
+// at returns the verifier at an address.
+func (s *states) at(addr string) (*source, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.known[addr]; x != nil {
@@ -143,7 +149,11 @@ type features struct {
 
 // Features implements tandem.FeatureSource.
 func (f features) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
-	x, err := f.at(q.Addr)
+	addr := f.verifier(q.Addr)
+	if f.here != nil && addr == f.own {
+		return f.here.Features(ctx, q)
+	}
+	x, err := f.at(addr)
 	if err != nil {
 		return tandem.Features{}, err
 	}

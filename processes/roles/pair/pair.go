@@ -39,6 +39,7 @@ type Pair struct {
 	Streaming *roles.Streaming // how the target is streamed; nil: all must fit
 	Budget    int64            // memory for the target's process, as Check finds it; 0: none
 	Streamed  bool             // the target's weights do not fit into that, as Check finds
+	Inside    bool             // the only draft runs in the target's process, as Check finds
 
 	Same    bool    // a draft of another vocabulary is refused
 	Weigher Weigher // predicts what drafts bring; nil: every draft is loaded, and it is an error if there is no memory for one
@@ -227,7 +228,7 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 	case p.Streaming != nil:
 		var chosen choice
 		if chosen, err = p.weigh(room, available, say); err == nil {
-			room, p.Budget, p.Streamed = chosen.room, chosen.Budget, chosen.Streamed()
+			room, p.Budget, p.Streamed, p.Inside = chosen.room, chosen.Budget, chosen.Streamed(), chosen.inside
 			p.keep(chosen.drafts)
 		}
 	case p.Own > 0 && p.KVMemory == 0:

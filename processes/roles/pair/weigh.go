@@ -34,6 +34,7 @@ type choice struct {
 	roles.Divided
 	drafts []string // files, in the order of Pair.Drafts
 	room   *roles.Room
+	inside bool // its draft, the only one, runs in the target's process
 	Weight
 	err error // it does not fit
 }
@@ -104,7 +105,14 @@ func (p *Pair) choose(room *roles.Room, available memory.Available, drafts []str
 	}
 	c := choice{drafts: drafts, room: room.Of(states, places...)}
 	c.Divided, c.err = p.Streaming.Divide(c.room, available)
-	return c
+	if !states || len(drafts) > 1 || c.err == nil && !c.Streamed() {
+		return c
+	}
+	inside := choice{drafts: drafts, inside: true}
+	if inside.room, inside.err = c.room.Hosting(); inside.err == nil {
+		inside.Divided, inside.err = p.Streaming.Divide(inside.room, available)
+	}
+	return inside
 }
 
 // told says whether a draft is loaded, and why. with is the choice with it, without that without any.

@@ -19,6 +19,21 @@ func fed(n int, temperature float64, plain bool) client.Request {
 		Strategy: "fixed", Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 3}}
 }
 
+// sum returns a counter of all processes of a role.
+func (s *System) sum(role, name string) (n int64) {
+	s.t.Helper()
+	d, err := s.Client.Describe(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, p := range d.GetProcesses() {
+		if p.GetRole() == role {
+			n += p.GetCounters()[name]
+		}
+	}
+	return n
+}
+
 // TestDraftsThatReadStates: drafts with different taps in a process of their own ask the verifier for the target's states, and the
 // text stays that of plain decoding: with all, while several requests run, with a prompt that the verifier has in memory, after a
 // restart of the verifier, and with a drafter that comes late.
@@ -50,19 +65,6 @@ func TestDraftsThatReadStates(t *testing.T) {
 		}
 		all.Wait()
 	}
-	counters := func(role, name string) (n int64) {
-		t.Helper()
-		d, err := s.Client.Describe(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range d.GetProcesses() {
-			if p.GetRole() == role {
-				n += p.GetCounters()[name]
-			}
-		}
-		return n
-	}
 	up := func(p *tandemv1.Process) bool {
 		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
 	}
@@ -72,28 +74,28 @@ func TestDraftsThatReadStates(t *testing.T) {
 	check("with drafts")
 	s.await("features", func() bool {
 		check("again, with prompts in memory")
-		return counters("drafter", "features.came") > 0
+		return s.sum("drafter", "features.came") > 0
 	})
-	if rows, came := counters("verifier", "features.rows"), counters("drafter", "features.came"); rows < came {
+	if rows, came := s.sum("verifier", "features.rows"), s.sum("drafter", "features.came"); rows < came {
 		t.Errorf("the verifier has handed out %d rows, and %d have come", rows, came)
 	}
-	t.Logf("%d calls for features of a round took %d µs; %d were late", counters("drafter", "features.asked"),
-		counters("drafter", "features.waited_us"), counters("drafter", "features.late"))
+	t.Logf("%d calls for features of a round took %d µs; %d were late", s.sum("drafter", "features.asked"),
+		s.sum("drafter", "features.waited_us"), s.sum("drafter", "features.late"))
 	s.RestartVerifier()
-	before := counters("drafter", "features.came")
+	before := s.sum("drafter", "features.came")
 	s.await("features of another verifier", func() bool {
 		check("after a restart of the verifier")
-		return counters("drafter", "features.came") > before
+		return s.sum("drafter", "features.came") > before
 	})
 	end()
 	s.Drafter("late", filepath.Join(sides, "dovetail.gguf"), filepath.Join(sides, "eagle3.gguf"))
 	s.Await("the next drafter", up)
 	s.await("features for the next drafter", func() bool {
 		check("with another drafter")
-		return counters("drafter", "features.came") > 0
+		return s.sum("drafter", "features.came") > 0
 	})
 	for _, bad := range []string{"features.corrupt", "faults", "tickets.invalid"} {
-		if n := counters("drafter", bad) + counters("verifier", bad); n != 0 {
+		if n := s.sum("drafter", bad) + s.sum("verifier", bad); n != 0 {
 			t.Errorf("%s is %d", bad, n)
 		}
 	}

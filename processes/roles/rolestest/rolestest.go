@@ -47,6 +47,7 @@ type System struct {
 	taps        []int
 	sessions    int                             // of the processes that are started next; less than 2: 2
 	heads       []string                        // the running verifier's side files
+	guest       string                          // the draft in the process of the next verifier; "": none
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
 	wrong       sync.Map                        // by name: the time.Duration by which a process's wall clock is wrong
 }
@@ -239,8 +240,12 @@ func (s *System) of(name string) (settings.Peer, roles.Program) {
 func (s *System) verifierSetup(name string, with roles.Models) verifier.Setup {
 	peer, program := s.of(name)
 	peer.Pool = s.pool()
-	return verifier.Setup{Program: program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: peer,
+	c := verifier.Setup{Program: program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: peer,
 		Taps: settings.Taps{Taps: s.taps}, VerifierOptions: settings.VerifierOptions{FeatureMemory: 1}}}
+	if s.guest != "" {
+		c.Guest = s.drafterSetup(name, roles.Models{}, []string{s.guest})
+	}
+	return c
 }
 
 // drafterSetup returns how to run a process of drafters, which asks the system's verifier for hidden states.

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/processes/cache/prefixes"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
+	drafters "github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/discovery"
 	"github.com/tandem-llm/tandem/services/peers/pool"
@@ -30,6 +31,7 @@ type Setup struct {
 	Models      roles.Models
 	PrefixPages int             // of --prefix-cache: as verifier.Config.PrefixCache
 	PrefixFiles prefixes.Config // of --prefix-store; Limit 0: none
+	Guest       drafters.Setup  // of --beside-draft, its only draft; without one none runs in this process
 }
 
 // WhatPays as Setup.Batches means two batches, while that is expected to be faster, where drafters have processors of their own: if
@@ -82,7 +84,7 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	if err != nil {
 		return nil, nil, undo, err
 	}
-	m, plan, err := c.load(r, &undo)
+	m, guest, plan, err := c.load(r, &undo)
 	if err != nil {
 		return nil, nil, undo, err
 	}
@@ -119,6 +121,9 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 		server.Forget(process)
 	})
 	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), r.Pool(access), mapped, &undo)
+	if err == nil && guest != nil {
+		err = drafters.ServeBeside(c.Guest, r, guest, v, &undo)
+	}
 	return server, announcer, undo, err
 }
 
@@ -136,17 +141,23 @@ func (c Setup) tell(r *roles.Process, v *verifier.Verifier, m *engine.Model, now
 	v.Measured(slices.Clone(now.Costs), batches, weighed)
 }
 
-// load loads the target, with its part of the memory, and divides its passes.
-func (c Setup) load(r *roles.Process, undo *roles.Cleanup) (*engine.Model, *profile.Plan, error) {
+// load loads the target, with its part of the memory, and its guest, if there is one, and divides the target's passes.
+func (c Setup) load(r *roles.Process, undo *roles.Cleanup) (target, guest *engine.Model, plan *profile.Plan, err error) {
 	if taps := c.Taps.Taps; len(taps) > 0 {
-		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.FeatureMemory<<20+featureSlots*featureSlot)
+		c.Models.Options.Taps, c.Models.Beside = taps, int64(c.FeatureMemory<<20)
+	}
+	if c.Models.Guest = c.Guest.Beside(); c.Models.Guest == nil && c.Models.Beside > 0 {
+		c.Models.Beside += featureSlots * featureSlot
 	}
 	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, undo)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	plan := c.plan(r)
-	return models[0], plan, c.divide(r, models[0], plan)
+	if len(models) > 1 {
+		guest = models[1]
+	}
+	plan = c.plan(r)
+	return models[0], guest, plan, c.divide(r, models[0], plan)
 }
 
 // start starts a verifier, of whose configuration it fills in what settings and the process say, and shows its progress.
@@ -223,10 +234,10 @@ const (
 )
 
 // segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
-// can be on this host.
+// can be on this host. Beside a guest others get them in messages.
 func (c Setup) segment(r *roles.Process, undo *roles.Cleanup) (*shm.Segment, string, error) {
 	socket := roles.Besides(r.Server.Addr())
-	if len(c.Taps.Taps) == 0 || socket == "" {
+	if len(c.Taps.Taps) == 0 || socket == "" || len(c.Guest.Draft) > 0 {
 		return nil, "", nil
 	}
 	segment, err := r.OpenSegment(socket, shm.SegmentConfig{Slots: featureSlots, SlotSize: featureSlot})
