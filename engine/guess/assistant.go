@@ -198,7 +198,7 @@ func (a *Assistant) guess(r *round, asks []*ask) error {
 func (a *Assistant) chain(r *round, rows []Step, asks []*ask) error {
 	for level := range side.AssistantLevels {
 		err := a.Step(rows, r.top, func(i int, best kernels.Top) {
-			fill(&asks[i].guess.Levels[level], best)
+			fill(&asks[i].guess.Levels[level], best, nil)
 			if len(best.IDs) > 0 && !math.IsNaN(float64(best.Max)) {
 				rows[i].Token = tandem.Token(best.IDs[0])
 			}

@@ -20,7 +20,7 @@ type File struct {
 	Guesser           Guesser
 	target            *Target
 	passes            []*pass
-	output            *output // that the list gets with this file; nil: not needed, or there already
+	output            *output // what multiplies its states; nil: nothing
 }
 
 // planning is what a kind lays its passes out with.
@@ -28,16 +28,21 @@ type planning struct {
 	*Target
 	*File
 	file   *gguf.File
-	output *output // the one that files which are open already share; nil: none has needed it
+	shared *output // the one of all tokens that files which are open already share; nil: none has needed it
 }
 
 // needOutput makes sure that round.state works for this file.
-func (p *planning) needOutput() {
-	if p.output != nil || p.File.output != nil {
-		return
+func (p *planning) needOutput() (err error) {
+	var ids []int32
+	for _, id := range p.Spec.Draft.IDs {
+		ids = append(ids, int32(id))
 	}
-	p.File.output = newOutput(p.Target)
-	p.passes = append(p.passes, &p.File.output.pass)
+	if p.output = p.shared; ids != nil || p.output == nil {
+		if p.output, err = newOutput(p.Target, ids); err == nil {
+			p.passes = append(p.passes, &p.output.pass)
+		}
+	}
+	return err
 }
 
 // measure fills in the footprint.

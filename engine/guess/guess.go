@@ -26,7 +26,7 @@ var sorts = map[side.Sort]func(p *planning) (Guesser, error){
 // List is the open side files of a target, in the order in which they were opened. The zero value has none.
 type List struct {
 	files  []*File
-	output *output // nil: no file needs it
+	output *output // of all tokens, which files share; nil: no file needs it
 }
 
 // Plan reads the side file f and plans what it needs beside the target. The lineages are compared if the target's is known. Errors:
@@ -55,7 +55,7 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 			return nil, err
 		}
 	}
-	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, output: l.output}
+	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, shared: l.output}
 	if p.Guesser, err = sorts[s.Kind.Sort()](p); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func openable() string {
 
 // Add adds a file that Plan has returned, loaded or only planned. Close then closes it.
 func (l *List) Add(s *File) {
-	if l.files = append(l.files, s); s.output != nil {
+	if l.files = append(l.files, s); s.output != nil && s.output.ids == nil {
 		l.output = s.output
 	}
 }
@@ -134,8 +134,8 @@ func (l *List) Prompts() []float32 {
 }
 
 // Guess returns one guess for each ask, with at most top candidates in a level (1 to tandem.MostCandidates). A level is empty if its
-// logits are not numbers. All asks share runs: matrices are read once for up to maxRows rows. Errors: Invalid (a self-draft that is not
-// open, states of another number or width), Internal.
+// logits are not numbers. All asks of a file share runs: matrices are read once for up to maxRows rows. Errors: Invalid (a self-draft that
+// is not open, states of another number or width), Internal.
 func (l *List) Guess(asks []Ask, top int) ([]tandem.Guess, error) {
 	if top < 1 || top > tandem.MostCandidates {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%d candidates in a level: want 1 to %d", top, tandem.MostCandidates)
@@ -152,16 +152,17 @@ func (l *List) Guess(asks []Ask, top int) ([]tandem.Guess, error) {
 		}
 		of[s] = append(of[s], a)
 	}
-	r := newRound(top)
 	for _, s := range l.files {
-		if len(of[s]) > 0 {
-			if err := s.Guesser.guess(r, of[s]); err != nil {
-				return nil, err
-			}
+		if len(of[s]) == 0 {
+			continue
 		}
-	}
-	if err := r.multiply(l.output); err != nil {
-		return nil, tandem.Errorf("engine", tandem.Internal, "output product of %d guesses: %w", len(asks), err)
+		r := newRound(top)
+		if err := s.Guesser.guess(r, of[s]); err != nil {
+			return nil, err
+		}
+		if err := r.multiply(s.output); err != nil {
+			return nil, tandem.Errorf("engine", tandem.Internal, "output product of %d guesses: %w", len(asks), err)
+		}
 	}
 	return guesses, nil
 }

@@ -52,10 +52,10 @@ func planHeads(p *planning) (Guesser, error) {
 	}
 	h.matrices, h.program = c.Matrices, kernels.NewProgram(maxRows, maxRows)
 	h.plan(p.Target, all)
-	if p.passes = append(p.passes, &h.pass); !h.own {
-		p.needOutput()
+	if p.passes = append(p.passes, &h.pass); h.own {
+		return h, nil
 	}
-	return h, nil
+	return h, p.needOutput()
 }
 
 // plan lays the heads out.
@@ -113,7 +113,7 @@ func (h *heads) run(r *round, asks []*ask) error {
 		}
 		for i, a := range asks {
 			if level := &a.guess.Levels[k]; h.own {
-				fill(level, h.runner.Top(i))
+				fill(level, h.runner.Top(i), nil)
 			} else {
 				r.state(slices.Clone(h.runner.Row(h.z[k], i)), level)
 			}

@@ -1,6 +1,7 @@
 package guess
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/tandem-llm/tandem"
@@ -18,6 +19,7 @@ type pass struct {
 	program  *kernels.Program
 	matrices []tensors.Matrix // of the side file
 	borrows  []kernels.W      // instead: of the target's program
+	file     *gguf.File       // of matrices; nil: the side file
 	near     bool             // stays in memory where the target's weights are streamed, and reads the target's keys and values
 	store    kernels.Store
 	runner   kernels.Runner
@@ -59,7 +61,7 @@ func (p *pass) load(t *Target, f *gguf.File) (err error) {
 	if p.runner, err = device.Compile(p.program, p.store, cache); err != nil {
 		return err
 	}
-	return t.Fill(f, p.matrices, p.store)
+	return t.Fill(cmp.Or(p.file, f), p.matrices, p.store)
 }
 
 func (p *pass) close() {
@@ -82,22 +84,36 @@ func (p *pass) start(r *round, in kernels.Buf, rows [][]float32) error {
 // output is the target's output matrix as a pass of its own: it makes the best tokens of states after the final norm.
 type output struct {
 	pass
-	in kernels.Buf // (wanted, d)
+	in  kernels.Buf // (wanted, d)
+	ids []int32     // the token of each row; nil: all tokens
 }
 
-// newOutput plans the output of a target.
-func newOutput(t *Target) *output {
-	p := kernels.NewProgram(maxRows, maxRows)
-	in, act, logits := p.WantedBuf(t.Config.Dim), p.WantedAct(t.Config.Dim), p.WantedBuf(t.Config.Vocab)
+// newOutput plans the output of a target. ids are the tokens whose rows it has, copied from the target's file; nil: it borrows all.
+func newOutput(t *Target, ids []int32) (*output, error) {
+	p, w, rows := kernels.NewProgram(maxRows, maxRows), t.Weights.Head, len(ids)
+	o := &output{pass: pass{program: p}, ids: ids}
+	if ids == nil {
+		rows, o.borrows = t.Config.Vocab, []kernels.W{w}
+		w = p.Weight(t.Plan.Weights[w])
+	} else {
+		c := tensors.New(t.File)
+		if c.Gathered(&w, oneOf(t.File, "output.weight", "token_embd.weight"), t.Config.Vocab, t.Config.Dim, ids); c.Err != nil {
+			return nil, c.Err
+		}
+		o.matrices, o.file = c.Matrices, t.File
+		tensors.AddTo(p, c.Matrices, t.Device.Layout)
+	}
+	in, act, logits := p.WantedBuf(t.Config.Dim), p.WantedAct(t.Config.Dim), p.WantedBuf(rows)
 	p.Stage("the output")
 	p.Feed(in, act)
-	p.MatMul(p.Weight(t.Plan.Weights[t.Weights.Head]), act, logits, kernels.MatMulOpt{})
+	p.MatMul(w, act, logits, kernels.MatMulOpt{})
 	t.Config.Finish(p, logits)
 	p.TopK(logits)
-	return &output{pass{program: p, borrows: []kernels.W{t.Weights.Head}}, in}
+	o.in = in
+	return o, nil
 }
 
-// round is one call of Guess.
+// round is what one file guesses in a call of Guess.
 type round struct {
 	top    int
 	all    []int32 // 0, 1, 2 …: every row of a run is wanted
@@ -129,19 +145,23 @@ func (r *round) multiply(o *output) error {
 			return err
 		}
 		for i := range rows {
-			fill(r.levels[from+i], o.runner.Top(i))
+			fill(r.levels[from+i], o.runner.Top(i), o.ids)
 		}
 	}
 	return nil
 }
 
-// fill makes a level of the best tokens of its logits. It stays empty if they are NaN or infinite.
-func fill(level *[]tandem.TopLogprob, best kernels.Top) {
+// fill makes a level of the best tokens of its logits, which are those of ids, or of all tokens if that is nil. It stays empty if they are
+// NaN or infinite.
+func fill(level *[]tandem.TopLogprob, best kernels.Top, ids []int32) {
 	if !(best.Sum >= 1) || math.IsInf(float64(best.Max), 0) {
 		return
 	}
 	norm := blocks.Ln(float64(best.Sum))
 	for i, id := range best.IDs {
+		if ids != nil {
+			id = ids[id]
+		}
 		if p := float32(float64(best.Logits[i]) - float64(best.Max) - norm); p >= -math.MaxFloat32 {
 			*level = append(*level, tandem.TopLogprob{Token: tandem.Token(id), LogProb: p})
 		}

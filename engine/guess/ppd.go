@@ -32,9 +32,10 @@ func planPrompts(p *planning) (Guesser, error) {
 	for i, size := 0, len(data)/n; i < n; i++ {
 		ref.Dequantize(uint32(t.Type), data[i*size:(i+1)*size], g.rows[i*s.Dim:(i+1)*s.Dim])
 	}
-	c.CheckFinite(s.Prompts(), g.rows)
-	p.needOutput()
-	return g, c.Err
+	if c.CheckFinite(s.Prompts(), g.rows); c.Err != nil {
+		return nil, c.Err
+	}
+	return g, p.needOutput()
 }
 
 // Embeddings returns the embeddings that passes take for prompt rows: (Members·Levels, d). They are only to be read.

@@ -17,6 +17,7 @@ type Target struct {
 	Weights     *blocks.Weights  // of the model
 	Plan        *kernels.Program // of the model's passes
 	Device      kernels.Device   // of the model's passes
+	File        *gguf.File       // the model's, open while a side file is planned and loaded
 	Near        kernels.Device   // for weights that stay in memory: Device, unless that streams
 	Store       kernels.Store    // the model's weights; nil while the model is only measured
 	Cache       kernels.Cache    // the model's keys and values; nil as Store

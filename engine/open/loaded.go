@@ -204,7 +204,12 @@ func (l *Loaded) OpenSide(path string) error {
 		return err
 	}
 	defer f.Close()
-	t := l.target(l.Names.Lineage)
+	of, err := gguf.Open(l.Path)
+	if err != nil {
+		return err
+	}
+	defer of.Close()
+	t := l.target(l.Names.Lineage, of)
 	t.Store, t.Cache, t.Fill = l.Store, l.Cache, l.fillSide
 	s, err := l.planSide(f, t)
 	if err != nil {

@@ -87,7 +87,7 @@ func Measure(path string, o Options, sides ...string) (memory.Footprint, error) 
 		return memory.Footprint{}, err
 	}
 	for _, path := range sides {
-		if err := p.measureSide(path); err != nil {
+		if err := p.measureSide(path, f); err != nil {
 			return memory.Footprint{}, err
 		}
 	}
@@ -143,14 +143,14 @@ func withFiles(path, target string, use func(f, of *gguf.File) error) error {
 	return use(f, of)
 }
 
-// measureSide adds what a side file will need to the footprint.
-func (p *Planned) measureSide(path string) error {
+// measureSide adds what a side file will need to the footprint; of is the model's file.
+func (p *Planned) measureSide(path string, of *gguf.File) error {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	s, err := p.planSide(f, p.target(""))
+	s, err := p.planSide(f, p.target("", of))
 	if err != nil {
 		return err
 	}
@@ -176,14 +176,14 @@ func (p *Planned) addSide(s *guess.File) {
 	p.Footprint = p.Footprint.With(s.Footprint)
 }
 
-// target returns what guesses beside the model need of it while nothing is loaded. lineage "": not known yet.
-func (p *Planned) target(lineage string) *guess.Target {
+// target returns what guesses beside the model in f need of it while nothing is loaded. lineage "": not known yet.
+func (p *Planned) target(lineage string, f *gguf.File) *guess.Target {
 	near := p.Device // for weights that stay in memory, whether or not the model's are streamed
 	if s, ok := near.(kernels.Streamer); ok {
 		near = s.Near()
 	}
 	return &guess.Target{Target: p.SideTarget(lineage), Config: &p.Config, Weights: &p.Weights, Plan: p.Pass.Program, Device: p.Device,
-		Near: near, Draft: p.Draft != nil}
+		File: f, Near: near, Draft: p.Draft != nil}
 }
 
 // deviceError gives a device's error its kind: Unsupported or, since plans have been checked by then, Exhausted.

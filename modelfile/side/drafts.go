@@ -31,7 +31,7 @@ type Draft struct {
 	Window  int     // positions that its layers attend to; 0: all
 
 	Width int    // of its hidden states; of eagle3 and dflash it may differ from the target's
-	IDs   []int  // the target's id of each token that it knows; none: it knows all. eagle3 always has them
+	IDs   []int  // the target's id of each token that it knows; none: it knows all. eagle3 always has them, medusa and ppd may
 	Norms Norms3 // eagle3
 	Block Block  // dflash
 }
@@ -156,7 +156,16 @@ func readDraft(r *reader) {
 	case DFlash:
 		d.Block.read(r)
 	}
-	if r.spec.Kind == Eagle3 || r.hasIDs() {
+	if r.spec.Kind == Eagle3 {
+		readIDs(r)
+	} else {
+		readSome(r)
+	}
+}
+
+// readSome reads which of the target's tokens a file knows whose kind may know all.
+func readSome(r *reader) {
+	if r.hasIDs() {
 		readIDs(r)
 	}
 }
@@ -232,7 +241,15 @@ func checkDraft(s *Spec) error {
 			return err
 		}
 	}
-	if s.Kind != Eagle3 && len(d.IDs) == 0 {
+	if s.Kind == Eagle3 {
+		return s.checkIDs()
+	}
+	return s.checkSome()
+}
+
+// checkSome is checkIDs for kinds that may know all tokens.
+func (s *Spec) checkSome() error {
+	if len(s.Draft.IDs) == 0 {
 		return nil
 	}
 	return s.checkIDs()

@@ -17,7 +17,7 @@ const (
 
 // Head k guesses the token k+2 places after the state's. Either all heads have an output matrix of their own, or none has one and they use
 // the target's.
-var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, sort: Heads, head: medusaHead, taps: 1,
+var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, sort: Heads, head: medusaHead, taps: 1, read: readSome, set: setIDs,
 	numbers: func(s *Spec) []number {
 		return []number{{"head_count", &s.Levels, MaxHeads}, {"block_count", &s.Blocks, MaxResidual}}
 	},
@@ -28,7 +28,7 @@ var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, sort: Heads, head: m
 		if s.Taps[0] != LastNorm {
 			return fmt.Errorf("tap %d: heads want %d, the state after the final norm", s.Taps[0], LastNorm)
 		}
-		return nil
+		return s.checkSome()
 	},
 	tensors: func(l *slots, s *Spec) {
 		for k := range s.Levels {
@@ -50,6 +50,9 @@ var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, sort: Heads, head: m
 		}
 		if outputs > 0 && outputs < s.Levels {
 			return fmt.Errorf("%d of %d heads have an output matrix: want all or none", outputs, s.Levels)
+		}
+		if outputs > 0 && len(s.Draft.IDs) > 0 {
+			return fmt.Errorf("heads with output matrices and key \"%s.d2t\", which names rows of the target's: want one of them", s.Kind)
 		}
 		return nil
 	},

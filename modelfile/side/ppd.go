@@ -16,7 +16,7 @@ const MaxTokens = 16
 const PPDEmbeddings = "ppd.embd.weight"
 
 // Prompt token k guesses the token k+2 places after its node. An ensemble has several embeddings for each.
-var ppd = layout{kind: PPD, selfDraft: tandem.PPD, sort: Prompts, prompts: PPDEmbeddings,
+var ppd = layout{kind: PPD, selfDraft: tandem.PPD, sort: Prompts, prompts: PPDEmbeddings, read: readSome, set: setIDs,
 	numbers: func(s *Spec) []number {
 		return []number{{"token_count", &s.Levels, MaxTokens}, {"ensemble_count", &s.Members, tandem.MostPrompts}}
 	},
@@ -25,7 +25,7 @@ var ppd = layout{kind: PPD, selfDraft: tandem.PPD, sort: Prompts, prompts: PPDEm
 			return fmt.Errorf("%d prompt tokens of %d ensemble members: want 1 to %d tokens, and at most %d embeddings in all",
 				s.Levels, s.Members, MaxTokens, tandem.MostPrompts)
 		}
-		return nil
+		return s.checkSome()
 	},
 	tensors:  func(l *slots, s *Spec) { l.add(PPDEmbeddings, Zeros, s.Dim, s.Levels*s.Members) },
 	describe: func(s *Spec) string { return fmt.Sprintf("%d prompt tokens, %d embeddings each", s.Levels, s.Members) },

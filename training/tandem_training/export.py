@@ -74,6 +74,7 @@ def read(path, target):
         if f.key(f"{arch}.{name}") != have:
             raise Refused(f"{path}: {arch}.{name} is {f.key(f'{arch}.{name}')}: the target has {have}")
     has = f.tensors.__contains__
+    d2t = torch.tensor(f.key(f"{arch}.d2t")) if f"{arch}.d2t" in f.keys else None
     if arch == "medusa":
         side = sides.Medusa(target, f.key("medusa.head_count"), f.key("medusa.block_count"), has("medusa.0.output.weight"),
                             has("medusa.0.0.bias"))
@@ -81,13 +82,12 @@ def read(path, target):
         side = sides.Prompts(target, f.key("ppd.token_count"), f.key("ppd.ensemble_count"))
     elif arch in ("dovetail", "eagle"):
         kind, bias = (sides.Dovetail, "fuse.gate.bias") if arch == "dovetail" else (sides.Eagle, "fc.bias")
-        d2t = torch.tensor(f.key(f"{arch}.d2t")) if f"{arch}.d2t" in f.keys else None
         side = kind(target, f.key(f"{arch}.block_count"), has(bias), has("output_norm.weight"), has("blk.0.attn_norm.weight"),
                     shape=shape_of(f, arch, target), taps=f.key(f"{arch}.taps"), d2t=d2t)
     elif arch == "eagle3":
-        side = sides.Eagle3(target, f.key("eagle3.taps"), torch.tensor(f.key("eagle3.d2t")), shape_of(f, arch, target))
+        side = sides.Eagle3(target, f.key("eagle3.taps"), d2t, shape_of(f, arch, target))
     elif arch == "mtp":
-        side = mtp.MTP(*mtp.sizes(target.file), torch.tensor(f.key("mtp.d2t")) if "mtp.d2t" in f.keys else None)
+        side = mtp.MTP(*mtp.sizes(target.file), d2t)
     else:
         raise Refused(f"{path} has architecture {arch!r}: want medusa, ppd, dovetail, eagle, eagle3 or mtp")
     state = {name: torch.from_numpy(f.tensor(name)) for name in f.tensors}
@@ -98,4 +98,5 @@ def read(path, target):
             raise Refused(f"{path}: tensor {name!r} is {tuple(b.shape) if b is not None else 'missing'}: "
                           f"want {tuple(a.shape) if a is not None else 'none of that name'}")
     side.load_state_dict(state)
+    side.d2t = d2t
     return side

@@ -130,10 +130,11 @@ class Draft(Trainer):
 class Prompts(Trainer):
     """Prompt tokens: KL to the target's distribution at the token's position, fade^i for token i, at random insertion points. The
     target is a whole model, in float32."""
-    taps, head = (), None
+    taps = ()
 
     def __init__(self, target, side, a, head=None):
         super().__init__(target, side, a)
+        self.head = head
 
     def cells(self, ids):
         cells, mask = [], causal(ids.shape[1], ids.shape[1], ids.device)
@@ -151,11 +152,11 @@ class Prompts(Trainer):
         rows = self.judged(batch, m)
         most = min(self.a.points, max(1, int(rows.sum(1).min())))
         points = (torch.rand(rows.shape) - 2 * (~rows)).argsort(1, descending=True)[:, :most]
-        mine, fade = self.side(self.target, self.cells(ids), points.to(ids.device)), 0.0
+        mine, fade = self.side(self.target, self.cells(ids), points.to(ids.device), self.head), 0.0
         at = points[:, :, None] + 1 + torch.arange(m)
         text = torch.arange(len(ids))[:, None, None]
         for i in range(m):
-            part = loop.kl_top(mine[:, :, i].flatten(0, 1), batch.top_ids[text, at][:, :, i].flatten(0, 1).to(ids.device),
+            part = loop.kl_top(mine[:, :, i].flatten(0, 1), self.known(batch.top_ids[text, at][:, :, i].flatten(0, 1)).to(ids.device),
                                batch.top_logprobs[text, at][:, :, i].flatten(0, 1).to(ids.device), self.a.labels == "greedy")
             fade = fade + self.a.fade ** i * part
         return fade / m
@@ -164,9 +165,10 @@ class Prompts(Trainer):
         ids, m = batch.ids.to(self.a.device), self.side.m
         rows = self.judged(batch, m + 1)
         points = torch.arange(0, rows.shape[1], 4)
-        logits = self.side(self.target, self.cells(ids), points[None].expand(len(ids), -1).to(ids.device))
+        logits = self.side(self.target, self.cells(ids), points[None].expand(len(ids), -1).to(ids.device), self.head)
         mask = rows[:, points]
-        return torch.stack([loop.rank(logits[:, :, i][mask], batch.ids[:, points + 2 + i][mask].to(ids.device)) for i in range(m)], -1), None
+        right = [self.known(batch.ids[:, points + 2 + i][mask]).to(ids.device) for i in range(m)]
+        return torch.stack([loop.rank(logits[:, :, i][mask], right[i]) for i in range(m)], -1), None
 
 
 class Distil(Trainer):

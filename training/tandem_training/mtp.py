@@ -118,7 +118,7 @@ class MTP(sides.Draft):
         return self.blk[0].nextn
 
     def keys(self):
-        return self.known()
+        return sides.known(self)
 
     def enter(self, e, h):
         return self.nextn["eh_proj"](torch.cat([self.nextn["enorm"](e), self.nextn["hnorm"](h)], -1))

@@ -10,9 +10,17 @@ def linear(a, b, bias=False):
     return nn.Linear(a, b, bias=bias)
 
 
+def known(side):
+    """The keys of a file that knows some tokens only."""
+    if side.d2t is None:
+        return {}
+    return {f"{side.arch}.draft_vocab_size": len(side.d2t), f"{side.arch}.d2t": [int(i) for i in side.d2t]}
+
+
 class Medusa(nn.Module):
-    """K heads of residual blocks on the target's last state. The blocks' matrices start at zero: a head starts as the target's."""
-    arch, reads = "medusa", (-1,)
+    """K heads of residual blocks on the target's last state. The blocks' matrices start at zero: a head starts as the target's. d2t: the
+    tokens that they know; None: all."""
+    arch, reads, d2t = "medusa", (-1,), None
 
     def __init__(self, target, heads=5, blocks=1, own=False, bias=True):
         super().__init__()
@@ -30,7 +38,7 @@ class Medusa(nn.Module):
             self.medusa.append(nn.ModuleDict(parts))
 
     def keys(self):
-        return {"medusa.head_count": len(self.medusa), "medusa.block_count": self.blocks}
+        return {"medusa.head_count": len(self.medusa), "medusa.block_count": self.blocks, **known(self)}
 
     def hidden(self, h, k):
         """What head k makes of states h; an output matrix makes logits of it."""
@@ -45,8 +53,8 @@ class Medusa(nn.Module):
 
 
 class Prompts(nn.Module):
-    """m prompt tokens with n embeddings each: row j·m + i of the matrix is token i of member j."""
-    arch, reads = "ppd", None
+    """m prompt tokens with n embeddings each: row j·m + i of the matrix is token i of member j. d2t: as of Medusa."""
+    arch, reads, d2t = "ppd", None, None
 
     def __init__(self, target, tokens=3, members=1, generator=None):
         super().__init__()
@@ -56,10 +64,10 @@ class Prompts(nn.Module):
         self.ppd["embd"].weight.data.copy_(target.token_embd.weight[rows.to(target.token_embd.weight.device)])
 
     def keys(self):
-        return {"ppd.token_count": self.m, "ppd.ensemble_count": self.n}
+        return {"ppd.token_count": self.m, "ppd.ensemble_count": self.n, **known(self)}
 
-    def forward(self, target, cells, points):
-        """Logits (batch, points, m) of the prompt tokens after the nodes at points (batch, points) of sequences of which cells holds keys
+    def forward(self, target, cells, points, head=None):
+        """Logits (batch, points, m) by head, or else of all tokens, of the prompt tokens after the nodes at points (batch, points) of sequences of which cells holds keys
         and values: per layer a pair (batch, kv heads, cells, d), turned. Every group sees the sequence up to its node, and of its own
         group the member's earlier tokens; so all groups of a window go through the target in one pass."""
         m, n, (b, g) = self.m, self.n, points.shape
@@ -89,7 +97,7 @@ class Prompts(nn.Module):
             return o.view(b, kv * per, g * group, d)
 
         h = target(x, positions, attend)[0]
-        return target.logits(h).view(b, g, n, m, -1).mean(2)
+        return (head or target.logits)(h).view(b, g, n, m, -1).mean(2)
 
 
 class Gate(nn.Module):
@@ -115,12 +123,6 @@ class Draft(nn.Module):
             self.taps = nn.ModuleDict({str(i): linear(d, d) for i in range(len(taps)) if i != plain})
             for m in self.taps.values():
                 nn.init.zeros_(m.weight)
-
-    def known(self):
-        """The keys of a draft that knows some tokens only."""
-        if self.d2t is None:
-            return {}
-        return {f"{self.arch}.draft_vocab_size": len(self.d2t), f"{self.arch}.d2t": [int(i) for i in self.d2t]}
 
     def enter(self, e, h):
         raise NotImplementedError
@@ -195,7 +197,7 @@ class Dovetail(Draft):
             self.output_norm.weight.data.copy_(target.output_norm.weight)
 
     def keys(self):
-        return {**self.shape.keys(self.arch), **self.known()}
+        return {**self.shape.keys(self.arch), **known(self)}
 
     def enter(self, e, h):
         h1, h2, gate = self.fuse["hidden"](h), self.fuse["embd"](e), self.fuse["gate"]
@@ -220,7 +222,7 @@ class Eagle(Draft):
             self.output_norm.weight.data.copy_(target.output_norm.weight)
 
     def keys(self):
-        return {**self.shape.keys(self.arch), **self.known()}
+        return {**self.shape.keys(self.arch), **known(self)}
 
     def enter(self, e, h):
         return self.fc["embd"](e) + self.fc["hidden"](h)
@@ -275,7 +277,7 @@ class Eagle3(Draft):
         self.output.weight.data.copy_(target.head(d2t))
 
     def keys(self):
-        return {**self.shape.keys(self.arch), "eagle3.draft_length": self.shape.dim, **self.known()}
+        return {**self.shape.keys(self.arch), "eagle3.draft_length": self.shape.dim, **known(self)}
 
     def start(self, taps):
         return sum(fc(t) for fc, t in zip(self.fc, taps.chunk(len(self.fc), -1)))

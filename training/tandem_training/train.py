@@ -92,7 +92,7 @@ def own(c, kind):
         c.add_argument("--taps", type=int, nargs="+", help="layers whose states are read, -1 for the last state; else "
                        + ("a quarter, half and all but one of the layers" if kind == "eagle3" else "-1"))
         c.add_argument("--ffn", type=int, default=4096, help="most feed-forward neurons of a block")
-    if draft or kind in ("medusa", "mtp", "distill"):
+    if draft or kind in ("medusa", "ppd", "mtp", "distill"):
         c.add_argument("--draft-vocab", type=int, default=8192, help="tokens that the draft knows, the most used ones; 0: all"
                        + (" (with --from; it keeps the others, untrained)" if kind == "distill" else ""))
     if kind == "eagle":
@@ -143,13 +143,17 @@ def trainer(a, train, held):
     side = export.read(a.start, target) if a.start else None
     if side and side.arch != a.kind:
         raise Refused(f"--from {a.start} is {side.arch}: want {a.kind}")
-    if a.kind == "ppd":
-        return kinds.Prompts(target, side or sides.Prompts(target, a.prompts, a.members), a)
-    used = served.choose(train.used(), a.draft_vocab or shape.vocab)
-    d2t = side.d2t if side and a.kind != "medusa" else used
+    most = 0 if getattr(a, "own_output", False) else a.draft_vocab
+    used = served.choose(train.used(), most or shape.vocab)
+    d2t = side.d2t if side else used
     head = served.Head(target, used if d2t is None else d2t)
-    if a.kind == "medusa":
-        return kinds.Medusa(target, side or sides.Medusa(target, a.heads, a.blocks, a.own_output), a, head)
+    if a.kind in ("medusa", "ppd"):
+        kind = kinds.Medusa if a.kind == "medusa" else kinds.Prompts
+        if not side:
+            side = (sides.Medusa(target, a.heads, a.blocks, a.own_output) if a.kind == "medusa"
+                    else sides.Prompts(target, a.prompts, a.members))
+            side.d2t = d2t if most else None
+        return kind(target, side, a, head)
     if a.kind == "mtp":
         return kinds.Draft(target, side or mtp.inside(target.file, d2t if a.draft_vocab else None), a, head)
     train.need(side.reads if side else taps_of(a, shape))
