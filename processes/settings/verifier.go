@@ -23,7 +23,7 @@ type Verifier struct {
 // Beside is the draft in a verifier's own process: whoever starts all processes knows whether memory is short.
 type Beside struct {
 	BesideDraft   string `help:"GGUF file of a draft that reads hidden states, to run in this process beside its target. It takes less memory than in a process of its own, and computes in turn with the target. up, generate and bench choose it where a target would else be streamed, or more of it." placeholder:"FILE" more:"" group:"Memory"`
-	BesideThreads int    `help:"Threads of that draft." default:"1" check:">=1" more:"" group:"Devices"`
+	BesideThreads int    `help:"Threads of that draft; 0 = one." default:"0" check:">=0" more:"" group:"Devices"`
 }
 
 // VerifierOptions are settings of a verifier that all commands which start one have.
