@@ -59,7 +59,7 @@ func (r *Result) rows(c *Bench) {
 			plain := rates(of, clock, always(r.Ways[0]))
 			for _, w := range r.Ways {
 				mine := rates(of, clock, always(w))
-				out.Cells[w] = append(out.Cells[w], cell{read.name, figures.Median(mine), ratios(mine, plain)})
+				out.Cells[w] = append(out.Cells[w], cell{read.name, figures.Median(mine), ratios(mine, plain), aRound(of, w)})
 			}
 			if len(own) < 2 || len(of[0].rounds) < 2 {
 				continue // nothing to choose from, or to choose on
@@ -88,6 +88,17 @@ func (r *Result) rows(c *Bench) {
 		}
 		r.Crowds = append(r.Crowds, out)
 	}
+}
+
+// aRound returns the tokens that a round of a way decided, over several prompts.
+func aRound(of []promptRounds, way string) float64 {
+	tokens, accepted := 0, 0
+	for _, p := range of {
+		for _, round := range p.rounds {
+			tokens, accepted = tokens+round[way].tokens, accepted+round[way].accepted
+		}
+	}
+	return figures.Share(float64(tokens), float64(tokens-accepted))
 }
 
 // What is read of a run: tokens per second, and seconds of a request.

@@ -61,9 +61,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.Error(w, `{"error":{"message":"no"}}`, http.StatusBadRequest)
 		return
 	}
-	pause := time.Millisecond
+	pause, accepted := time.Millisecond, body.MaxTokens/2 // 4 of 9
 	if e := body.Speculation.Enabled; e != nil && !*e {
-		pause = 5 * time.Millisecond
+		pause, accepted = 5*time.Millisecond, 0
 	}
 	if d := body.Speculation.Drafters; len(d) == 1 && d[0] == s.broken {
 		text += "!"
@@ -73,7 +73,8 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(pause)
 	}
-	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":%d}}\n\ndata: [DONE]\n\n", body.MaxTokens)
+	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":%d},\"timings\":{\"draft_n_accepted\":%d}}\n\ndata: [DONE]\n\n",
+		body.MaxTokens, accepted)
 }
 
 func serve(t *testing.T, s *scripted) string {
@@ -148,7 +149,7 @@ func TestTurns(t *testing.T) {
 	for _, row := range r.Prompts {
 		for clock := range clocks {
 			plain, planner := row.Cells["plain"][clock], row.Cells["planner"][clock]
-			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 ||
+			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 || plain.Round != 1 || planner.Round != 1.8 ||
 				row.Cells["planner, asked again"][clock].Ratio.N != 2 || row.Best[clock].Ratio.Median <= 0 {
 				t.Errorf("%s, %s: plain %+v, planner %+v", row.Prompt, clocks[clock].name, plain, planner)
 			}

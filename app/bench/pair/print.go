@@ -48,7 +48,7 @@ func shortly(s figures.Spread) string {
 	return fmt.Sprintf("%.2f [%.2f %.2f]", s.Median, s.Low, s.High)
 }
 
-// printPrompts writes a table for each clock: tokens per second of plain decoding, the other ways' ratios to it, and the subject's to the
+// printPrompts writes a table for each clock: tokens per second of plain decoding, the other ways' ratios to it and their tokens a round, and the subject's to the
 // best fixed way.
 func (r *Result) printPrompts(w io.Writer) {
 	for i, clock := range clocks {
@@ -57,7 +57,7 @@ func (r *Result) printPrompts(w io.Writer) {
 		for _, p := range r.Prompts {
 			var cells []string
 			for _, way := range r.Ways[1:] {
-				cells = append(cells, shortly(p.Cells[way][i].Ratio))
+				cells = append(cells, fmt.Sprintf("%s · %.2f", shortly(p.Cells[way][i].Ratio), p.Cells[way][i].Round))
 			}
 			if len(p.Best) > 0 {
 				cells = append(cells, strings.TrimSpace(shortly(p.Best[i].Ratio)+" "+strings.Join(p.Best[i].Ways, ", ")))

@@ -19,16 +19,18 @@ import (
 
 // answer is one answer and its times, or the sum of several.
 type answer struct {
-	texts  []string
-	key    string // of the tenant of the last one
-	tokens int
-	decode time.Duration // from the first piece of text to the last; of an answer in one piece: whole
-	whole  time.Duration // from the request to the last piece of text
+	texts    []string
+	key      string // of the tenant of the last one
+	tokens   int
+	accepted int           // tokens that were drafted; of a server that does not tell: 0
+	decode   time.Duration // from the first piece of text to the last; of an answer in one piece: whole
+	whole    time.Duration // from the request to the last piece of text
 }
 
 // and returns the sum of a and b.
 func (a answer) and(b answer) answer {
-	return answer{append(a.texts, b.texts...), b.key, a.tokens + b.tokens, a.decode + b.decode, a.whole + b.whole}
+	return answer{append(a.texts, b.texts...), b.key, a.tokens + b.tokens, a.accepted + b.accepted, a.decode + b.decode,
+		a.whole + b.whole}
 }
 
 // mostLine bounds a line of a stream in bytes.
@@ -42,6 +44,9 @@ type event struct {
 	}
 	Usage *struct {
 		Tokens int `json:"completion_tokens"`
+	}
+	Timings struct {
+		Accepted int `json:"draft_n_accepted"`
 	}
 	Error *struct{ Message string }
 }
@@ -98,7 +103,7 @@ func read(stream io.Reader, began time.Time) (a answer, err error) {
 			return a, errors.New(e.Error.Message)
 		}
 		if e.Usage != nil {
-			a.tokens = e.Usage.Tokens
+			a.tokens, a.accepted = e.Usage.Tokens, e.Timings.Accepted
 		}
 		for _, c := range e.Choices {
 			if piece := c.Text + c.Delta.Content; piece != "" {

@@ -77,6 +77,7 @@ type cell struct {
 	Clock string         `json:"clock"`
 	TokS  float64        `json:"tok_s"` // median
 	Ratio figures.Spread `json:"ratio"` // to plain decoding, of the rounds
+	Round float64        `json:"tokens_a_round"`
 }
 
 // crowdRow is a number of requests at once in all ways.
