@@ -17,7 +17,7 @@ import (
 type Decode struct {
 	Name    string // of the model
 	Context int    // tokens before the rows of a pass
-	Prefill int    // also measure a prompt of this many tokens in one pass; 0: none
+	Prefill int    // also measure a prompt of this many tokens; 0: none
 	KVType  string
 	Passes
 	Guessing    measure.Guessing // also decode with chains, if there are any; Context is that of passes
@@ -31,7 +31,7 @@ type passResult struct {
 	Context     int     `json:"context"`
 	Prefill     bool    `json:"prefill,omitempty"` // the rows are a prompt
 	MS          float64 `json:"ms"`                // of the best pass: T_V(width)
-	LimitMS     float64 `json:"limit_ms"`          // reading the weights or the multiply-adds, the larger
+	LimitMS     float64 `json:"limit_ms"`          // reading the weights or the multiply-adds, the larger; of a prompt with attention
 	Share       float64 `json:"share"`
 	MedianMS    float64 `json:"median_ms"`
 	MedianShare float64 `json:"median_share"`      // of the limits just before each pass
@@ -88,7 +88,7 @@ func (d Decode) Options(context int) (engine.Options, error) {
 	if err := d.Passes.Validate(); err != nil {
 		return engine.Options{}, err
 	}
-	if d.Context < 1 || d.Context > context || d.Prefill < 0 || d.Prefill > min(context, 4096) {
+	if d.Context < 1 || d.Context > context || d.Prefill < 0 || d.Prefill > context {
 		return engine.Options{}, tandem.Errorf("", tandem.Invalid, "--context %d --prefill %d: %s has a context of %d tokens",
 			d.Context, d.Prefill, d.Name, context)
 	}
@@ -104,7 +104,7 @@ func (d Decode) Options(context int) (engine.Options, error) {
 		}
 		pages += g.Pages()
 	}
-	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest, d.Prefill), MaxWanted: widest, KVPages: pages}, nil
+	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest), MaxWanted: widest, KVPages: pages}, nil
 }
 
 // Run measures passes of m, which was opened with Options and which nothing else uses meanwhile. Errors: those of the model, and ctx's.

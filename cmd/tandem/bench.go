@@ -24,7 +24,7 @@ type benchCmd struct {
 type benchDecodeCmd struct {
 	Model   string  `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
 	Context int     `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
-	Prefill int     `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
+	Prefill int     `help:"Also measure a prompt of this many tokens, as a verifier reads it, beside the limit with attention; 0 = none." default:"0" placeholder:"N" setting:"-"`
 	By      string  `help:"Also show where the time goes: operation (each kind of operation, and how long each thread waits for others)." enum:"operation," default:"" placeholder:"operation" setting:"-"`
 	Chain   []int   `help:"Also decode texts, plainly and with chains of so many guesses. They are made from the plain text." placeholder:"N,…" setting:"-"`
 	Right   float64 `help:"With --chain: the chance of a guess to be right." default:"0.5" setting:"-"`

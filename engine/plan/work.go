@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"math"
 	"time"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/header"
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -72,6 +74,29 @@ func (w Work) MACs(rows, wanted int) (ints, floats float64) {
 // and doing the multiply-adds, each kind at its own rate.
 func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 	ints, floats := w.MACs(rows, wanted)
+	return seconds(max(float64(w.Bytes)/l.ReadBytes, ints/l.IntMACs+floats/l.FloatMACs))
+}
+
+// Prompt returns the least time of a pass over rows of a prompt behind `before` positions: Limit with the multiply-adds of attention, of each
+// row with the keys and values that it sees. c: of the model.
+func (w Work) Prompt(l kernels.Limits, c *blocks.Config, before, rows int) time.Duration {
+	ints, floats := w.MACs(rows, 1)
+	for i := range c.Shapes {
+		s := &c.Shapes[i]
+		if s.Recurrent {
+			continue
+		}
+		dims, window := 2*s.HeadDim, math.MaxInt // of a key and a value
+		if c.Latent.Rank > 0 {
+			dims = 2*c.Latent.Rank + c.RopeDim
+		}
+		if s.Local && c.Window > 0 {
+			window = c.Window
+		}
+		for p := before + 1; p <= before+rows; p++ {
+			floats += float64(s.Heads * dims * min(p, window))
+		}
+	}
 	return seconds(max(float64(w.Bytes)/l.ReadBytes, ints/l.IntMACs+floats/l.FloatMACs))
 }
 

@@ -39,6 +39,9 @@ var models = []model{
 	// mistralai/Ministral-3-8B-Instruct-2512
 	{name: "ministral-3-8b", arch: "mistral3", layers: 34, dim: 4096, heads: 32, kv: 8, head: 128, ffn: 14336, vocab: 131072,
 		context: 262144, eps: 1e-5, base: 1e6, build: mistral3},
+	// Qwen/Qwen2.5-1.5B-Instruct and Qwen2.5-Coder-1.5B-Instruct
+	{name: "qwen2.5-1.5b", arch: "qwen2", layers: 28, dim: 1536, heads: 12, kv: 2, head: 128, ffn: 8960, vocab: 151936, context: 32768,
+		eps: 1e-6, base: 1e6, tied: true, build: qwen2},
 	// Qwen/Qwen2.5-7B-Instruct
 	{name: "qwen2.5-7b", arch: "qwen2", layers: 28, dim: 3584, heads: 28, kv: 4, head: 128, ffn: 18944, vocab: 152064, context: 32768,
 		eps: 1e-6, base: 1e6, build: qwen2},

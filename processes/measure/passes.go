@@ -15,9 +15,12 @@ import (
 type Point struct {
 	Rows    int  // rows of a token tree, all with logits; when Prefill, of the prompt
 	Context int  // committed positions before them
-	Prefill bool // the rows extend the prefix, and the last has logits
+	Prefill bool // the rows extend the prefix, PieceRows of them in a pass, and the last has logits
 	Alike   bool // all rows are the same, so that they use the experts of one
 }
+
+// PieceRows is how many rows of a prompt a pass of a verifier has that does nothing else.
+const PieceRows = 128
 
 // Wanted returns how many rows have logits.
 func (p Point) Wanted() int {
@@ -95,7 +98,7 @@ func widest(points []Point) (rows int) {
 
 // Passes runs n rounds of one pass of each kind and returns their times, kinds in order. A first round
 // that warms the caches does not count; prompts, which take long and vary little, run in every fourth round. before,
-// if not nil, runs before each pass that counts; last is the time of the latest pass of that kind. The
+// if not nil, runs before each pass that counts, of a prompt before each piece; last is the time of the latest pass of that kind, or the piece before. The
 // model needs Pages free pages, and passes of as many rows as the widest point. Errors: the model's, Invalid for an
 // impossible point, and ctx's once it has ended.
 func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before func(i int, last time.Duration) error) ([]Timing, error) {
@@ -112,9 +115,13 @@ func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before 
 			if p.Prefill && round%4 != 1 {
 				continue
 			}
+			r.before = nil
 			if round > 0 && before != nil {
-				if err := before(i, last[i]); err != nil {
-					return nil, err
+				r.before = func() error {
+					if p.Prefill {
+						return before(i, r.took)
+					}
+					return before(i, last[i])
 				}
 			}
 			took, err := r.pass(ctx, p)
@@ -139,6 +146,8 @@ type rig struct {
 	into   *Breakdown     // adds up the operations of the passes that are timed; nil: they are not timed
 	used   int            // experts of the latest pass that was timed
 	likely []tandem.Token // see hear
+	before func() error   // runs before each pass that is timed; nil: nothing does
+	took   time.Duration  // by the latest pass that was timed
 }
 
 func (r *rig) close() {
@@ -158,7 +167,7 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 		if err := r.extend(ctx, s, p.Context); err != nil {
 			return 0, err
 		}
-		return r.timed(engine.Part{Seq: s, Extend: r.tokens(p.Context, p.Rows), Want: engine.WantTail})
+		return r.prompt(ctx, s, p.Rows)
 	}
 	s := r.bases[p.Context]
 	if s == nil {
@@ -172,6 +181,26 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 		}
 	}
 	return r.tree(s, p)
+}
+
+// prompt extends s by n tokens in passes of PieceRows, whose times it adds up. It counts as one pass.
+func (r *rig) prompt(ctx context.Context, s *engine.Sequence, n int) (sum time.Duration, err error) {
+	passes := 0
+	for end := s.Len() + n; s.Len() < end; passes++ {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		part := engine.Part{Seq: s, Extend: r.tokens(s.Len(), min(end-s.Len(), PieceRows, r.model.MaxRows())), Want: engine.WantTail}
+		took, err := r.timed(part)
+		if err != nil {
+			return 0, err
+		}
+		sum += took
+	}
+	if r.into != nil {
+		r.into.Passes -= passes - 1
+	}
+	return sum, nil
 }
 
 // tree runs a pass over a binary tree below s, over rows that are all the same, or over a block of a block draft, and drops it again.
@@ -211,6 +240,11 @@ func (r *rig) batch(g engine.Part) []engine.Part {
 }
 
 func (r *rig) timed(g engine.Part) (time.Duration, error) {
+	if r.before != nil {
+		if err := r.before(); err != nil {
+			return 0, err
+		}
+	}
 	batch := r.batch(g)
 	if r.into != nil {
 		if err := r.model.Passes().TimeOperations(true); err != nil { // from zero on
@@ -224,7 +258,7 @@ func (r *rig) timed(g engine.Part) (time.Duration, error) {
 	}
 	out, err := r.model.Forward(batch, topK)
 	took := time.Since(start)
-	if err == nil {
+	if r.took = took; err == nil {
 		r.used = out.Experts().All()
 		r.hear(out)
 	}
