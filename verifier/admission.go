@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -28,11 +29,12 @@ func (a *admission) open(o tandem.Opening, allowed *accept.Constraint) (*session
 	if err := a.sched.Replace(o); err != nil {
 		return nil, err
 	}
-	if need := engine.PagesFor(1, limit, o.MaxNodes-1); need > m.Pages() {
+	nodes := widest(m, o)
+	if need := engine.PagesFor(1, limit, nodes-1); need > m.Pages() {
 		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens with trees of %d nodes: they need %d pages of %d tokens, "+
-			"all of the memory for keys and values holds %d", limit, o.MaxNodes, need, engine.PageTokens, m.Pages())
+			"all of the memory for keys and values holds %d", limit, nodes, need, engine.PageTokens, m.Pages())
 	}
-	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, o.MaxNodes-1)
+	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, nodes-1)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +121,11 @@ func checkOpening(m *engine.Model, counters *tandem.Counters, o tandem.Opening) 
 	const op = "open"
 	cfg := m.Config()
 	limit = min(int(o.Limit), cfg.Context)
-	switch widest := min(m.MaxRows(), m.MaxWanted()); {
+	switch most := max(widest(m, tandem.Opening{MaxNodes: math.MaxInt}), tandem.DefaultLimits.Nodes); {
 	case o.Session == 0:
 		return 0, tandem.Errorf(op, tandem.Invalid, "session is 0: want any other number")
-	case o.MaxNodes < 1 || o.MaxNodes > widest:
-		return 0, tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, widest)
+	case o.MaxNodes < 1 || o.MaxNodes > most:
+		return 0, tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, most)
 	case limit < 1:
 		return 0, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens: want at least 1", o.Limit)
 	}
@@ -138,6 +140,11 @@ func checkOpening(m *engine.Model, counters *tandem.Counters, o tandem.Opening) 
 		return 0, err
 	}
 	return limit, nil
+}
+
+// widest returns how many nodes of a session's trees a pass verifies: as many as get logits. Trees are cut to that.
+func widest(m *engine.Model, o tandem.Opening) int {
+	return min(o.MaxNodes, m.MaxRows(), m.MaxWanted())
 }
 
 // belongs refuses a session that began with another identity or whose tokens are of another vocabulary: its text would

@@ -22,7 +22,7 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 		missing := s.text.Tokens[s.seq.Len() : len(s.text.Tokens)-1]
 		p := schedule.Part{Part: engine.Part{Seq: s.seq, Extend: missing[:min(len(missing), space.Rows)]}, TopK: 1}
 		if len(p.Extend) == len(missing) {
-			rows := min(space.Rows-len(p.Extend), s.maxNodes-1)
+			rows := min(space.Rows-len(p.Extend), s.widest-1)
 			p.Nodes, p.Parents = s.guesses.PromptRows(s.selfDrafts, time.Since(s.begun), s.seq.Len()+len(p.Extend), rows,
 				int(s.limit)-len(s.text.Tokens))
 		}

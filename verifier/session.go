@@ -50,7 +50,8 @@ type session struct {
 	schedule.Entry
 	*shared
 	limit      tandem.Position // of tokens: the smaller of the gateway's limit and the context
-	maxNodes   int
+	maxNodes   int             // of a ticket's tree
+	widest     int             // nodes of it that a pass verifies
 	tenant     string
 	kept       int // tokens that were handed to the keeper
 	text       accept.Text
@@ -74,6 +75,7 @@ type took struct {
 // newSession returns the session of o, with at most limit tokens and a constraint, nil for none. Its state in the model is seq.
 func newSession(o tandem.Opening, limit int, allowed *accept.Constraint, seq *engine.Sequence, with *shared) *session {
 	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), shared: with, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
+		widest: widest(with.model, o),
 		tenant: o.Tenant, text: accept.New(o, allowed, &with.sampler), seq: seq, selfDrafts: o.SelfDrafts, begun: time.Now()}
 }
 
@@ -99,7 +101,7 @@ func (s *session) prepare(c *check) error {
 	if tree.Tokens[0] != root {
 		return tandem.Errorf(op, tandem.Invalid, "root is token %d: token %d is committed at %d", tree.Tokens[0], root, c.ticket.Base-1)
 	}
-	c.cut(tree, int(deepest))
+	c.cut(tree, int(deepest), s.widest)
 	return nil
 }
 

@@ -34,12 +34,13 @@ func begin(t tandem.Ticket, at *queued, owner uint64, out *outbox.Outbox, events
 	return c
 }
 
-// cut takes over the nodes of a valid tree that are no deeper than deepest.
-func (c *check) cut(tree tandem.Tree, deepest int) {
+// cut takes over the nodes of a valid tree that are no deeper than deepest, the first most of them and prompt nodes below those.
+func (c *check) cut(tree tandem.Tree, deepest, most int) {
 	depths, _ := tree.Depths()
-	kept := make([]int32, len(depths)) // new numbers
+	kept := make([]int32, len(depths)) // new numbers; -1: left out
 	for i, d := range depths {
-		if d > int32(deepest) {
+		if d > int32(deepest) || i > 0 && kept[tree.Parents[i]] < 0 || i < tree.Guesses() && len(c.nodes) >= most {
+			kept[i] = -1
 			continue
 		}
 		kept[i] = int32(len(c.nodes))

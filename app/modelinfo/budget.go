@@ -71,7 +71,7 @@ func (c Query) budgets(info memoryInfo) (*budgetInfo, error) {
 func (c Query) budget(info memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
 	r := roles.Room{Sizes: c.Sizes.OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
-		KVMemory: c.KVMemory}
+		KVMemory: c.KVMemory, Asked: c.Sizes.Sessions}
 	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, 0, c.Heads...); err != nil {
 		return line, err
 	}

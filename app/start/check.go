@@ -36,7 +36,8 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	}
 	s.ownEarned(env)
 	p, err := s.fitted(env, r.Prompt)
-	s.verifierBudget, s.Streamed, s.inside, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Inside, p.Drafts, p.DraftHeads
+	s.verifierBudget, s.Streamed, s.inside, s.rows, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Inside, p.Rows, p.Drafts,
+		p.DraftHeads
 	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
 	if err == nil && s.Room.Cut() {
 		env.Say("tandem: %s", s.Room.Shortage())
@@ -74,8 +75,17 @@ func (s *Setup) route() error {
 // Widen gives a request of the planner bounds for wide trees if the target is streamed; tree is the tree that was named, "" for none.
 func (s Setup) Widen(r *tandem.Request, tree string) {
 	if s.Streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
-		r.Bounds = tandem.StreamedBounds
+		r.Bounds = s.wide()
 	}
+}
+
+// wide returns the bounds of trees for a streamed target: its pass verifies no more nodes.
+func (s Setup) wide() tandem.Bounds {
+	b := tandem.StreamedBounds
+	if s.rows > 0 {
+		b.Nodes = min(b.Nodes, s.rows)
+	}
+	return b
 }
 
 // check refuses values that no process accepts.
@@ -113,7 +123,7 @@ func (s Setup) check() error {
 // Wide makes bounds for wide trees the gateway's default if the target is streamed, the planner chooses and s names no tree.
 func (s *Setup) Wide() {
 	if planner := string(tandem.StrategyPlanner); s.Streamed && s.Tree == "" && cmp.Or(s.Strategy, planner) == planner {
-		s.Strategy, s.Tree = planner, tandem.StreamedBounds.String()
+		s.Strategy, s.Tree = planner, s.wide().String()
 	}
 }
 

@@ -60,6 +60,7 @@ type Setup struct {
 	Room           Room              // for keys and values
 	late           bool              // the draft was found, not named: no answer waits for it
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
+	rows           int               // of a tree that its passes verify; 0: of any
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
 
 	weights *os.File // memory for the target's packed weights, which all its processes share; nil: each has its own

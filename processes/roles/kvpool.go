@@ -87,10 +87,10 @@ func (r *Room) take(a memory.Available, tokens int) error {
 			continue
 		}
 		pages := t.Pages
-		f, err := t.measure(pages)
+		f, err := t.measure(pages, t.wanted)
 		if f.Pages = pages; err != nil || a.Fits(t.path, f) != nil {
 			pages = t.least(r.Sizes)
-			if f, err = t.measure(pages); err != nil {
+			if f, err = t.measure(pages, t.wanted); err != nil {
 				return err
 			}
 		}

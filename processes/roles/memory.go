@@ -21,6 +21,7 @@ type Room struct {
 	Options  engine.Options
 	Target   string // GGUF file of the target, for drafts that need it
 	Beside   int64  // bytes that one of the processes needs beside its model
+	Asked    int    // sessions that somebody asked for; 0: Sessions is a default
 	KVMemory int64  // bytes for the keys and values of all models together; 0: Plan chooses
 	Models   []Tenant
 }
@@ -37,7 +38,7 @@ type Tenant struct {
 	Config  engine.Config // the zero value: a draft with states
 	memory.Footprint
 	vocab   any // of the file: while it is held, nobody who looks at the file reads it again
-	measure func(pages int) (memory.Footprint, error)
+	measure func(pages, wanted int) (memory.Footprint, error)
 	fitted  bool // the footprint depends on the number of pages
 }
 
@@ -68,9 +69,9 @@ func (r *Room) add(t Tenant) error {
 	if err != nil {
 		return err
 	}
-	t.measure = func(pages int) (memory.Footprint, error) {
+	t.measure = func(pages, wanted int) (memory.Footprint, error) {
 		o := o
-		o.KVPages = 1
+		o.KVPages, o.MaxWanted = 1, wanted
 		if t.fitted {
 			o.KVPages = min(pages, kernels.MaxPages)
 		}
@@ -79,13 +80,16 @@ func (r *Room) add(t Tenant) error {
 		}
 		return engine.Measure(path, o, sides...)
 	}
-	if t.Footprint, err = t.measure(t.least(r.Sizes)); err != nil {
+	if t.Footprint, err = t.measure(t.least(r.Sizes), t.wanted); err != nil {
 		return err
 	}
 	t.Pages, t.Guest = t.least(r.Sizes), guest
 	r.Models = append(r.Models, t)
 	return nil
 }
+
+// Wanted returns how many rows of a pass have logits; 0: all.
+func (t *Tenant) Wanted() int { return t.wanted }
 
 // Of returns a room for some of r's models, by their indices, and nothing beside them if beside is false. Planning it leaves r as it is.
 func (r *Room) Of(beside bool, places ...int) *Room {

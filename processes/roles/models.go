@@ -96,8 +96,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		return nil, err
 	}
 	o.Forget = k.Streaming != nil && k.Streaming.Budget > 0
-	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, sequences(room.Sizes)
-	o.Progress = func(int64, int64) { r.Alive() }
+	o.MaxRows, o.Sequences, o.Progress = passRows, sequences(room.Sizes), func(int64, int64) { r.Alive() }
 	if k.Kept != nil {
 		o.Images = k.Kept
 	}
@@ -105,7 +104,8 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		if o.Device, o.Shared = devices[i], nil; path == k.SharedModel {
 			o.Shared = k.Shared
 		}
-		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].Pages
+		t := &room.Models[i]
+		o.Context, o.KVPages, o.MaxWanted = r.ContextOf(t.Context), t.Pages, t.wanted
 		m, err := k.Open(path, o)
 		if err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -91,7 +92,7 @@ func BesideStreamed(path string) (bool, error) {
 func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	t := &r.Models[0]
 	o := r.Options
-	o.MaxRows = passRows
+	o.MaxRows, o.MaxWanted = passRows, t.wanted
 	d, fits, err := s.Fit(t.path, o, t.Footprint, limit, others+r.Beside)
 	for i := 0; err == nil && d != o.Device && i < len(t.sides); i++ {
 		var ok bool
@@ -111,14 +112,30 @@ func (r *Room) ample() bool {
 	return r.Ctx > 0 || r.KVMemory > 0 || f.One >= min(f.Context, ampleContext)
 }
 
-// Keys and values beside streamed weights take this part of the limit by default: the second if with the first a session would have less
-// than ampleContext.
+// Where memory is scarce these take at most such a part of it: keys and values by default, and the logits of the first model's passes, four
+// bytes for each row and token of the vocabulary. But leastWanted rows have logits: those of a usual tree.
 const (
-	streamedPart  = 8
-	streamedAmple = 4
+	scarceKV     = 4
+	scarceLogits = 32
+	leastWanted  = 32
 )
 
-// planStreamed chooses the pools of a room whose first model is streamed in so many bytes.
+// narrow makes the passes of the first model fit for so many bytes of memory, less than all of it wants: fewer rows have logits.
+func (r *Room) narrow(limit int64) (err error) {
+	t := &r.Models[0]
+	if t.wanted > 0 || t.Config.Vocab == 0 || t.measure == nil {
+		return nil
+	}
+	row := int64(t.Config.Vocab) * int64(unsafe.Sizeof(float32(0)))
+	t.wanted = int(min(max(limit/scarceLogits/row, leastWanted), passRows))
+	t.nodes = min(t.nodes, t.wanted)
+	t.Footprint, err = t.measure(t.least(r.Sizes), t.wanted)
+	t.Pages = t.least(r.Sizes)
+	return err
+}
+
+// planStreamed chooses the pools of a room whose first model is streamed in so many bytes. What keys and values take is read from the disk
+// in every pass. So by default they hold no more than one session of --ctx, or of ampleContext, or as many as --sessions says.
 func (r *Room) planStreamed(a memory.Available, limit int64) error {
 	if r.KVMemory > 0 {
 		a.Bytes, a.Each = math.MaxInt64, false
@@ -128,9 +145,12 @@ func (r *Room) planStreamed(a memory.Available, limit int64) error {
 		}
 		return err
 	}
-	tokens := r.longest(r.all(), func(n int) bool { return r.kv(n, r.Models) <= limit/streamedPart })
-	ample := r.longest(min(r.whole(), ampleContext), func(n int) bool { return r.kv(n, r.Models) <= limit/streamedAmple })
-	return r.take(a, max(tokens, ample))
+	one := r.whole()
+	if r.Ctx == 0 {
+		one = min(one, ampleContext)
+	}
+	wanted := max(r.Asked, 1) * one
+	return r.take(a, r.longest(wanted, func(n int) bool { return r.kv(n, r.Models) <= limit/scarceKV }))
 }
 
 // choose chooses the pools of a room, and the device of its first model: its own if all fits, else a streaming one. processes is what
@@ -152,10 +172,15 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 		within.Machine, within.Each, within.By = false, false, "--memory-budget "+memory.Bytes(s.Budget)
 	}
 	plans := []func() error{func() error { return r.Plan(within, groups) }}
-	if err = plans[0](); err != nil || !r.ample() {
-		if tandem.KindOf(err) == tandem.Invalid {
-			return d, limit, 0, err
+	if err = plans[0](); tandem.KindOf(err) != tandem.Invalid && (err != nil || !r.ample()) {
+		if err = r.narrow(limit - processes); err == nil {
+			err = plans[0]()
 		}
+	}
+	if tandem.KindOf(err) == tandem.Invalid {
+		return d, limit, 0, err
+	}
+	if err != nil || !r.ample() {
 		streamed := []func() error{func() error { return r.planStreamed(a, limit) }}
 		if r.KVMemory == 0 {
 			streamed = append(streamed, func() error { return r.take(a, 0) }) // the least pools

@@ -40,6 +40,8 @@ type Pair struct {
 	Budget    int64            // memory for the target's process, as Check finds it; 0: none
 	Streamed  bool             // the target's weights do not fit into that, as Check finds
 	Inside    bool             // the only draft runs in the target's process, as Check finds
+	Reads     int64            // bytes of them that a pass reads from the disk
+	Rows      int              // of a tree that a pass of the target verifies; 0: as many as a tree may have
 
 	Same    bool    // a draft of another vocabulary is refused
 	Weigher Weigher // predicts what drafts bring; nil: every draft is loaded, and it is an error if there is no memory for one
@@ -135,7 +137,8 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	for _, note := range vocab.Notes() {
 		say(fmt.Sprintf("target %s: %s", p.Target, note))
 	}
-	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target, KVMemory: p.KVMemory}
+	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target, KVMemory: p.KVMemory,
+		Asked: p.Sizes.Sessions}
 	taps, err := Taps(p.Drafts)
 	if err != nil {
 		return err
@@ -229,6 +232,7 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 		var chosen choice
 		if chosen, err = p.weigh(room, available, say); err == nil {
 			room, p.Budget, p.Streamed, p.Inside = chosen.room, chosen.Budget, chosen.Streamed(), chosen.inside
+			p.Reads = chosen.Streams.Streamed
 			p.keep(chosen.drafts)
 		}
 	case p.Own > 0 && p.KVMemory == 0:
@@ -239,7 +243,7 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 	if err != nil || p.Own > 0 && p.KVMemory == 0 {
 		return err
 	}
-	p.Fit, p.Free = room.Fit(), available.Bytes
+	p.Fit, p.Free, p.Rows = room.Fit(), available.Bytes, room.Models[0].Wanted()
 	p.TargetKV, p.DraftKV = room.Pools()
 	return nil
 }
