@@ -231,7 +231,7 @@ def resumed(folder, path):
         ended = json.load(f)["held"]["loss"]
     begun = train.run(train.parser().parse_args([*args, "--from", out]))["curve"][0]["loss"]
     expect(abs(begun - ended) < 1e-3, f"--from: held-out loss {begun} at the start, but {ended} at the end of the run before")
-    torch.save({"settings": {"kind": "other"}}, os.path.join(folder, "more.gguf.ckpt"))
+    torch.save({"kept": '{"settings": {"kind": "other"}}'}, os.path.join(folder, "more.gguf.ckpt"))
     refused("other settings", lambda: train.run(train.parser().parse_args(args)))
     whole = train.run(train.parser().parse_args([*args, "--fresh"]))
     keep, loop.BETWEEN, save = loop.BETWEEN, -1, loop.Run.save

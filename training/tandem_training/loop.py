@@ -1,4 +1,5 @@
 """The training loop: schedule, checkpoints, bounds of time."""
+import json
 import math
 import os
 import time
@@ -26,19 +27,19 @@ def kl_top(logits, numbers, log_probs, hard=False):
     return (share * (p.clamp(min=-100) - mine.gather(1, numbers.clamp(min=0)))).sum(-1).mean()
 
 
-def fit(trainer, corpus, held, a, settings):
+def fit(trainer, corpus, held, a, settings, export=False):
     """Trains the parameters of trainer.side over a corpus, and judges them over held-out texts every a.judge minutes. settings name the
     run: a checkpoint beside a.out with the same settings is continued. The rate falls like a cosine to 0 at the end, which is after
     a.epochs or a.minutes, whatever comes first; or where the score (simulated tokens a round) was no better at a.patience
     judgements in a row. What is left in the module is what was judged best. Returns what happened: steps, minutes, loss (the mean of the
-    last twentieth), and a curve of what was judged."""
+    last twentieth), and a curve of what was judged. export: nothing is trained beyond what a checkpoint has."""
     module, run = trainer.side, Run(trainer.side, a, settings)
     per_epoch = len(corpus.epoch(a.seed, a.tokens))
     steps, limit = max(1, int(a.epochs * per_epoch)), a.minutes * 60
     begun, saved, show = time.monotonic() - run.seconds, time.monotonic(), Bar(os.path.basename(a.out), steps, a.bar)
     if not run.curve:
         run.judge(trainer, held)
-    while run.step < steps and run.worse < a.patience:
+    while not export and run.step < steps and run.worse < a.patience:
         gone = time.monotonic() - begun - run.judging
         share = max(run.step / steps, gone / limit)
         if share >= 1:
@@ -51,7 +52,8 @@ def fit(trainer, corpus, held, a, settings):
             saved, run.seconds = time.monotonic(), time.monotonic() - begun
             run.save()
     show.end()
-    run.judge(trainer, held)
+    if not export:
+        run.judge(trainer, held)
     module.load_state_dict(run.best)
     losses = run.losses
     return {"steps": run.step, "minutes": round((time.monotonic() - begun) / 60, 2), "texts": len(corpus.texts), "tokens": corpus.tokens,
@@ -61,7 +63,7 @@ def fit(trainer, corpus, held, a, settings):
 
 class Run:
     """A training under way: what a checkpoint holds."""
-    KEEPS = ("step", "seconds", "judging", "seen", "losses", "curve", "worse", "judged", "best")  # beside module and optimizer
+    KEEPS = ("step", "seconds", "judging", "seen", "losses", "curve", "worse", "judged")  # beside tensors
 
     def __init__(self, module, a, settings):
         self.module, self.a, self.settings = module, a, settings
@@ -72,12 +74,14 @@ class Run:
         self.path = a.out + ".ckpt"
         if os.path.exists(self.path) and not a.fresh:
             c = torch.load(self.path, map_location=a.device, weights_only=True)  # values alone: a pickle could run anything
-            if c["settings"] != settings:
+            kept = json.loads(c["kept"])
+            if kept["settings"] != json.loads(json.dumps(settings)):
                 raise Refused(f"{self.path} is of a run with other settings: want the same ones to continue it, or --fresh to begin anew")
             module.load_state_dict(c["module"])
-            self.optimizer.load_state_dict(c["optimizer"])
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": c["optimizer"]})
+            self.best = c["best"]
             for k in self.KEEPS:
-                setattr(self, k, c[k])
+                setattr(self, k, kept[k])
 
     def one(self, trainer, corpus, share, per_epoch):
         """One step. Returns the mean of the last losses."""
@@ -115,8 +119,9 @@ class Run:
             self.best = {k: v.detach().clone() for k, v in self.module.state_dict().items()}
 
     def save(self):
-        torch.save({"settings": self.settings, "module": self.module.state_dict(), "optimizer": self.optimizer.state_dict(),
-                    **{k: getattr(self, k) for k in self.KEEPS}}, self.path + ".part")
+        kept = {"settings": self.settings, **{k: getattr(self, k) for k in self.KEEPS}}  # as text: PyTorch 1.13 reads no floats back
+        torch.save({"kept": json.dumps(kept), "best": self.best, "module": self.module.state_dict(),
+                    "optimizer": self.optimizer.state_dict()["state"]}, self.path + ".part")
         os.replace(self.path + ".part", self.path)
 
 

@@ -144,15 +144,15 @@ def run(a):
         raise Refused("want --states, a folder of the target's states")
     w, held = corpus.Corpus(a.states, False, a.length, a.fraction), corpus.Corpus(a.states, True, a.length, check=False).first(a.held)
     m = begin(target, w, a)
-    apart = ("out", "fresh", "bar", "threads", "name", "enlarge")
-    done = loop.fit(Trainer(m, a), w, held, a, {k: v for k, v in sorted(vars(a).items()) if k not in apart})
+    apart = ("out", "fresh", "bar", "threads", "name", "enlarge", "export")
+    done = loop.fit(Trainer(m, a), w, held, a, {k: v for k, v in sorted(vars(a).items()) if k not in apart}, a.export)
     first, last = done["curve"][0], max(done["curve"], key=loop.order)
     keys = {**m.keys(), "general.name": a.name or os.path.splitext(os.path.basename(a.out))[0], **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")},
             "training.data": f"{len(w.texts)} texts, {w.tokens} tokens", "training.seed": a.seed, "training.steps": done["steps"],
             "training.loss": done["loss"]}
     size = gguf.write(a.out, keys, m.tensors(), gguf.TYPE_NAMES[a.type])
     write_json(a.out + ".json", {**done, "before": first, "held": last})
-    if os.path.exists(a.out + ".ckpt"):
+    if os.path.exists(a.out + ".ckpt") and not a.export:
         os.remove(a.out + ".ckpt")
     print(f"before: {told(first)}\nafter: {told(last)}\n{a.out}: {size} bytes after {done['steps']} steps in {done['minutes']} minutes, "
           f"loss {done['loss_first']:.4f} -> {done['loss']:.4f}")
@@ -220,6 +220,7 @@ def parser():
     p.add_argument("--shared", type=int, default=256, help="neurons of the shared expert")
     p.add_argument("--mtp", type=float, default=0.3, help="weight of the guesses' loss")
     p.add_argument("--balance", type=float, default=0.01, help="weight of the loss by which experts are used alike")
+    p.add_argument("--export", action="store_true", help="write the file as it was judged best up to the last checkpoint, and train no further")
     p.add_argument("--enlarge", type=int, nargs=2, metavar=("D", "WIDTH"),
                    help="no training: TARGET, a file of this command, with rows of D numbers and experts of WIDTH neurons that compute the "
                         "same")
