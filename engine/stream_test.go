@@ -54,7 +54,8 @@ func TestStreamed(t *testing.T) {
 				if engine.FootprintOf(m).Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
 					t.Errorf("%s in %d bytes: %d of memory, %+v", c.path, memory, engine.FootprintOf(m).Weights, s)
 				}
-				if n := int64(m.Config().Experts.Count); (s.Used > 0) != (n > 0) || s.Missed > s.Used || (s.ReadExperts > 0) != (n > 0) {
+				if n := int64(m.Config().Experts.Count); (s.Used > 0) != (n > 0) || s.Missed > s.Used || (s.ReadExperts > 0) != (n > 0) ||
+					s.Foretold > s.Guessed || (len(s.Layers) > 0) != (n > 0) {
 					t.Errorf("%s in %d bytes: %d experts, %+v", c.path, memory, n, s)
 				}
 				m.Close()

@@ -72,7 +72,16 @@ type StreamStats struct {
 	Waited      time.Duration // time that passes waited for weights
 	Busy        time.Duration // time in which at least one read was in progress
 	Used        int64         // experts that passes used, counted layer by layer
-	Missed      int64         // those of Used that were not in memory
+	Missed      int64         // those of Used that were not in memory, and that no guess had brought or was bringing
+	Foretold    int64         // those of Used that a guess had brought or was bringing
+	Guessed     int64         // experts that were read, or begun to be, because of guesses
+	Layers      []ExpertStats // of each layer with experts; Used to Guessed are their sums
+}
+
+// ExpertStats say what a layer's experts have done so far: see StreamStats.
+type ExpertStats struct {
+	Used, Missed, Foretold, Guessed int64
+	Right                           []float64 // by rank: the share of recent guesses, by the router one layer before, that were right
 }
 
 // TooSmall is the error of a Streamer for a program that cannot run in its memory for weights.

@@ -24,8 +24,10 @@ type chainResult struct {
 	PassMS    float64 `json:"pass_ms"`
 	TokenMS   float64 `json:"token_ms"`
 	PerPass   float64 `json:"tokens_per_pass"`
-	Experts   float64 `json:"experts_per_token,omitempty"` // used, counted layer by layer
-	Missed    float64 `json:"missed_per_token,omitempty"`  // of them, read
+	Experts   float64 `json:"experts_per_token,omitempty"`  // used, counted layer by layer
+	Missed    float64 `json:"missed_per_token,omitempty"`   // of them, read once they were chosen
+	Foretold  float64 `json:"foretold_per_token,omitempty"` // of them, read by a guess
+	Guessed   float64 `json:"guessed_per_token,omitempty"`  // read by guesses
 	ReadBytes float64 `json:"read_bytes_per_token,omitempty"`
 	LimitMS   float64 `json:"limit_ms,omitempty"` // reading them at the rate of direct reads, for a token
 	Share     float64 `json:"share,omitempty"`    // limit ÷ time
@@ -76,8 +78,8 @@ func (d Decode) chains(ctx context.Context, m *engine.Model, r *DecodeResult) er
 		took, limit := figures.MS(c.Took), figures.MS(c.Limit)
 		r.Chains = append(r.Chains, chainResult{Guesses: c.Guesses, Right: d.Guessing.Right, TokS: n / c.Took.Seconds(),
 			PassMS: took / float64(c.Passes), TokenMS: took / n, PerPass: n / float64(c.Passes), Experts: float64(c.Experts) / n,
-			Missed: float64(c.Missed) / n, ReadBytes: float64(c.Read) / n, LimitMS: limit / n, Share: figures.Share(limit, took),
-			WaitMS: figures.MS(c.Waited) / n})
+			Missed: float64(c.Missed) / n, Foretold: float64(c.Foretold) / n, Guessed: float64(c.Guessed) / n,
+			ReadBytes: float64(c.Read) / n, LimitMS: limit / n, Share: figures.Share(limit, took), WaitMS: figures.MS(c.Waited) / n})
 		last := &r.Chains[len(r.Chains)-1]
 		last.Ratio = last.TokS / r.Chains[0].TokS
 		if d.Draft != nil && c.Guesses > 0 {
@@ -144,16 +146,17 @@ func (r *DecodeResult) printChains(to io.Writer) error {
 	}
 	fmt.Fprintf(to, "\ndecoding, without and with chains of guesses, each right with a chance of %.2f; the texts are equal\n",
 		r.Chains[0].Right)
-	t := figures.NewTable(to, "%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f")
-	t.Head("guesses", "tokens/s", "ratio", "predicted", "pass ms", "tokens a pass", "token ms", "experts", "missed", "MiB read",
+	t := figures.NewTable(to, "%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f")
+	t.Head("guesses", "tokens/s", "ratio", "predicted", "pass ms", "tokens a pass", "token ms", "experts", "missed", "foretold", "guessed",
+		"MiB read",
 		"limit ms", "share", "waiting ms")
 	for _, c := range r.Chains {
 		name := "none"
 		if c.Guesses > 0 {
 			name = fmt.Sprint(c.Guesses)
 		}
-		t.Row(name, c.TokS, c.Ratio, c.Predicted, c.PassMS, c.PerPass, c.TokenMS, c.Experts, c.Missed, c.ReadBytes/(1<<20),
-			c.LimitMS, c.Share, c.WaitMS)
+		t.Row(name, c.TokS, c.Ratio, c.Predicted, c.PassMS, c.PerPass, c.TokenMS, c.Experts, c.Missed, c.Foretold, c.Guessed,
+			c.ReadBytes/(1<<20), c.LimitMS, c.Share, c.WaitMS)
 	}
 	return t.Flush()
 }

@@ -122,6 +122,9 @@ func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error)
 	if err == nil {
 		err = d.chains(ctx, m, r)
 	}
+	if s, ok := m.Passes().Streamer(); ok && err == nil && r.Streamed != nil {
+		r.Streamed.Layers = layersOf(s.StreamStats().Layers)
+	}
 	return r, err
 }
 

@@ -23,6 +23,32 @@ type streamedResult struct {
 	Rate     float64        `json:"direct_read_gb_s"`
 	Slowest  float64        `json:"direct_read_slowest_gb_s"`
 	Passes   []streamedPass `json:"passes"`
+	Layers   []expertLayer  `json:"layers,omitempty"` // with experts, in order
+}
+
+// expertLayer says where the experts of a layer were, of all passes together: see kernels.ExpertStats. Shares are of those that passes
+// used.
+type expertLayer struct {
+	Used     int64   `json:"used"`
+	Held     float64 `json:"held_share"` // in memory
+	Foretold float64 `json:"foretold_share"`
+	Missed   float64 `json:"missed_share"`
+	Useful   float64 `json:"useful_share"` // of those that guesses read
+	First    float64 `json:"first_right"`  // of recent guesses by the router one layer before: those of the likeliest expert
+	Last     float64 `json:"last_right"`   // and of the last
+}
+
+func layersOf(all []kernels.ExpertStats) (layers []expertLayer) {
+	for _, s := range all {
+		n := float64(max(s.Used, 1))
+		l := expertLayer{Used: s.Used, Held: float64(s.Used-s.Foretold-s.Missed) / n, Foretold: float64(s.Foretold) / n,
+			Missed: float64(s.Missed) / n, Useful: float64(s.Foretold) / float64(max(s.Guessed, 1))}
+		if k := len(s.Right); k > 0 {
+			l.First, l.Last = s.Right[0], s.Right[k-1]
+		}
+		layers = append(layers, l)
+	}
+	return layers
 }
 
 type streamedPass struct {
@@ -88,6 +114,18 @@ func (r *DecodeResult) printStreamed(to io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	if len(s.Layers) > 0 {
+		fmt.Fprintln(to, "\nexperts that passes used, by layer: in memory, read by a guess, read once they were chosen; how many that "+
+			"guesses read were used; how often the first and the last guess of the router before were right")
+		t := figures.NewTable(to, "%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f")
+		t.Head("layer", "used", "in memory", "foretold", "missed", "useful", "first", "last")
+		for i, l := range s.Layers {
+			t.Row(i, l.Used, l.Held, l.Foretold, l.Missed, l.Useful, l.First, l.Last)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
 	return r.printOps(to)
 }

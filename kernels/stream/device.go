@@ -154,7 +154,11 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 		s.Read += w.count.read.Load()
 		s.Waited += time.Duration(w.count.waited.Load())
 		s.Busy += w.count.busyFor()
-		s.Used, s.Missed, s.ReadExperts = s.Used+w.expert.used.Load(), s.Missed+w.expert.missed.Load(), s.ReadExperts+w.expert.read.Load()
+		s.ReadExperts += w.expert.read.Load()
+		s.Layers = append(s.Layers, w.expert.stats()...)
+	}
+	for _, l := range s.Layers {
+		s.Used, s.Missed, s.Foretold, s.Guessed = s.Used+l.Used, s.Missed+l.Missed, s.Foretold+l.Foretold, s.Guessed+l.Guessed
 	}
 	return s
 }
@@ -227,6 +231,7 @@ type runner struct {
 	kernels.Runner
 	weights *weights
 	first   []int // per stage of the caller's program: the first of the divided one
+	rows    int   // of the pass
 }
 
 // borrower brings the rows of a pass's tokens from weights that are streamed.
@@ -258,13 +263,22 @@ func (r *runner) Chosen(of kernels.Route, row int) []int32 {
 }
 
 func (r *runner) Run(a *kernels.Pass) error {
-	if err := r.weights.rows(a.Tokens); err != nil {
+	if err := r.Start(a); err != nil {
 		return err
 	}
-	return r.Runner.Run(a)
+	for i := range len(r.first) - 1 {
+		if err := r.Stage(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *runner) Start(a *kernels.Pass) error {
+	if len(r.weights.expert.all) > 0 {
+		r.rows = a.Rows
+		r.weights.expert.begin(a.Tokens)
+	}
 	if err := r.weights.rows(a.Tokens); err != nil {
 		return err
 	}
@@ -278,6 +292,9 @@ func (r *runner) Stage(i int) error {
 	for fine := r.first[i]; fine < r.first[i+1]; fine++ {
 		if err := r.Runner.Stage(fine); err != nil {
 			return err
+		}
+		if on, ok := r.Runner.(kernels.RouteReader); ok {
+			r.weights.expert.after(fine, r.rows, on)
 		}
 	}
 	return nil

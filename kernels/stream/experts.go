@@ -1,8 +1,8 @@
 package stream
 
 import (
-	"container/list"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,17 +21,35 @@ type mixture struct {
 	each    int64 // bytes of an expert
 	cost    int64 // memory that one takes
 	class   *class
+	at      int // in order of the program
+	passes  int
+	seated  int // experts that have a place
+	guesses
 }
 
 // expert is in memory, or being brought there, if it has a place.
 type expert struct {
-	of     *mixture
-	number int
-	place  *list.Element // in class.order; nil: none
-	have   []bool        // by weight of the mixture
-	left   int           // weights that are not there yet
-	wanted bool
+	of      *mixture
+	number  int
+	place   *place  // nil: none
+	parts   []piece // by weight of the mixture
+	coming  int     // parts that are being read
+	wanted  bool    // by the mixture that was acquired last
+	guessed bool    // that the next choice of its mixture has it
+	fresh   bool    // read because of a guess, and not used since
+	heat    float64 // uses, of which each counts half as much after halfLife passes, up to pass `at` of the mixture
+	at      int
 }
+
+// piece is how far a part of an expert is.
+type piece uint8
+
+const (
+	absent piece = iota
+	asked
+	coming
+	there
+)
 
 // place is memory for one expert: a region for each of its weights, of whole pages, as a direct read needs it.
 type place struct {
@@ -39,27 +57,28 @@ type place struct {
 	of  *expert // nil: it is free
 }
 
-// class is the places for experts of one size, in order of use: the one that was used last in front.
+// class is the places for experts of one size.
 type class struct {
-	size  int64
-	count int
-	most  int // experts that a stage may want
-	all   int // experts of this size
-	order list.List
+	size   int64
+	count  int
+	most   int // experts that a stage may want
+	all    int // experts of this size
+	places []*place
 }
 
-// task is to read an expert's part of one weight.
+// task is to read an expert's part of one weight, unless it is no longer asked for.
 type task struct {
 	of   *expert
 	look int
 }
 
-// experts are those in memory: the ones that passes used last, as many as there are places. Places get their memory at the start and never
-// give it back, so that neither reading nor computing has page faults, and they lie in huge pages where the system has some. To read into
-// fresh pages took four to eight times as long.
+// experts are those in memory: the ones that passes used most and last, as many as there are places. Places get their memory at the start
+// and never give it back, so that neither reading nor computing has page faults, and they lie in huge pages where the system has some. To
+// read into fresh pages took four to eight times as long.
 //
 // The stage that acquires a mixture first asks for all weights of its experts, in order of use, so the later ones are read while the first
-// ones compute. Which experts the next layer will want is known only when its router has run.
+// ones compute. Which experts the next layer will want is guessed (guess.go). What a pass wants overtakes what is guessed, and waits for at
+// most guessReads blocks.
 //
 // Invariants:
 //  1. An expert lies in a place of its size, of which there are enough for every pass.
@@ -71,12 +90,12 @@ type experts struct {
 	mem     []byte
 	feed    feed
 	count   *counters
-
-	used, missed, read atomic.Int64 // experts that passes used, that were not there, and the bytes read of them
+	read    atomic.Int64 // bytes
+	foresight
 
 	mu      sync.Mutex
 	changed sync.Cond
-	queue   []task
+	queue   []task   // that a pass waits for
 	now     *mixture // that was acquired last
 	wanted  []int32  // of now
 	closed  bool
@@ -104,7 +123,8 @@ func mixturesOf(p *kernels.Program) (all []*mixture, err error) {
 			if i < 0 {
 				i = len(all)
 				r := p.Routes[o.Route]
-				m := &mixture{route: o.Route, experts: make([]expert, r.Experts), used: r.Used, most: min(r.Experts, p.MaxRows*r.Used)}
+				m := &mixture{route: o.Route, at: i, experts: make([]expert, r.Experts), used: r.Used,
+					most: min(r.Experts, p.MaxRows*r.Used)}
 				for e := range m.experts {
 					m.experts[e] = expert{of: m, number: e}
 				}
@@ -115,7 +135,7 @@ func mixturesOf(p *kernels.Program) (all []*mixture, err error) {
 			m.looks = append(m.looks, l)
 			m.each, m.cost = m.each+l.group, m.cost+l.cost
 			for e := range m.experts {
-				m.experts[e].have = append(m.experts[e].have, false)
+				m.experts[e].parts = append(m.experts[e].parts, absent)
 			}
 		}
 	}
@@ -166,7 +186,7 @@ func (x *experts) allocate() (err error) {
 	at := int64(0)
 	for _, c := range x.classes {
 		for range c.count {
-			c.order.PushBack(&place{mem: x.mem[at : at+c.size : at+c.size]})
+			c.places = append(c.places, &place{mem: x.mem[at : at+c.size : at+c.size]})
 			at += c.size
 		}
 	}
@@ -183,8 +203,31 @@ func (x *experts) start(f feed, count *counters) {
 }
 
 // region returns the memory of an expert's part of a weight; the part begins at l.phase(number) in it.
-func (e *expert) region(l *lookup) []byte {
-	return e.place.Value.(*place).mem[l.at : l.at+l.cost : l.at+l.cost]
+func (e *expert) region(l *lookup) []byte { return e.place.mem[l.at : l.at+l.cost : l.at+l.cost] }
+
+// whole reports whether all parts of an expert are there.
+func (e *expert) whole() bool {
+	return !slices.ContainsFunc(e.parts, func(p piece) bool { return p != there })
+}
+
+// halfLife is after how many passes a use counts half. On recorded choices of a mixture with room for 30, 50 and 70 % of its experts 32 and
+// 64 read 0.78, 0.76 and 0.9 of what is read by last use alone; 8 and 256 read more (docs/measurements/experts.md).
+const halfLife = 64
+
+// worth returns the uses of an expert, of which older ones count less.
+func (e *expert) worth() float64 { return e.heat * math.Exp2(float64(e.at-e.of.passes)/halfLife) }
+
+// next returns what to read next, if there is anything: first what is waited for. guess: it is only guessed.
+func (x *experts) next() (t task, guess, ok bool) {
+	for _, q := range []*[]task{&x.queue, &x.guessed} {
+		for len(*q) > 0 && (q == &x.queue || x.flying < guessReads) {
+			t = (*q)[0]
+			if *q = (*q)[1:]; t.of.place != nil && t.of.parts[t.look] == asked {
+				return t, q == &x.guessed, true
+			}
+		}
+	}
+	return t, false, false
 }
 
 // serve reads what is asked for until the weights are closed or a read fails.
@@ -194,27 +237,42 @@ func (x *experts) serve() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for {
-		for !x.closed && x.err == nil && len(x.queue) == 0 {
+		t, guess, ok := x.next()
+		for !x.closed && x.err == nil && !ok {
 			x.changed.Wait()
+			t, guess, ok = x.next()
 		}
 		if x.closed || x.err != nil {
 			return
 		}
-		next := x.queue[0]
-		x.queue = x.queue[1:]
-		l := next.of.of.looks[next.look]
-		region := next.of.region(l)
+		e, l := t.of, t.of.of.looks[t.look]
+		e.parts[t.look] = coming
+		e.coming++
+		if guess {
+			x.flies(e)
+		}
+		region := e.region(l)
 		x.mu.Unlock()
 		x.count.begin()
-		n, err := x.feed.expert(l, next.of.number, region, own)
+		n, err := x.feed.expert(l, e.number, region, own)
 		x.count.end(n)
 		x.read.Add(n)
 		x.mu.Lock()
-		if err != nil && x.err == nil {
+		e.coming--
+		if e.parts[t.look] = there; err != nil {
+			e.parts[t.look] = absent
+		}
+		if guess {
+			x.flying--
+		}
+		switch {
+		case err == nil:
+		case guess && !e.wanted: // who needs it reads it again
+			e.fresh = false
+			x.blind()
+		case x.err == nil:
 			x.err = err
 		}
-		next.of.have[next.look] = err == nil
-		next.of.left--
 		x.changed.Broadcast()
 	}
 }
@@ -234,7 +292,7 @@ func (x *experts) acquire(m *mixture, look int, chosen []int32, out [][]byte) ([
 	l := m.looks[look]
 	for _, n := range chosen {
 		e := &m.experts[n]
-		for !e.have[look] {
+		for e.parts[look] != there {
 			if err := x.wait(); err != nil {
 				return nil, err
 			}
@@ -269,52 +327,73 @@ func (x *experts) want(m *mixture, chosen []int32) error {
 		}
 	}
 	x.now, x.wanted = m, append(x.wanted[:0], chosen...)
+	m.passes++
 	var missing []*expert
 	for _, n := range chosen {
 		e := &m.experts[n]
-		if e.wanted = true; e.place == nil {
+		e.wanted, e.heat, e.at = true, e.worth()+1, m.passes
+		if !e.whole() {
 			missing = append(missing, e)
-		} else {
-			m.class.order.MoveToFront(e.place)
 		}
 	}
-	x.used.Add(int64(len(chosen)))
-	x.missed.Add(int64(len(missing)))
+	x.settle(m, chosen)
 	for _, e := range missing {
-		if err := x.seat(e); err != nil {
-			return err
+		for e.place == nil {
+			if !x.seat(e, math.Inf(1)) {
+				if err := x.wait(); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	for i := range m.looks {
 		for _, e := range missing {
-			x.queue = append(x.queue, task{e, i})
+			if e.parts[i] <= asked {
+				e.parts[i] = asked
+				x.queue = append(x.queue, task{e, i})
+			}
 		}
 	}
 	x.changed.Broadcast()
 	return nil
 }
 
-// seat gives e the place that was used longest ago, of those that may be given up. If there is none it waits for a read.
-func (x *experts) seat(e *expert) error {
-	order := &e.of.class.order
-	for {
-		for at := order.Back(); at != nil; at = at.Prev() {
-			p := at.Value.(*place)
-			if p.of != nil && (p.of.wanted || p.of.left > 0) {
-				continue
-			}
-			if p.of != nil {
-				p.of.place = nil
-			}
-			p.of, e.place, e.left = e, at, len(e.have)
-			clear(e.have)
-			order.MoveToFront(at)
-			return nil
+// seat gives e a free place, or that of the expert that is worth least, if that is less than `above`; of several one of the layer that has
+// most, so that no part of a pass reads much more than another. What is guessed goes last, and what is wanted or being read does not.
+// false: there is no such place now.
+func (x *experts) seat(e *expert, above float64) bool {
+	var best *place
+	least, last := 0.0, false
+	for _, p := range e.of.class.places {
+		if p.of == nil {
+			best = p
+			break
 		}
-		if err := x.wait(); err != nil {
-			return err
+		if p.of.wanted || p.of.coming > 0 || p.of.guessed && !math.IsInf(above, 1) {
+			continue
+		}
+		w := p.of.worth()
+		if w < above && (best == nil || last && !p.of.guessed || last == p.of.guessed &&
+			(w < least || w == least && p.of.of.seated > best.of.of.seated)) {
+			best, least, last = p, w, p.of.guessed
 		}
 	}
+	if best == nil {
+		return false
+	}
+	if best.of != nil {
+		best.of.leave()
+	}
+	best.of, e.place = e, best
+	e.of.seated++
+	return true
+}
+
+// leave gives the place of an expert up.
+func (e *expert) leave() {
+	clear(e.parts)
+	e.of.seated--
+	e.place.of, e.place, e.fresh, e.guessed = nil, nil, false, false
 }
 
 // close ends the readers.

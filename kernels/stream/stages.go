@@ -36,9 +36,10 @@ type stage struct {
 }
 
 // divided returns p with more stages, so that each has as few weights as its largest matrix allows, and which of its stages those of p
-// begin with. Weights of which rows are looked up do not count.
+// begin with. Weights of which rows are looked up do not count, nor those that always stay. It has guesses of which experts are next.
 func divided(p *kernels.Program) (q *kernels.Program, first []int) {
-	fine := *p
+	p = foretold(p)
+	fine, stays := *p, heldOf(p)
 	fine.Stages = nil
 	for s := range p.StageCount() {
 		from, to := p.StageOps(s)
@@ -46,13 +47,13 @@ func divided(p *kernels.Program) (q *kernels.Program, first []int) {
 		fine.Stages = append(fine.Stages, kernels.Stage{Name: p.StageName(s), First: from})
 		most, held, seen := 0, 0, map[kernels.W]bool{}
 		for _, o := range p.Ops[from:to] {
-			if w, ok := product(p, o); ok {
+			if w, ok := product(p, o); ok && !stays[w] {
 				most = max(most, p.Weights[w].Bytes())
 			}
 		}
 		for i, o := range p.Ops[from:to] {
 			w, ok := product(p, o)
-			if !ok || seen[w] {
+			if !ok || seen[w] || stays[w] {
 				continue
 			}
 			if n := p.Weights[w].Bytes(); held > 0 && held+n > most {
@@ -72,7 +73,7 @@ func product(p *kernels.Program, o kernels.Op) (kernels.W, bool) {
 	return w, w != kernels.None && !look
 }
 
-// stagesOf returns the stages of a divided program.
+// stagesOf returns the stages of a divided program, and behind them one of the weights that two of them read, if there are any.
 func stagesOf(p *kernels.Program) []stage {
 	chosen := map[kernels.W]bool{} // weights of which rows choose experts
 	for _, o := range p.Ops {
@@ -80,6 +81,7 @@ func stagesOf(p *kernels.Program) []stage {
 			chosen[o.W] = true
 		}
 	}
+	stays, more := heldOf(p), stage{name: "the routers"}
 	all := make([]stage, p.StageCount())
 	for i := range all {
 		s := &all[i]
@@ -100,13 +102,24 @@ func stagesOf(p *kernels.Program) []stage {
 				s.looks = append(s.looks, w)
 				continue
 			}
-			n := int64(p.Weights[w].Bytes())
-			s.weights = append(s.weights, extent{w, s.size, n})
-			s.size += (n + 63) &^ 63
+			if !stays[w] {
+				s.add(w, p)
+			} else if !slices.ContainsFunc(more.weights, func(e extent) bool { return e.w == w }) {
+				more.add(w, p)
+			}
 		}
 		s.size = pages(s.size)
 	}
+	if more.size = pages(more.size); more.size > 0 {
+		all = append(all, more)
+	}
 	return all
+}
+
+func (s *stage) add(w kernels.W, p *kernels.Program) {
+	n := int64(p.Weights[w].Bytes())
+	s.weights = append(s.weights, extent{w, s.size, n})
+	s.size += (n + 63) &^ 63
 }
 
 // budget says what the memory for weights holds: which stages stay there, and how large the rest is.

@@ -76,11 +76,15 @@ type flaky struct {
 	*os.File
 	reads, after atomic.Int64
 	err          error
+	hold         atomic.Pointer[chan struct{}] // reads wait until it is closed
 }
 
 func (f *flaky) ReadAt(b []byte, at int64) (int, error) {
 	if n := f.reads.Add(1); f.err != nil && n > f.after.Load() {
 		return 0, f.err
+	}
+	if hold := f.hold.Load(); hold != nil {
+		<-*hold
 	}
 	n, err := f.File.ReadAt(b[:min(len(b), 1+len(b)/3)], at)
 	if n < len(b) && err == nil {
@@ -95,11 +99,12 @@ type fixture struct {
 	*weights
 	path string
 	file *flaky
+	src  made
 }
 
 func open(t *testing.T, path string, src made, memory int64, err error) (*fixture, error) {
 	t.Helper()
-	f := &fixture{path: path, file: &flaky{err: err}}
+	f := &fixture{path: path, file: &flaky{err: err}, src: src}
 	f.file.after.Store(1 << 40)
 	f.Device = New(testdevice.CPU(t, 1), Config{Memory: memory, Pack: pack,
 		Keep: func(ctx context.Context, r Request) (string, func() error, error) {

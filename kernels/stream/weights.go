@@ -28,7 +28,7 @@ type weights struct {
 	cfg    Config
 	lost   func(error)
 	prog   *kernels.Program // divided
-	stages []stage
+	stages []stage          // those of prog, perhaps one more, which is always resident: see stagesOf
 	budget *budget
 	looks  []*lookup // embeddings, then experts
 	expert experts
@@ -45,9 +45,11 @@ type weights struct {
 	once   sync.Once
 }
 
-// view is where a weight of a stage lies: in an extent of the stage's bytes, in a lookup, or, as weight `at` of a mixture, by expert.
+// view is where a weight of a stage lies: in an extent of the stage's bytes or of the last one's, in a lookup, or, as weight `at` of a
+// mixture, by expert.
 type view struct {
 	extent extent
+	always bool // of the stage that is always resident
 	look   *lookup
 	of     *mixture
 	at     int
@@ -79,20 +81,27 @@ func layOut(p *kernels.Program, c Config) (*weights, error) {
 	// What every pass reads is worth more memory than what some passes do, so experts get what is left.
 	w.expert.classify()
 	least, whole, _, _ := w.expert.sizes()
-	if w.budget, err = choose(sizes, looked, c.Memory-least); err != nil {
+	always := int64(0)
+	for _, s := range w.stages[p.StageCount():] {
+		always += s.size
+	}
+	if w.budget, err = choose(sizes[:p.StageCount()], looked, c.Memory-least-always); err != nil {
 		if small := (*kernels.TooSmall)(nil); errors.As(err, &small) {
-			return nil, &kernels.TooSmall{Bytes: c.Memory, Least: small.Least + least}
+			return nil, &kernels.TooSmall{Bytes: c.Memory, Least: small.Least + least + always}
 		}
 		return nil, err
 	}
+	w.budget.resident = append(w.budget.resident, slices.Repeat([]bool{true}, len(w.stages)-p.StageCount())...)
+	w.budget.held += always
 	w.settle()
 	w.expert.divide(min(whole, c.Memory-w.budget.bytes()))
 	for _, m := range w.expert.all {
 		w.looks = append(w.looks, m.looks...)
 	}
-	for i := range w.stages {
+	for i := range p.StageCount() {
 		w.order = append(w.order, w.views(i))
 	}
+	w.expert.foretell(p)
 	return w, nil
 }
 
@@ -132,6 +141,13 @@ func (w *weights) views(stage int) (out []view) {
 		for _, e := range s.weights {
 			if e.w == k {
 				v.extent = e
+			}
+		}
+		for _, more := range w.stages[w.prog.StageCount():] {
+			for _, e := range more.weights {
+				if e.w == k {
+					v.extent, v.always = e, true
+				}
 			}
 		}
 		for _, l := range w.looks {
@@ -373,6 +389,8 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 			}
 		case v.look != nil:
 			out = append(out, v.look.bytes())
+		case v.always:
+			out = append(out, w.memoryOf(len(w.stages) - 1)[v.extent.at:][:v.extent.size])
 		default:
 			out = append(out, base[v.extent.at:v.extent.at+v.extent.size])
 		}

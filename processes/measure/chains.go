@@ -33,7 +33,8 @@ type Chain struct {
 	Took, Waited            time.Duration // time in passes and between them; the part that waited for weights
 	Experts                 int           // experts that passes used, counted layer by layer
 	Read                    int64         // bytes of streamed weights
-	Missed                  int64         // experts that were not in memory
+	Missed                  int64         // experts that were not in memory, nor foretold
+	Foretold, Guessed       int64         // experts that a guess had read in time, or had begun to; those that guesses read
 	Limit                   time.Duration // Read, at the rate of direct reads of the same file before each text; 0: nothing is streamed
 }
 
@@ -152,7 +153,8 @@ func (g Guessing) decode(ctx context.Context, m *engine.Model, c *Chain, seed ui
 		now := streamer.StreamStats()
 		read := now.Read - before.Read
 		c.Waited, c.Read = c.Waited+now.Waited-before.Waited, c.Read+read
-		c.Missed += now.Missed - before.Missed
+		c.Missed, c.Foretold = c.Missed+now.Missed-before.Missed, c.Foretold+now.Foretold-before.Foretold
+		c.Guessed += now.Guessed - before.Guessed
 		c.Limit += time.Duration(float64(read) / rate * 1e9)
 	}
 	return text, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -282,6 +283,12 @@ func tellStream(counters map[string]int64, s kernels.StreamStats) {
 	if s.AllExperts > 0 {
 		counters["stream.expert_memory_bytes"], counters["stream.expert_read_bytes"] = s.Experts, s.ReadExperts
 		counters["stream.experts_used"], counters["stream.experts_missed"] = s.Used, s.Missed
+		counters["stream.experts_foretold"], counters["stream.experts_guessed"] = s.Foretold, s.Guessed
+		for i, l := range s.Layers {
+			for what, n := range map[string]int64{"used": l.Used, "missed": l.Missed, "foretold": l.Foretold, "guessed": l.Guessed} {
+				counters["stream.layer_experts_"+what+"."+strconv.Itoa(i)] = n
+			}
+		}
 	}
 	counters["stream.waited_us"], counters["stream.busy_us"] = s.Waited.Microseconds(), s.Busy.Microseconds()
 }

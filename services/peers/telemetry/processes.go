@@ -48,6 +48,10 @@ const (
 		"garbage, unasked and refused in the gateway."
 	helpExperts = "Experts of a model that passes used, counted layer by layer and each once in a pass: what passes read of them."
 
+	streamExperts = "tandem_stream_experts_total"
+	helpStreamed  = "Experts of a streamed target, by layer: used by passes; of them missed, read once they were chosen, and foretold, " +
+		"which a guess had read; guessed, read because of guesses. The others were in memory."
+
 	helpCalls   = "Requests that were let in, by whose API they speak; of gRPC, generations."
 	helpIgnored = "Fields of requests that had no effect, by API and name; names that no program was seen to send are \"other\"."
 
@@ -131,6 +135,14 @@ var figures = []figure{
 		counter: "stream.waited_us"},
 	{metric: "tandem_stream_disk_busy_seconds_total", help: "Time in which at least one read of weights was in progress.", scale: 1e-6,
 		role: "verifier", counter: "stream.busy_us"},
+	{metric: streamExperts, help: helpStreamed, labels: map[string]string{"event": "used"}, by: "layer", role: "verifier",
+		counter: "stream.layer_experts_used."},
+	{metric: streamExperts, help: helpStreamed, labels: map[string]string{"event": "missed"}, by: "layer", role: "verifier",
+		counter: "stream.layer_experts_missed."},
+	{metric: streamExperts, help: helpStreamed, labels: map[string]string{"event": "foretold"}, by: "layer", role: "verifier",
+		counter: "stream.layer_experts_foretold."},
+	{metric: streamExperts, help: helpStreamed, labels: map[string]string{"event": "guessed"}, by: "layer", role: "verifier",
+		counter: "stream.layer_experts_guessed."},
 	{metric: "tandem_prefix_pages", help: "Free pages of the KV cache that hold prefixes of ended sessions.", gauge: true,
 		counter: "prefix.pages"},
 	{metric: "tandem_prefix_hits_total", help: "Sessions opened with a prefix that was found in the KV cache.", counter: "prefix.hits"},
