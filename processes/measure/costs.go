@@ -88,6 +88,25 @@ func Nominal(w engine.Work, l kernels.Limits, widest int) []tandem.Cost {
 	return worth.Linear(reading, row, widest)
 }
 
+// memoryRate is what memory brings a processor, in bytes a second, where nobody has measured it: two channels of DDR4.
+const memoryRate = 30e9
+
+// NominalMixture returns the costs of passes of a streamed mixture with so much work, of which s says what has room, on a disk of so many
+// bytes a second, before any pass was measured. Each expert is read from memory and, as often as it has no room, from the disk. Rows
+// choose evenly, so they share few.
+func NominalMixture(w engine.Work, s kernels.StreamStats, disk float64, widest int) (costs []tandem.Cost) {
+	missing := 1 - min(1, float64(s.Experts)/float64(max(s.AllExperts, 1)))
+	each := float64(w.Expert) * (1/memoryRate + missing/disk)
+	rest := float64(w.Bytes-int64(w.Experts)*w.Expert)/memoryRate + float64(s.Ringed)/disk
+	share := float64(s.RowExperts) / float64(max(s.AllExperts, 1)) // of a layer's experts that a row uses
+	for rows := 1; rows <= widest; rows *= 2 {
+		used := float64(w.Experts) / share * (1 - math.Pow(1-share, float64(rows)))
+		costs = append(costs, tandem.Cost{Rows: rows, Time: time.Duration((rest + each*used) * 1e9), Experts: int(used),
+			Expert: time.Duration(each * 1e9)})
+	}
+	return costs
+}
+
 // costKinds are the passes that Costs measures of a model, in the order of their need.
 func costKinds(m *engine.Model) (kinds []Timing) {
 	for _, w := range costWidths {

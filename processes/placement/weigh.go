@@ -81,13 +81,13 @@ func (w *Weigher) Weigh(drafts []string, s kernels.StreamStats) (out pair.Weight
 	if err != nil {
 		return out, err
 	}
-	plain := worth.Terms{Verify: verify, Read: read(s.Streamed), Ahead: read(min(s.Ring, s.Ringed))}
+	plain := worth.Terms{Verify: verify, Read: read(s.Streamed), Each: read(s.Streamed - s.Ringed), Ahead: read(min(s.Ring, s.Ringed))}
 	out.Speed = plain.Best(0).Speed()
 	for _, d := range drafts {
 		terms, why := plain, fmt.Sprintf("if %v of its tokens are right", worth.AssumedRight)
 		if known := w.known(d); known != nil {
 			terms, why = known.Terms(known.Depths()), "as tandem profile measured them"
-			terms.Read, terms.Ahead = plain.Read, plain.Ahead
+			terms.Read, terms.Each, terms.Ahead = plain.Read, plain.Each, plain.Ahead
 		} else {
 			terms.Right = []float64{worth.AssumedRight}
 			if terms.Draft, err = w.draftPass(d, verify.Time(1)); err != nil {

@@ -54,7 +54,8 @@ type Terms struct {
 	Verify *Costs        // passes of the target, with all weights in memory
 	Draft  time.Duration // a pass of the draft of one row, which drafts one more token
 	Right  []float64     // as Chain takes it
-	Read   time.Duration // as in Round
+	Read   time.Duration // as in Round, of a pass of one row
+	Each   time.Duration // what one more row adds to Read: the experts of a streamed mixture that it chooses
 	Ahead  time.Duration // as in Round
 }
 
@@ -72,7 +73,8 @@ func (f Forecast) Speed() float64 { return f.Tokens / f.Time.Seconds() }
 func (t Terms) Best(longest int) Forecast {
 	chances := Chain(t.Right, min(longest, t.Verify.Widest()-1))
 	round := func(n int) time.Duration {
-		return Round{Draft: time.Duration(n) * t.Draft, Verify: t.Verify.Time(n + 1), Read: t.Read, Ahead: t.Ahead}.Time()
+		more := time.Duration(n)
+		return Round{Draft: more * t.Draft, Verify: t.Verify.Time(n + 1), Read: t.Read + more*t.Each, Ahead: t.Ahead}.Time()
 	}
 	n, _ := Best(1, chances, round)
 	tokens := 1.0
