@@ -275,7 +275,7 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"modelfile/hub":            {"modelfile/hub/hubtest"},
 	"app/pull":                 {"modelfile", "modelfile/hub/hubtest"},
 	"processes/roles/verifier": {"kernels/split"},
-	"processes/measure":        {"kernels/cuda/emulated", "kernels/split"},
+	"processes/measure":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/split", "kernels/stream"},
 	"processes/placement":      {"kernels/cuda"},
 	// a model that many runs share; a streamed one
 	"app/states":  {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},

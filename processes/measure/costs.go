@@ -107,9 +107,56 @@ func NominalMixture(w engine.Work, s kernels.StreamStats, disk float64, widest i
 	return costs
 }
 
-// costKinds are the passes that Costs measures of a model, in the order of their need.
+// mixtureRows is the widest pass of a streamed mixture whose costs are computed.
+const mixtureRows = 64
+
+// calculatedBytes are those that the probe of Calculated reads: its memory is for passes, which are yet to come.
+const calculatedBytes = 16 << 20
+
+// calculatedLong is for how long Calculated measures the processor.
+const calculatedLong = 60 * time.Millisecond
+
+// Calculated returns the costs of passes of a model whose weights are streamed, before any has run. It computes while it reads:
+//
+//	T(w) = max(bytes a pass reads ÷ the disk's rate, T in memory(w))
+//
+// at rates that it measures, in half a second. Those of a mixture are NominalMixture's. Errors: those of the measurements.
+func Calculated(m *engine.Model, s kernels.Streamer) (costs []tandem.Cost, err error) {
+	work, bytes := m.Passes().Work(), s.StreamStats().Streamed
+	rate, err := s.ReadRate(rateLong)
+	if err != nil {
+		return nil, err
+	}
+	if work.Experts > 0 {
+		return NominalMixture(work, s.StreamStats(), rate, mixtureRows), nil
+	}
+	probe, err := m.Passes().NewProbe(calculatedBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Close()
+	limits, err := kernels.MeasureLimits(probe, calculatedLong)
+	if err != nil {
+		return nil, err
+	}
+	widest := min(m.MaxRows(), m.MaxWanted())
+	memory := worth.NewCosts(Nominal(work, limits, widest))
+	for _, w := range slices.Sorted(slices.Values(append(slices.Clone(costWidths), widest))) {
+		if w <= widest {
+			costs = append(costs, tandem.Cost{Rows: w, Time: max(time.Duration(float64(bytes)/rate*1e9), memory.Time(w))})
+		}
+	}
+	return costs, nil
+}
+
+// costKinds are the passes that Costs measures of a model, in the order of their need. If it reads weights from a disk, rows cost nothing up
+// to some number, so widths follow each other: what a wider pass takes is then known before it runs.
 func costKinds(m *engine.Model) (kinds []Timing) {
-	for _, w := range costWidths {
+	widths := slices.Clone(costWidths)
+	if s, ok := m.Passes().Streamer(); ok && s.StreamStats().Streamed > 0 {
+		slices.Sort(widths)
+	}
+	for _, w := range widths {
 		if w > min(m.MaxRows(), m.MaxWanted()) {
 			continue
 		}

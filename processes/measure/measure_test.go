@@ -3,6 +3,7 @@ package measure
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -194,5 +197,38 @@ func TestCosts(t *testing.T) {
 	defer full.Close()
 	if _, err := Costs(t.Context(), full, time.Second, nil); !errors.Is(err, tandem.Exhausted) {
 		t.Errorf("error %v: want Exhausted", err)
+	}
+}
+
+// TestCalculated: rows of a streamed model cost nothing as long as computing hides behind the disk, and what they cost in memory
+// afterwards. Passes are measured in the order of their rows, since none costs in proportion to them. Where nothing is streamed there are none.
+func TestCalculated(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "packed")
+	d := stream.New(testdevice.CPU(t, 1), stream.Config{Memory: 12 << 20, Pack: cpu.Pack,
+		Keep: func(ctx context.Context, r stream.Request) (string, func() error, error) {
+			return file, func() error { return nil }, r.Make(ctx, file, nil)
+		}})
+	m, err := engine.Open("../../models/gopher-19m-q8_0.gguf", engine.Options{Device: d, MaxRows: 256, MaxWanted: 200, KVPages: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	costs, err := Calculated(m, d)
+	if err != nil || len(costs) != len(costWidths)+1 || costs[len(costs)-1].Rows != 200 {
+		t.Fatalf("%+v, %v", costs, err)
+	}
+	for i := 1; i < len(costs); i++ {
+		if costs[i].Rows <= costs[i-1].Rows || costs[i].Time < costs[i-1].Time {
+			t.Errorf("costs fall with rows: %+v", costs)
+		}
+	}
+	if first, last := costs[0].Time, costs[len(costs)-1].Time; last < 2*first || costs[1].Time != first && first < time.Millisecond {
+		t.Errorf("costs %+v: want flat ones, then rising ones", costs)
+	}
+	if k := costKinds(m); k[1].Rows != 2 || k[2].Rows != 4 {
+		t.Errorf("measured in the order %+v", k)
+	}
+	if costs, err := Calculated(m, stream.New(testdevice.CPU(t, 1), stream.Config{})); err != nil || costs != nil {
+		t.Errorf("nothing is streamed: %+v, %v", costs, err)
 	}
 }

@@ -17,13 +17,6 @@ import (
 // measureTime is how long a verifier measures the costs of its passes, on all its threads.
 const measureTime = time.Second
 
-// rateTime is for how long the disk of a streamed mixture is measured, and mixtureRows is the widest pass whose costs are computed from
-// that.
-const (
-	rateTime    = 200 * time.Millisecond
-	mixtureRows = 64
-)
-
 // mostSlower is how much longer the verifier's passes may take, on average, for it to leave cores to a drafter. Overlap with a drafter is
 // worth little more than that: 0.91 to 1.00 of the time of taking turns where both use all cores, 1.17 × the speed at best
 // (docs/measurements/llmcad.md).
@@ -48,10 +41,10 @@ func (now *measured) fewer() int {
 // left reports whether m goes on without Spare of its threads.
 func (now *measured) left() bool { return now.Used < now.Threads }
 
-// costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else it has none: the
-// planner learns them from passes, and measuring, which is nil otherwise, measures them in idle moments. Those of a streamed mixture are
-// computed, and passes correct them. If m's passes are about as quick
-// without Spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
+// costsOf returns the costs of m's passes: those of the plan file, else those that an earlier process has kept. Else they are calculated if
+// m's weights are streamed, and if not there are none: the planner learns them from passes, and measuring, which is nil otherwise, measures
+// them in idle moments. Those of a streamed mixture only passes correct. If m's passes are about as quick without Spare of its threads, as
+// on a machine with more cores than its memory can feed, m goes on without them.
 func (c Setup) costsOf(r *roles.Process, m *engine.Model, plan *profile.Plan) (now *measured, measuring *roles.Measuring) {
 	now = &measured{Threads: m.About().Threads, Spare: c.SpareThreads}
 	if now.Used = now.Threads; !c.Measure {
@@ -73,11 +66,13 @@ func (c Setup) costsOf(r *roles.Process, m *engine.Model, plan *profile.Plan) (n
 	if err == nil {
 		return now, nil
 	}
-	if s, ok := m.Passes().Streamer(); ok && s.StreamStats().AllExperts > 0 {
-		if rate, err := s.ReadRate(rateTime); err == nil { // else every pass packs
-			now.Costs = measure.NominalMixture(m.Passes().Work(), s.StreamStats(), rate, mixtureRows)
+	if s, ok := m.Passes().Streamer(); ok && !(inMemory && s.StreamStats().AllExperts == 0) {
+		if now.Costs, err = measure.Calculated(m, s); err != nil {
+			r.Log.Warn("costs of streamed passes not calculated", "error", err)
 		}
-		return now, nil // random tokens would measure what their experts cost, and have them replace those of texts
+		if s.StreamStats().AllExperts > 0 {
+			return now, nil // random tokens would measure what their experts cost, and have them replace those of texts
+		}
 	}
 	all, enough := target(m, now.Threads), target(m, now.fewer())
 	return now, r.NewMeasuring(kept, func(ctx context.Context, alive func()) ([]roles.Measured, error) {
