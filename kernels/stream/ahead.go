@@ -42,16 +42,22 @@ func routerAt(p *kernels.Program, i int) (r router) {
 }
 
 // foretold returns p with guesses: behind the choice of each mixture the router of the next one is run on the state that enters the
-// feed-forward part here (A. Eliseev, D. Mazur, 2023: arXiv 2312.17238). Nothing else reads what it chooses.
+// feed-forward part here (A. Eliseev, D. Mazur, 2023: arXiv 2312.17238), and that of the first one behind the first stage, on what enters
+// the layers. Nothing else reads what they choose.
 func foretold(p *kernels.Program) *kernels.Program {
 	q, last, at := *p, -1, map[int]router{} // by the operation behind which the next router runs
+	first := slices.Concat(p.Stages, []kernels.Stage{{}, {}})[1].First
 	for i, o := range p.Ops {
 		if _, ok := o.(kernels.ChooseExperts); !ok {
 			continue
 		}
 		r := routerAt(p, i)
-		if last >= 0 && r.known && r.norm.In == routerAt(p, last).norm.In {
+		switch {
+		case !r.known:
+		case last >= 0 && r.norm.In == routerAt(p, last).norm.In:
 			at[last] = r
+		case last < 0 && slices.ContainsFunc(p.Ops[:first], func(o kernels.Op) bool { return p.Uses(o).Writes == r.norm.In }):
+			at[first-1] = r
 		}
 		last = i
 	}

@@ -94,7 +94,8 @@ type experts struct {
 	foresight
 
 	mu      sync.Mutex
-	changed sync.Cond
+	changed sync.Cond // a read has ended
+	asking  sync.Cond // there is something to read
 	queue   []task   // that a pass waits for
 	now     *mixture // that was acquired last
 	wanted  []int32  // of now
@@ -196,7 +197,7 @@ func (x *experts) allocate() (err error) {
 // start starts the readers.
 func (x *experts) start(f feed, count *counters) {
 	x.feed, x.count = f, count
-	x.changed.L = &x.mu
+	x.changed.L, x.asking.L = &x.mu, &x.mu
 	for range f.readers() {
 		x.readers.Go(x.serve)
 	}
@@ -214,8 +215,11 @@ func (e *expert) whole() bool {
 // 64 read 0.78, 0.76 and 0.9 of what is read by last use alone; 8 and 256 read more (docs/measurements/experts.md).
 const halfLife = 64
 
-// worth returns the uses of an expert, of which older ones count less.
-func (e *expert) worth() float64 { return e.heat * math.Exp2(float64(e.at-e.of.passes)/halfLife) }
+// worth returns the uses of an expert, of which older ones count less, and those of a layer that is foretold up to half as much: to read
+// such an expert may cost no time.
+func (e *expert) worth() float64 { return e.uses() * (1 - e.of.ahead.mean()/2) }
+
+func (e *expert) uses() float64 { return e.heat * math.Exp2(float64(e.at-e.of.passes)/halfLife) }
 
 // next returns what to read next, if there is anything: first what is waited for. guess: it is only guessed.
 func (x *experts) next() (t task, guess, ok bool) {
@@ -239,7 +243,7 @@ func (x *experts) serve() {
 	for {
 		t, guess, ok := x.next()
 		for !x.closed && x.err == nil && !ok {
-			x.changed.Wait()
+			x.asking.Wait()
 			t, guess, ok = x.next()
 		}
 		if x.closed || x.err != nil {
@@ -272,6 +276,7 @@ func (x *experts) serve() {
 			x.blind()
 		case x.err == nil:
 			x.err = err
+			x.asking.Broadcast()
 		}
 		x.changed.Broadcast()
 	}
@@ -331,7 +336,7 @@ func (x *experts) want(m *mixture, chosen []int32) error {
 	var missing []*expert
 	for _, n := range chosen {
 		e := &m.experts[n]
-		e.wanted, e.heat, e.at = true, e.worth()+1, m.passes
+		e.wanted, e.heat, e.at = true, e.uses()+1, m.passes
 		if !e.whole() {
 			missing = append(missing, e)
 		}
@@ -354,7 +359,7 @@ func (x *experts) want(m *mixture, chosen []int32) error {
 			}
 		}
 	}
-	x.changed.Broadcast()
+	x.asking.Broadcast()
 	return nil
 }
 
@@ -402,6 +407,7 @@ func (x *experts) close() {
 		x.mu.Lock()
 		x.closed = true
 		x.changed.Broadcast()
+		x.asking.Broadcast()
 		x.mu.Unlock()
 		x.readers.Wait()
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// guessReads is how many guessed parts are read at a time: a miss waits for at most as many.
-	guessReads = 2
+	// guessReads is how many guessed parts are read at a time: half of the readers, so that a miss always finds one.
+	guessReads = 4
 	// leastChance is how likely an expert that is read by a guess must be wanted, as guesses of its rank have been so far.
 	leastChance = 0.4
 	// recent guesses count for how often guesses are right, and rows of a pass by which that is told.
@@ -49,6 +49,14 @@ type guesses struct {
 type odds struct {
 	right []float64
 	n     int
+}
+
+func (o *odds) mean() float64 {
+	sum := 0.0
+	for _, r := range o.right {
+		sum += r
+	}
+	return sum / float64(max(len(o.right), 1))
 }
 
 func (o *odds) judge(guessed, chosen []int32) {
@@ -188,7 +196,9 @@ func (x *experts) expect(m *mixture, by *odds, rows int, of func(row int) []int3
 		}
 	}
 	slices.SortStableFunc(x.guessed, func(a, b task) int { return cmp.Compare(a.of.of.at, b.of.of.at) })
-	x.changed.Broadcast()
+	for range min(len(x.guessed), guessReads-x.flying) {
+		x.asking.Signal()
+	}
 }
 
 // flies notes that a guessed part is being read.
