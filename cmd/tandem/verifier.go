@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
-	"github.com/tandem-llm/tandem/processes/roles/pair"
 	"github.com/tandem-llm/tandem/processes/roles/verifier"
 	"github.com/tandem-llm/tandem/processes/settings"
 )
@@ -82,14 +81,6 @@ func (c *verifierCmd) guest(path string) (out drafter.Setup, err error) {
 	files, err := find.Drafts([]string{c.BesideDraft}, path, tandem.Request{})
 	if err != nil {
 		return out, err
-	}
-	taps, err := pair.Taps(files)
-	if err != nil {
-		return out, err
-	}
-	if len(taps) == 0 {
-		return out, tandem.Errorf("", tandem.Invalid, "--beside-draft %s reads no hidden states: want a drafter process for it, or one"+
-			" that does (docs/sidefiles.md)", c.BesideDraft)
 	}
 	if out.PrefixPages, err = start.PrefixPages(c.Prefixes); err != nil {
 		return out, err

@@ -1,10 +1,12 @@
 package roles
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"strings"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -30,6 +32,10 @@ type Guest struct {
 
 // addGuest plans the guest at path beside the room's first model, which is its target.
 func (r *Room) addGuest(path string, nodes int) error {
+	if spec, err := engine.SideOf(path); err != nil || !spec.Kind.IsDraft() {
+		return cmp.Or(err, tandem.Errorf("", tandem.Invalid, "draft %s reads no hidden states of its target: want a process of its own for it",
+			path))
+	}
 	return r.add(Tenant{path: path, nodes: nodes, rows: guestRows, wanted: guestRows, Footprint: memory.Footprint{Guest: true}})
 }
 
@@ -117,12 +123,12 @@ func (r *Process) Again() bool {
 	return all > 0
 }
 
-// spares reports whether a process goes on without its guest, which err is about: one that was there before, so that a file which was
+// Spares reports whether a process goes on without its guest, which err is about: one that was there before, so that a file which was
 // damaged meanwhile does not cost the target's sessions.
-func (r *Process) spares(g *Guest, err error) bool {
+func (r *Process) Spares(draft string, err error) bool {
 	if err == nil || !r.Again() {
 		return false
 	}
-	r.Log.Error("the draft beside the target is left", "draft", g.Path, "error", err)
+	r.Log.Error("the draft beside the target is left", "draft", draft, "error", err)
 	return true
 }

@@ -76,7 +76,7 @@ type Device interface {
 }
 
 // Load loads models with pools of keys and values for sessions of nodes tree rows each, and shows the supervisor its progress.
-// They share the threads evenly, each getting at least one. A guest comes last, unless it is left out: see Process.spares. undo closes
+// They share the threads evenly, each getting at least one. A guest comes last, unless it is left out: see Process.Spares. undo closes
 // them, and what was made before an error. Errors: those of loading, and Exhausted for models that do not fit into memory, with what would
 // fit.
 func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (models []*engine.Model, err error) {
@@ -128,7 +128,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		m, err := r.openGuest(g, k, room, o, undo)
 		if err == nil {
 			models = append(models, m)
-		} else if !r.spares(g, err) {
+		} else if !r.Spares(g.Path, err) {
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, d
 	}
 	if g := k.Guest; g != nil {
 		room.Target = paths[0]
-		if err := room.addGuest(g.Path, g.Nodes); r.spares(g, err) {
+		if err := room.addGuest(g.Path, g.Nodes); r.Spares(g.Path, err) {
 			k.Guest = nil
 		} else if err != nil {
 			return nil, err

@@ -122,7 +122,9 @@ func (c Setup) assemble(ctx context.Context, r *roles.Process) (
 	})
 	announcer, err = c.join(ctx, r, v, m.Vocab().Size(), r.Pool(access), mapped, &undo)
 	if err == nil && guest != nil {
-		err = drafters.ServeBeside(c.Guest, r, guest, v, &undo)
+		if err = drafters.ServeBeside(c.Guest, r, guest, v, &undo); r.Spares(c.Guest.Draft[0], err) {
+			err = nil
+		}
 	}
 	return server, announcer, undo, err
 }
