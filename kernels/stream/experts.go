@@ -96,9 +96,9 @@ type experts struct {
 	mu      sync.Mutex
 	changed sync.Cond // a read has ended
 	asking  sync.Cond // there is something to read
-	queue   []task   // that a pass waits for
-	now     *mixture // that was acquired last
-	wanted  []int32  // of now
+	queue   []task    // that a pass waits for
+	now     *mixture  // that was acquired last
+	wanted  []int32   // of now
 	closed  bool
 	err     error // of a reader; it stays
 	readers sync.WaitGroup
