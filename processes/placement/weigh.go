@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	longestChain = 16 // tokens; a pass of more rows was not measured
+	longestChain = 16 // tokens; the deepest tree likewise
+	widestTree   = 64 // rows of a pass, root included
 	probeBytes   = 64 << 20
 	probeTime    = 60 * time.Millisecond
 	diskTime     = 200 * time.Millisecond
@@ -94,7 +95,11 @@ func (w *Weigher) Weigh(drafts []string, s kernels.StreamStats) (out pair.Weight
 				return out, err
 			}
 		}
-		if f := terms.Best(longestChain); f.Speed() > out.Speed || out.Why == "" {
+		f := terms.BestTree(longestChain)
+		if f.Drafted > 0 {
+			why = fmt.Sprintf("%s, with trees of %d", why, f.Drafted+1)
+		}
+		if f.Speed() > out.Speed || out.Why == "" {
 			out.Speed, out.Why = f.Speed(), why
 		}
 	}
@@ -189,5 +194,5 @@ func (w *Weigher) passes(path string) (*worth.Costs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return worth.NewCosts(measure.Nominal(info.Work, w.limits, longestChain+1)), nil
+	return worth.NewCosts(measure.Nominal(info.Work, w.limits, widestTree)), nil
 }

@@ -49,19 +49,51 @@ func Chain(right []float64, n int) (chances []float64) {
 	return chances
 }
 
-// Terms are what the speed of rounds with chains of one draft follows from.
+// grown returns, likeliest first, the chances of the n likeliest nodes of a tree of a draft that are no deeper than depth. right is as Chain
+// takes it; of what the likeliest child leaves, the second has OtherShare and the third half of that.
+func grown(right []float64, depth, n int) (chances []float64) {
+	type node struct {
+		chance float64
+		depth  int
+	}
+	front := []node{{1, 0}}
+	for len(chances) < n && len(front) > 0 {
+		at := 0
+		for i, x := range front {
+			if x.chance > front[at].chance {
+				at = i
+			}
+		}
+		x := front[at]
+		if front[at] = front[len(front)-1]; x.depth > 0 {
+			chances = append(chances, x.chance)
+		}
+		if front = front[:len(front)-1]; x.depth == depth {
+			continue
+		}
+		first := right[min(x.depth, len(right)-1)]
+		for _, share := range []float64{first, (1 - first) * OtherShare, (1 - first) * OtherShare / 2} {
+			if chance := x.chance * share; chance >= LeastChance {
+				front = append(front, node{chance, x.depth + 1})
+			}
+		}
+	}
+	return chances
+}
+
+// Terms are what the speed of rounds with one draft follows from.
 type Terms struct {
 	Verify *Costs        // passes of the target, with all weights in memory
-	Draft  time.Duration // a pass of the draft of one row, which drafts one more token
+	Draft  time.Duration // a pass of the draft, which makes a chain or a tree one token deeper
 	Right  []float64     // as Chain takes it
 	Read   time.Duration // as in Round, of a pass of one row
 	Each   time.Duration // what one more row adds to Read: the experts of a streamed mixture that it chooses
 	Ahead  time.Duration // as in Round
 }
 
-// Forecast is what rounds with chains of one length are expected to bring.
+// Forecast is what rounds with trees of one shape are expected to bring.
 type Forecast struct {
-	Drafted int           // tokens of a chain; 0: plain decoding
+	Drafted int           // nodes of a tree without its root; 0: plain decoding
 	Tokens  float64       // that a round decides
 	Time    time.Duration // of a round
 }
@@ -69,17 +101,42 @@ type Forecast struct {
 // Speed returns the tokens per second.
 func (f Forecast) Speed() float64 { return f.Tokens / f.Time.Seconds() }
 
-// Best returns the length from 0 to longest with the most tokens per second. Chains whose pass is wider than any measured are left out.
+// Best returns the length from 0 to longest of a chain with the most tokens per second. Chains whose pass is wider than any measured are
+// left out.
 func (t Terms) Best(longest int) Forecast {
 	chances := Chain(t.Right, min(longest, t.Verify.Widest()-1))
-	round := func(n int) time.Duration {
-		more := time.Duration(n)
-		return Round{Draft: more * t.Draft, Verify: t.Verify.Time(n + 1), Read: t.Read + more*t.Each, Ahead: t.Ahead}.Time()
+	n, _ := Best(1, chances, func(n int) time.Duration { return t.round(n, n) })
+	return t.forecast(n, chances[:n])
+}
+
+// BestTree returns the depth from 0 to deepest, and the number n of the likeliest nodes of that depth, with the most tokens per second:
+//
+//	argmax over depth, n of τ(depth, n) / (depth·T_D + max(T_V(n + 1), read − min(depth·T_D, ahead)))
+//
+// Trees whose pass is wider than any measured are left out.
+func (t Terms) BestTree(deepest int) Forecast {
+	best := t.forecast(0, nil)
+	for depth := 1; depth <= deepest && len(t.Right) > 0; depth++ {
+		chances := grown(t.Right, depth, t.Verify.Widest()-1)
+		n, rate := Best(1, chances, func(n int) time.Duration { return t.round(depth, n) })
+		if rate > best.Speed() && n > 0 {
+			best = t.forecast(depth, chances[:n])
+		}
 	}
-	n, _ := Best(1, chances, round)
-	tokens := 1.0
-	for _, c := range chances[:n] {
-		tokens += c
+	return best
+}
+
+// round returns the time of a round with a tree of n nodes beside the root, for which the draft runs so many passes.
+func (t Terms) round(passes, n int) time.Duration {
+	read := t.Read + time.Duration(n)*t.Each
+	return Round{Draft: time.Duration(passes) * t.Draft, Verify: t.Verify.Time(n + 1), Read: read, Ahead: t.Ahead}.Time()
+}
+
+// forecast returns what a round with nodes of those chances brings.
+func (t Terms) forecast(passes int, chances []float64) Forecast {
+	f := Forecast{len(chances), 1, t.round(passes, len(chances))}
+	for _, c := range chances {
+		f.Tokens += c
 	}
-	return Forecast{n, tokens, round(n)}
+	return f
 }

@@ -41,3 +41,41 @@ func TestForecast(t *testing.T) {
 		t.Errorf("a pass that was not measured: %+v", got)
 	}
 }
+
+// TestBestTree: trees are as wide as computing hides behind the disk, and never worse than the best chain. The chances of nodes follow each
+// other as in a tree.
+func TestBestTree(t *testing.T) {
+	const ms = time.Millisecond
+	costs := NewCosts(Linear(40*ms, 8*ms, 64)) // 24 rows in 232 ms
+	of := func(read time.Duration, right float64) Terms {
+		return Terms{Verify: costs, Draft: 4 * ms, Right: []float64{right}, Read: read, Ahead: 15 * ms}
+	}
+	widest := 0
+	for _, read := range []time.Duration{0, 60 * ms, 120 * ms, 240 * ms, 500 * ms} {
+		for _, right := range []float64{.3, .7, .95} {
+			x := of(read, right)
+			tree, chain := x.BestTree(16), x.Best(16)
+			if tree.Speed() < chain.Speed()-1e-9 || tree.Speed() < x.Best(0).Speed() {
+				t.Errorf("read %v, right %v: %+v, and the best chain %+v", read, right, tree, chain)
+			}
+			if right == .7 {
+				if tree.Drafted < widest {
+					t.Errorf("read %v: %d nodes, and %d beside a faster disk", read, tree.Drafted, widest)
+				}
+				widest = tree.Drafted
+			}
+		}
+	}
+	if tree := of(240*ms, .7).BestTree(16); tree.Drafted < 16 || tree.Drafted > 32 {
+		t.Errorf("%+v: want about the 24 rows that 240 ms of reading hide", tree)
+	}
+	chances := grown([]float64{.6}, 2, 4)
+	for i, want := range []float64{.6, .36, .08, .6 * .08} {
+		if math.Abs(chances[i]-want) > 1e-9 {
+			t.Errorf("chances %v, want %v at %d", chances, want, i)
+		}
+	}
+	if got := (Terms{Verify: costs}).BestTree(16); got.Drafted != 0 || got.Tokens != 1 {
+		t.Errorf("without a draft: %+v", got)
+	}
+}
