@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -124,7 +125,7 @@ const (
 // narrow makes the passes of the first model fit for so many bytes of memory, less than all of it wants: fewer rows have logits.
 func (r *Room) narrow(limit int64) (err error) {
 	t := &r.Models[0]
-	if t.wanted > 0 || t.Config.Vocab == 0 || t.measure == nil {
+	if t.Config.Vocab == 0 || t.measure == nil {
 		return nil
 	}
 	row := int64(t.Config.Vocab) * int64(unsafe.Sizeof(float32(0)))
@@ -182,10 +183,13 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 		return d, limit, 0, err
 	}
 	if err != nil || !r.ample() {
-		streamed := []func() error{func() error { return r.planStreamed(a, limit) }}
+		pools := func() error { return r.planStreamed(a, limit) }
+		streamed := []func() error{pools}
 		if r.KVMemory == 0 {
-			streamed = append(streamed, func() error { return r.take(a, 0) }) // the least pools
+			pools = func() error { return r.take(a, 0) } // the least
+			streamed = append(streamed, pools)
 		}
+		streamed = append(streamed, func() error { return cmp.Or(r.narrow(0), pools()) }) // the least buffers too
 		if err == nil {
 			streamed = append(streamed, plans...) // in memory with a short context, rather than not at all
 		}

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine"
@@ -24,6 +25,12 @@ func TestBudget(t *testing.T) {
 				}}}
 		err = p.Check("", func(string) {})
 		return p, err
+	}
+	var small *roles.TooLittle
+	if _, err := fit(100*mib, 1); !errors.As(err, &small) {
+		t.Fatalf("100 MiB: %v", err)
+	} else if p, err := fit(small.Least, 1); err != nil || !p.Streamed {
+		t.Errorf("%d bytes, the least that was told: %v, streamed %v", small.Least, err, p.Streamed)
 	}
 	streamed, before, both := 0, int64(0), false
 	for budget := int64(140 * mib); ; budget += mib {
