@@ -217,9 +217,17 @@ const halfLife = 64
 
 // worth returns the uses of an expert, of which older ones count less, and those of a layer that is foretold up to half as much: to read
 // such an expert may cost no time.
-func (e *expert) worth() float64 { return e.uses() * (1 - e.of.ahead.mean()/2) }
+func (e *expert) worth() float64 { return e.uses() * (1 - e.of.ahead.mean/2) }
 
-func (e *expert) uses() float64 { return e.heat * math.Exp2(float64(e.at-e.of.passes)/halfLife) }
+func (e *expert) uses() float64 { return e.heat * faded[min(e.of.passes-e.at, len(faded)-1)] }
+
+// faded is what a use counts after so many passes.
+var faded = func() (f [16 * halfLife]float64) {
+	for i := range f {
+		f[i] = math.Exp2(-float64(i) / halfLife)
+	}
+	return f
+}()
 
 // next returns what to read next, if there is anything: first what is waited for. guess: it is only guessed.
 func (x *experts) next() (t task, guess, ok bool) {

@@ -48,26 +48,20 @@ type guesses struct {
 // odds are how often a guess of each rank was right, of the recent ones.
 type odds struct {
 	right []float64
+	mean  float64 // of right
 	n     int
-}
-
-func (o *odds) mean() float64 {
-	sum := 0.0
-	for _, r := range o.right {
-		sum += r
-	}
-	return sum / float64(max(len(o.right), 1))
 }
 
 func (o *odds) judge(guessed, chosen []int32) {
 	o.right = slices.Grow(o.right, len(guessed))[:len(guessed)]
-	o.n = min(o.n+1, recent)
+	o.n, o.mean = min(o.n+1, recent), 0
 	for i, g := range guessed {
 		hit := 0.0
 		if slices.Contains(chosen, g) {
 			hit = 1
 		}
 		o.right[i] += (hit - o.right[i]) / float64(o.n)
+		o.mean += o.right[i] / float64(len(guessed))
 	}
 }
 
