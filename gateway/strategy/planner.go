@@ -221,15 +221,16 @@ func (p *planner) recall(models []string) {
 	output := max(int(p.text.base-p.text.begin), 0)
 	for _, d := range models {
 		r := p.text.of[d]
-		var accepted, rounds float64
+		var accepted, rounds, rows float64
 		if h := r.hindsight; h.Tokens > 0 {
 			depth := 2
 			if e := p.yields.Of(d); e.Passes > 0 {
 				depth = max(int(math.Round(e.Passes)), 1)
 			}
 			accepted, rounds = spec.Foretold(h, output-int(p.text.base-r.base), depth)
+			rows = float64(depth + 1)
 		}
-		p.yields.Recall(d, accepted, rounds)
+		p.yields.Recall(d, accepted, rounds, rows)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestYields(t *testing.T) {
 	if e := next.Of("a"); e.Accepted > 0.6 {
 		t.Errorf("after 20 rounds of another text: %+v", e)
 	}
-	next.Recall("a", 5, 40)
+	next.Recall("a", 5, 40, 1)
 	if e := next.Of("a"); e.Accepted < 2.5 {
 		t.Errorf("with hindsight of 40 rounds with 5 tokens: %+v", e)
 	}

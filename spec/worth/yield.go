@@ -40,6 +40,7 @@ type belief struct {
 	earlier float64
 	recall  float64 // accepted tokens of the rounds that hindsight tells of, and how many these are
 	recalls float64
+	chain   float64 // rows of such a round
 	fresh   Yield // of the rounds since the belief was handed on, and how many
 	since   float64
 }
@@ -51,6 +52,9 @@ func (b *belief) expected() Expected {
 	if seen > 0 {
 		e.Yield = b.own
 		e.Yield.add(b.before, b.earlier/seen)
+	}
+	if seen > 0 { // trees that are cut to less than hindsight's chains, because rows are dear, do not bring what these promise
+		e.Rows += max(b.chain-e.Rows, 0) * b.recalls / n
 	}
 	sum := seen*e.Accepted + b.recalls*b.recall
 	if unknown := 1 - b.earlier; unknown > 0 && !b.seen { // as much as is expected where nothing is known: one token in one round
@@ -113,10 +117,10 @@ func (y Yields) Fade() {
 }
 
 // Recall takes what the drafters' hindsight says of a set (spec.Foretold): on the latest text it would have had so many rounds, with that
-// mean of accepted tokens. It replaces what an earlier Recall has said. rounds 0: hindsight says nothing.
-func (y Yields) Recall(set string, accepted, rounds float64) {
+// mean of accepted tokens, with passes of so many rows. It replaces what an earlier Recall has said. rounds 0: hindsight says nothing.
+func (y Yields) Recall(set string, accepted, rounds, rows float64) {
 	b := y.of(set)
-	b.recall, b.recalls = accepted, rounds
+	b.recall, b.recalls, b.chain = accepted, rounds, rows
 }
 
 // HandOn adds what the session has seen since the last HandOn to the yields that new sessions inherit.
