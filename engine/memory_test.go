@@ -30,7 +30,8 @@ func TestMeasure(t *testing.T) {
 	}
 	defer m.Close()
 	if got := (memory.Footprint{Weights: m.loaded.Store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
-		Scratch: m.loaded.Footprint.Scratch, StatePlaces: p.StatePlaces}); got != p {
+		Scratch: m.loaded.Footprint.Scratch, Logits: p.Logits, Block: p.Block, Tokens: m.Vocab().Size(),
+		StatePlaces: p.StatePlaces}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"

@@ -98,6 +98,8 @@ type Space struct {
 	Page    int64 // of one page of the KV cache, all layers
 	Buffers int64 // of the Runner, with passes of any width
 	States  int64 // slots and records of recurrent layers, part of the cache
+	Logits  int64 // of Buffers: for rows with logits, as many as a pass may have
+	Block   int64 // beside Buffers: results of attention, at most, for each 256 positions that the rows of a pass see
 }
 
 // With returns the sum of both.
@@ -106,7 +108,7 @@ func (f Footprint) With(o Footprint) Footprint {
 }
 
 func (s Space) with(o Space) Space {
-	return Space{s.Weights + o.Weights, s.Page + o.Page, s.Buffers + o.Buffers, s.States + o.States}
+	return Space{s.Weights + o.Weights, s.Page + o.Page, s.Buffers + o.Buffers, s.States + o.States, s.Logits + o.Logits, s.Block + o.Block}
 }
 
 // Total returns what s takes with a KV cache of so many pages.

@@ -172,11 +172,21 @@ type memoryInfo struct {
 	Records    int      `json:"records,omitempty"`
 	Scratch    int64    `json:"scratch_bytes"`
 	Total      int64    `json:"total_bytes"` // with the process itself
+	InUse      []inUse  `json:"in_use"`
 	Available  int64    `json:"available_bytes"`
 	Bound      string   `json:"available_by"`
 	Fits       bool     `json:"fits"`
 	Advice     string   `json:"advice,omitempty"` // what would fit
 }
+
+// inUse is what a process takes after texts of so many tokens in all.
+type inUse struct {
+	Tokens int   `json:"tokens"`
+	Bytes  int64 `json:"bytes"`
+}
+
+// inUseAt are texts that are mostly asked for, in tokens.
+var inUseAt = []int{2048, 8192, 32768}
 
 // memory returns what a verifier with the model reserves, and whether that much is available.
 func (c Query) memory(info *engine.Info) (memoryInfo, error) {
@@ -196,6 +206,11 @@ func (c Query) memory(info *engine.Info) (memoryInfo, error) {
 		Sessions: r.Sessions,
 		KV:       t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By,
 		Fits: t.Total() <= available.Bytes,
+	}
+	for _, n := range inUseAt {
+		if n <= max(m.Ctx, inUseAt[0]) {
+			m.InUse = append(m.InUse, inUse{n, t.InUse(n)})
+		}
 	}
 	m.States, m.Slots, m.Slot, m.Records, m.Record = t.States, t.Slots, t.SlotBytes, t.Records, t.RecordBytes
 	if m.Room = (Capacity{Fit: r.Fit(), Free: available.Bytes}); !m.Fits {
@@ -292,6 +307,11 @@ func (m *Model) rows() [][2]string {
 		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
 			fits)},
 	}
+	var used []string
+	for _, u := range m.Memory.InUse {
+		used = append(used, fmt.Sprintf("%s with %s tokens of text", figures.MiB(u.Bytes), Digits(u.Tokens)))
+	}
+	rows = append(rows, [2]string{"in use", strings.Join(used, ", ")})
 	if m.Memory.States > 0 {
 		s := &m.Memory
 		rows = append(rows, [2]string{"recurrent states", fmt.Sprintf("%s: %d slots of %s, one for each session and as many for prefixes, "+

@@ -18,6 +18,9 @@ type Footprint struct {
 	Scratch   int64         // buffers of the widest pass
 	States    int64         // of recurrent layers: slots and records
 	Own       kernels.Space // what is not the processor's memory but the device's own
+	Logits    int64         // of Scratch: for rows with logits, as many as a pass may have
+	Block     int64         // results of attention, at most, for each 256 positions that a pass sees; part of no sum but InUse
+	Tokens    int           // of the vocabulary
 	Guest     bool          // it runs in the process of another model, which counts ProcessBytes
 	StatePlaces
 }
@@ -58,7 +61,7 @@ func Of(name string, need kernels.Footprint, kv kernels.KVShape, pages int) (Foo
 		}
 	}
 	return Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: pages, Scratch: need.Buffers, Own: need.Own,
-		States: need.States, StatePlaces: placesOf(kv)}, nil
+		States: need.States, Logits: need.Logits, Block: need.Block, StatePlaces: placesOf(kv)}, nil
 }
 
 // With returns p with what a side file takes beside the model.
@@ -88,6 +91,23 @@ func (p Footprint) For(sequences int) Footprint {
 // results of attention for each row and block of keys, which grow to the largest pass so far. It is no bound: wide passes over very
 // long contexts take more.
 const ProcessBytes = 64 << 20
+
+// What a process really takes beside its model, measured on verifiers with vocabularies of 49,152 and 151,936 tokens (docs/memory.md).
+const (
+	programBytes = 24 << 20 // its part of the program's pages, heap, stacks, and what pages of 2 MiB are larger than what they hold
+	tokenBytes   = 190      // of Go's heap for each token of the vocabulary, with what the collector leaves
+	usualRows    = 16       // rows with logits of a session's passes: those of wider trees take 4 bytes more for each token of the vocabulary
+)
+
+// InUse estimates what the process really takes, in bytes, after texts of so many tokens in all were read and continued. It counts the
+// pages that it shares with other processes in part (PSS). Total is what it takes at most, when the whole cache is used, and all rows that
+// a pass may have were used at once.
+func (p Footprint) InUse(tokens int) int64 {
+	p.Pages = min(p.Pages, (tokens+kernels.PageRows-1)/kernels.PageRows)
+	logits := min(p.Logits, int64(usualRows*4*p.Tokens))
+	blocks := int64((tokens + kernels.Block - 1) / kernels.Block)
+	return p.Model() - p.Logits + logits + blocks*p.Block + programBytes + int64(tokenBytes*p.Tokens)
+}
 
 // GuestBytes is what a draft in the process of another model takes beside its own: trees, texts, states that have come, connections, and a
 // thread's stack. Measured for a draft of one block (docs/memory.md).

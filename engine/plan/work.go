@@ -77,8 +77,8 @@ func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 	return seconds(max(float64(w.Bytes)/l.ReadBytes, ints/l.IntMACs+floats/l.FloatMACs))
 }
 
-// Prompt returns the least time of a pass over rows of a prompt behind `before` positions: Limit with the multiply-adds of attention, of each
-// row with the keys and values that it sees. c: of the model.
+// Prompt returns the least time of a pass over rows of a prompt behind `before` positions: Limit with the multiply-adds of attention, of
+// each row with the keys and values that it sees. c: of the model.
 func (w Work) Prompt(l kernels.Limits, c *blocks.Config, before, rows int) time.Duration {
 	ints, floats := w.MACs(rows, 1)
 	for i := range c.Shapes {

@@ -20,7 +20,8 @@
 #include "scalar.h"
 
 // Limits of a run: queries per KV head, and rows. With at most FEW queries per KV head, reading takes longer than the arithmetic.
-enum { QUERIES = 64, MOSTROWS = 64, FEW = 16 };
+// A pass of several threads is cut into UNITS for each.
+enum { QUERIES = 64, MOSTROWS = 64, FEW = 16, UNITS = 16 };
 
 static int clamp(int x) { return imax(0, imin(TK_SEG, x)); }
 
@@ -206,7 +207,12 @@ void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
     fill(p, op, row);
 }
 
-static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUERIES / p->max_group), p->pass.rows)); }
+static int most_of_run(int group) { return imax(1, imin(MOSTROWS, QUERIES / group)); }
+static int most_rows(const tk_prog *p) { return imax(1, imin(most_of_run(p->max_group), p->pass.rows)); }
+
+int tk_cut_rows(int rows, int group, int heads, int threads) {
+    return threads == 1 ? 0 : imin(rows, (UNITS * threads - 1) / heads * most_of_run(group));
+}
 
 size_t tk_attend_floats(const tk_prog *p, const tk_op *op) {
     if (op->kind != TK_ATTEND) return 0;
@@ -279,7 +285,7 @@ static int cut(tk_prog *p, int threads) {
         op->at_once = heads_at_once(p, op, threads);
         units = imin(units, kept_of(p, op)->heads / op->at_once);
     }
-    int per = threads == 1 ? 1 : (16 * threads + p->nruns * units - 1) / (p->nruns * units);
+    int per = threads == 1 ? 1 : (UNITS * threads + p->nruns * units - 1) / (p->nruns * units);
     size_t floats = 0, spans = 0;
     p->blocks = 0;
     for (int i = 0; i < p->nruns; i++) {

@@ -4,6 +4,7 @@ package cpu
 import "C"
 
 import (
+	"runtime"
 	"slices"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -47,6 +48,7 @@ type lowered struct {
 type attentions struct {
 	group                 int // most query heads of a KV head
 	mostHeads, leastHeads int // KV heads
+	part                  int // most floats of a row's results of one block, of all heads
 	width                 int // most columns of a result
 	parts                 []partHeads
 }
@@ -120,6 +122,7 @@ func (l *lowered) add(op kernels.Op) error {
 func (l *lowered) attends(layer, heads int) partHeads {
 	kept, a := l.kv.layers[layer], &l.attn
 	a.group, a.mostHeads, a.width = max(a.group, heads/kept.heads), max(a.mostHeads, kept.heads), max(a.width, heads*kept.value)
+	a.part = max(a.part, kept.heads*int(C.tk_part_floats(C.int(heads/kept.heads), C.int(kept.value))))
 	if a.leastHeads == 0 || kept.heads < a.leastHeads {
 		a.leastHeads = kept.heads
 	}
@@ -257,6 +260,16 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	}
 	for i := range p.Weights {
 		f.Weights += int64(p.Weights[i].Bytes())
+	}
+	for _, b := range p.Buffers {
+		if b.Wanted {
+			f.Logits += int64(4 * p.MaxWanted * b.Dim)
+		}
+	}
+	if a := l.attn; a.group > 0 {
+		// Not d's threads: a device that only plans has one.
+		rows := C.tk_cut_rows(C.int(p.MaxRows), C.int(a.group), C.int(a.leastHeads), C.int(runtime.NumCPU()))
+		f.Block = 4 * int64(rows) * int64(a.part)
 	}
 	f.Page, f.Buffers, f.States = int64(l.kv.page), int64(l.place().size), int64(l.kv.states.Size)
 	return f, nil

@@ -445,6 +445,7 @@ void tk_join_experts(const tk_prog *, const tk_op *, int row, float *scratch);
 size_t tk_scratch_floats(const tk_prog *);
 void tk_divide_pass(tk_prog *, int threads);  // fills units and grain of the operations of this call
 void tk_run_units(tk_prog *, tk_op *, int from, int to, float *scratch);
+int tk_cut_rows(int rows, int group, int heads, int threads);  // rows of a pass, at most, whose results of attention lie in tk_prog.part
 int tk_prepare_pass(tk_prog *, int threads);  // cuts attention and grows what it needs; 0 or ENOMEM
 void tk_prog_release(tk_prog *);             // frees what passes grew
 #endif

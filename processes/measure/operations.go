@@ -51,8 +51,8 @@ func (b *Breakdown) add(took time.Duration, ops []kernels.OpTime) {
 	}
 }
 
-// Operations times the operations of n passes of each kind, in turn, after a first round that does not count. Prompts run as in Passes. Reading the clock makes
-// these passes a little slower than others. Errors: those of Passes, and Unsupported for a device that cannot tell.
+// Operations times the operations of n passes of each kind, in turn, after a first round that does not count. Prompts run as in Passes.
+// Reading the clock makes these passes a little slower than others. Errors: those of Passes, and Unsupported for a device that cannot tell.
 func Operations(ctx context.Context, m *engine.Model, points []Point, n int) ([]Breakdown, error) {
 	r := rig{model: m, points: points, bases: map[int]*engine.Sequence{}}
 	defer r.close()

@@ -98,8 +98,8 @@ func widest(points []Point) (rows int) {
 
 // Passes runs n rounds of one pass of each kind and returns their times, kinds in order. A first round
 // that warms the caches does not count; prompts, which take long and vary little, run in every fourth round. before,
-// if not nil, runs before each pass that counts, of a prompt before each piece; last is the time of the latest pass of that kind, or the piece before. The
-// model needs Pages free pages, and passes of as many rows as the widest point. Errors: the model's, Invalid for an
+// if not nil, runs before each pass that counts, of a prompt before each piece; last is the time of the latest pass of that kind, or of
+// the piece before. The model needs Pages free pages, and passes of as many rows as the widest point. Errors: the model's, Invalid for an
 // impossible point, and ctx's once it has ended.
 func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before func(i int, last time.Duration) error) ([]Timing, error) {
 	r := rig{model: m, points: points, bases: map[int]*engine.Sequence{}}

@@ -1,0 +1,77 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/test/testkit"
+)
+
+// TestInUse: what `model info` says a process takes with a text of 2,048 tokens is within 3 % of what a verifier takes (PSS) that has read
+// one and has continued it, of a made model with a large vocabulary and of real ones.
+func TestInUse(t *testing.T) {
+	mayBeSlow(t)
+	t.Run("made", func(t *testing.T) {
+		path := filepath.Join(disk(t), "made.gguf")
+		newWorld(t).ok("model", "random", "--like", "granite-4-micro", "--layers", "3", "--type", "q4_k_m", "--out", path)
+		inUse(t, path)
+	})
+	t.Run("smollm2", func(t *testing.T) { inUse(t, testkit.RealModel(t, testkit.RealGoldens["smollm2"])) })
+	t.Run("qwen2.5-0.5b", func(t *testing.T) { inUse(t, testkit.RealModel(t, testkit.RealGoldens["qwen2.5-0.5b"])) })
+}
+
+func inUse(t *testing.T, path string) {
+	const tokens, after, bar = 2048, 32, 0.03
+	args := []string{"--ctx", "4096", "--sessions", "1"}
+	var info struct {
+		Memory struct {
+			InUse []struct{ Tokens, Bytes int64 } `json:"in_use"`
+		}
+	}
+	out := newWorld(t).ok(append([]string{"model", "info", path, "--json"}, args...)...).stdout
+	if err := json.Unmarshal([]byte(out), &info); err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Memory.InUse) == 0 || info.Memory.InUse[0].Tokens != tokens {
+		t.Fatalf("%+v: want what %d tokens take", info, tokens)
+	}
+	g := upWeb(t, "", append([]string{"--target", path, "--draft", "lookup"}, args...)...)
+	read := func(words int) int {
+		var text strings.Builder
+		for i := range words {
+			fmt.Fprintf(&text, " %d", i*7919%1000)
+		}
+		c := g.complete(t, map[string]any{"prompt": text.String(), "max_tokens": after, "ignore_eos": true})
+		return c.Usage.Prompt
+	}
+	each := float64(read(100)) / 100 // tokens a word
+	got := read(int((tokens-after)/each)) + after
+	verifiers := g.w.role("verifier")
+	if got < tokens*9/10 || got > tokens*11/10 || len(verifiers) != 1 {
+		t.Fatalf("a text of %d tokens, verifiers %v: want about %d, and one", got, verifiers, tokens)
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", verifiers[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^Pss: +(\d+) kB`).FindStringSubmatch(string(maps))
+	if found == nil {
+		t.Fatalf("no Pss in %s", maps)
+	}
+	kib, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, said := float64(kib)*1024, float64(info.Memory.InUse[0].Bytes)
+	t.Logf("%d tokens: %.1f MiB are said, %.1f MiB are taken", got, said/(1<<20), real/(1<<20))
+	if math.Abs(said-real) > bar*real {
+		t.Errorf("%.1f MiB are said, %.1f MiB are taken: want a difference of at most 3 %%", said/(1<<20), real/(1<<20))
+	}
+}
