@@ -149,8 +149,8 @@ func Calculated(m *engine.Model, s kernels.Streamer) (costs []tandem.Cost, err e
 	return costs, nil
 }
 
-// costKinds are the passes that Costs measures of a model, in the order of their need. If it reads weights from a disk, rows cost nothing up
-// to some number, so widths follow each other: what a wider pass takes is then known before it runs.
+// costKinds are the passes that Costs measures of a model, in the order of their need. If it reads weights from a disk, rows cost nothing
+// up to some number, so widths follow each other: what a wider pass takes is then known before it runs.
 func costKinds(m *engine.Model) (kinds []Timing) {
 	widths := slices.Clone(costWidths)
 	if s, ok := m.Passes().Streamer(); ok && s.StreamStats().Streamed > 0 {

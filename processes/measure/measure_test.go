@@ -201,7 +201,8 @@ func TestCosts(t *testing.T) {
 }
 
 // TestCalculated: rows of a streamed model cost nothing as long as computing hides behind the disk, and what they cost in memory
-// afterwards. Passes are measured in the order of their rows, since none costs in proportion to them. Where nothing is streamed there are none.
+// afterwards. Passes are measured in the order of their rows, since none costs in proportion to them.
+// Where nothing is streamed there are none.
 func TestCalculated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packed")
 	d := stream.New(testdevice.CPU(t, 1), stream.Config{Memory: 12 << 20, Pack: cpu.Pack,

@@ -33,8 +33,8 @@ type Guest struct {
 // addGuest plans the guest at path beside the room's first model, which is its target.
 func (r *Room) addGuest(path string, nodes int) error {
 	if spec, err := engine.SideOf(path); err != nil || !spec.Kind.IsDraft() {
-		return cmp.Or(err, tandem.Errorf("", tandem.Invalid, "draft %s reads no hidden states of its target: want a process of its own for it",
-			path))
+		return cmp.Or(err, tandem.Errorf("", tandem.Invalid, "draft %s reads no hidden states of its target: "+
+			"want a process of its own for it", path))
 	}
 	return r.add(Tenant{path: path, nodes: nodes, rows: guestRows, wanted: guestRows, Footprint: memory.Footprint{Guest: true}})
 }

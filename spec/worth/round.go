@@ -49,7 +49,7 @@ func Chain(right []float64, n int) (chances []float64) {
 	return chances
 }
 
-// grown returns, likeliest first, the chances of the n likeliest nodes of a tree of a draft that are no deeper than depth. right is as Chain
+// grown returns, likeliest first, the chances of the n likeliest nodes of a draft's tree that are no deeper than depth. right is as Chain
 // takes it; of what the likeliest child leaves, the second has OtherShare and the third half of that.
 func grown(right []float64, depth, n int) (chances []float64) {
 	type node struct {

@@ -1,5 +1,5 @@
 // What gorgonia.org/cu and this package call in NVIDIA's driver, apart from cuInit. A name that is missing here is an undefined reference
-// when the program is linked: headers of a CUDA later than 13 may map a function to another name, which headers/cuda.h then has to take back.
+// when the program is linked: headers of a CUDA later than 13 may map a function to another name, which headers/cuda.h has to take back.
 #define SYMBOLS(S) \
     S(cuArray3DCreate_v2) S(cuArray3DGetDescriptor_v2) S(cuArrayCreate_v2) S(cuArrayDestroy) S(cuArrayGetDescriptor_v2) \
     S(cuCtxCreate_v2) S(cuCtxDestroy_v2) S(cuCtxDisablePeerAccess) S(cuCtxEnablePeerAccess) S(cuCtxGetApiVersion) S(cuCtxGetCacheConfig) \
