@@ -41,7 +41,7 @@ type belief struct {
 	recall  float64 // accepted tokens of the rounds that hindsight tells of, and how many these are
 	recalls float64
 	chain   float64 // rows of such a round
-	fresh   Yield // of the rounds since the belief was handed on, and how many
+	fresh   Yield   // of the rounds since the belief was handed on, and how many
 	since   float64
 }
 
