@@ -231,7 +231,7 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 		return c, nil
 	}
 	if s.inside {
-		return s.host(c, files[0], forDrafter.Threads, gain), nil
+		return s.host(c, files[0], forDrafter.Threads, gain)
 	}
 	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
 	d := &c.drafter
@@ -246,14 +246,15 @@ func (s Setup) children(dir *supervise.RunDir, addr string) (c children, err err
 }
 
 // host returns c with the draft in the verifier's own process.
-func (s Setup) host(c children, draft string, threads int, gain float64) children {
+func (s Setup) host(c children, draft string, threads int, gain float64) (children, error) {
+	spec, err := engine.SideOf(draft)
 	v := &c.verifier
 	v.BesideDraft, v.BesideThreads, v.Drafting = draft, threads, s.Drafting
 	v.AheadGain, v.KVMemory = gain, settings.SizeOf(s.Room.target+s.Room.drafts)
-	v.FeatureMemory = min(v.FeatureMemory, roles.GuestFeatures>>20)
+	v.FeatureMemory = min(v.FeatureMemory, int(roles.GuestFeatures(spec)>>20))
 	v.Drafter = []string{roles.DraftAddress(v.Listen)}
 	c.gateway.Drafter = v.Drafter
-	return c
+	return c, err
 }
 
 // processors divides this machine between drafter and verifier: what each computes on, how many threads the verifier may leave to the

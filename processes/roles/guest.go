@@ -9,19 +9,23 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
 // A guest is a draft with states that runs in the process of its target, in place of one of its own. It takes the least memory: one Go, one
 // program, one vocabulary, and buffers for the rows that it drafts. What serves it is the same (Process.Host).
 
-const (
-	// guestRows is the largest pass of a guest: a level of a tree, or a piece of a prompt.
-	guestRows = 64
-	// GuestFeatures is the memory in bytes for hidden states that a guest may still read. It takes them as they come, a pass of the target
-	// at a time: 256 rows of four states of 1536 values take 3 MiB.
-	GuestFeatures = 8 << 20
-)
+// guestRows is the largest pass of a guest: a level of a tree, or a piece of a prompt.
+const guestRows = 64
+
+// GuestFeatures returns the memory in bytes, whole MiB, for hidden states that a guest of that kind may still read. It takes them as they
+// come, a pass of the target at a time: there is room for those of two passes.
+func GuestFeatures(spec side.Spec) int64 {
+	const passes, f16, mib = 2, 2, 1 << 20
+	width, _ := spec.StateWidth()
+	return (int64(passes*passRows*width*f16)/mib + 1) * mib
+}
 
 // Guest says which draft with states a process runs beside its only model, the draft's target.
 type Guest struct {
@@ -43,7 +47,11 @@ func (r *Room) addGuest(path string, nodes int) error {
 func (r *Room) Hosting() (*Room, error) {
 	out := r.Of(true, 0)
 	last := &r.Models[len(r.Models)-1]
-	out.Target, out.Beside = r.Models[0].path, min(r.Beside, GuestFeatures)
+	spec, err := engine.SideOf(last.path)
+	if err != nil {
+		return nil, err
+	}
+	out.Target, out.Beside = r.Models[0].path, min(r.Beside, GuestFeatures(spec))
 	return out, out.addGuest(last.path, last.nodes)
 }
 
