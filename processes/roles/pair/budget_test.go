@@ -32,7 +32,7 @@ func TestBudget(t *testing.T) {
 	} else if p, err := fit(small.Least, 1); err != nil || !p.Streamed {
 		t.Errorf("%d bytes, the least that was told: %v, streamed %v", small.Least, err, p.Streamed)
 	}
-	streamed, before, both := 0, int64(0), false
+	streamed, before, rows, both := 0, int64(0), 0, false
 	for budget := int64(140 * mib); ; budget += mib {
 		p, err := fit(budget, 1)
 		if err != nil {
@@ -44,10 +44,10 @@ func TestBudget(t *testing.T) {
 		if !p.Streamed {
 			break
 		}
-		if p.Reads > before && streamed > 0 {
+		if p.Reads > before && streamed > 0 && p.Rows < rows+8 { // there is more than the least for buffers now
 			t.Errorf("%d MiB: %d bytes are read in a pass, and with less memory %d", budget/mib, p.Reads, before)
 		}
-		before = p.Reads
+		before, rows = p.Reads, p.Rows
 		if streamed++; p.Fit.Tokens < ctx || p.Fit.Tokens >= ctx+kernels.PageRows {
 			t.Errorf("%d MiB: keys and values for %d tokens, want those of a session of %d", budget/mib, p.Fit.Tokens, ctx)
 		}
