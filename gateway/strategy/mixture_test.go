@@ -24,9 +24,9 @@ func streamedMixture(uses []float64, share float64) *box {
 	return newPairBox(verify, draft)
 }
 
-// TestStreamedMixture: where each row reads experts from the disk, the planner loses no more to plain decoding than its looks may cost, 1.5 %
-// and two tokens a text, however often the draft is right; and it gains where rows share experts as they do in Qwen3-30B-A3B and the draft is
-// right in 0.7 of its tokens or more.
+// TestStreamedMixture: where each row reads experts from the disk, the planner loses no more to plain decoding than its looks may cost,
+// 1.5 % and two tokens a text, however often the draft is right; and it gains where rows share experts as they do in Qwen3-30B-A3B and the
+// draft is right in 0.7 of its tokens or more.
 func TestStreamedMixture(t *testing.T) {
 	for name, uses := range map[string][]float64{
 		"evenly":      {1, 1.94, 3.64, 6.45, 10.3, 14}, // 128 experts, of which 8
