@@ -96,7 +96,7 @@ const ProcessBytes = 64 << 20
 const (
 	programBytes = 24 << 20 // its part of the program's pages, heap, stacks, and what pages of 2 MiB are larger than what they hold
 	tokenBytes   = 190      // of Go's heap for each token of the vocabulary, with what the collector leaves
-	usualRows    = 16       // rows with logits of a session's passes: those of wider trees take 4 bytes more for each token of the vocabulary
+	usualRows    = 16       // rows with logits of a session's passes; of wider trees each takes 4 bytes more for each token
 )
 
 // InUse estimates what the process really takes, in bytes, after texts of so many tokens in all were read and continued. It counts the
