@@ -149,7 +149,8 @@ func TestTurns(t *testing.T) {
 	for _, row := range r.Prompts {
 		for clock := range clocks {
 			plain, planner := row.Cells["plain"][clock], row.Cells["planner"][clock]
-			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 || plain.Round != 1 || planner.Round != 1.8 ||
+			if plain.Ratio.Median != 1 || plain.TokS <= 0 || planner.Ratio.Median < 1.5 || planner.Ratio.N != 2 ||
+				plain.Round != 1 || planner.Round != 1.8 ||
 				row.Cells["planner, asked again"][clock].Ratio.N != 2 || row.Best[clock].Ratio.Median <= 0 {
 				t.Errorf("%s, %s: plain %+v, planner %+v", row.Prompt, clocks[clock].name, plain, planner)
 			}

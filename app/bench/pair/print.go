@@ -48,8 +48,8 @@ func shortly(s figures.Spread) string {
 	return fmt.Sprintf("%.2f [%.2f %.2f]", s.Median, s.Low, s.High)
 }
 
-// printPrompts writes a table for each clock: tokens per second of plain decoding, the other ways' ratios to it and their tokens a round, and the subject's to the
-// best fixed way.
+// printPrompts writes a table for each clock: tokens per second of plain decoding, the other ways' ratios to it and their tokens a round,
+// and the subject's to the best fixed way.
 func (r *Result) printPrompts(w io.Writer) {
 	for i, clock := range clocks {
 		t := figures.NewTable(w, "%s\t%.1f\t%s")

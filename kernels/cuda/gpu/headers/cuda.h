@@ -1,7 +1,7 @@
-// The toolkit's cuda.h, with the driver's functions as gorgonia.org/cu 0.9.6 and symbols.h name them. Later toolkits map some of these names
-// to functions with other arguments (12: _v2 of graphs and streams; 13: CUmemLocation, edges with data, parameters of contexts), and cu
-// then does not compile, or does not link. The driver goes on to have the older functions, which a program of CUDA 11.8 calls as well. So this
-// file, which test/scripts/cuda puts before the toolkit's headers, takes the later names back. Go files need no other workaround.
+// The toolkit's cuda.h, with the driver's functions as gorgonia.org/cu 0.9.6 and symbols.h name them. Later toolkits map some of these
+// names to functions with other arguments (12: _v2 of graphs and streams; 13: CUmemLocation, edges with data, parameters of contexts).
+// Then cu does not compile, or does not link. The driver goes on to have the older functions, which a program of CUDA 11.8 calls as well.
+// So this file, which test/scripts/cuda puts before the toolkit's headers, takes the later names back. Go files need no other workaround.
 #ifndef TANDEM_CUDA_H
 #define TANDEM_CUDA_H
 #include_next <cuda.h>
