@@ -8,8 +8,8 @@ import (
 )
 
 // streamedMixture is a target whose experts come from a disk of 1 GB/s: 20 layers of the shape of Qwen3-30B-A3B in 4 GiB, of which a pass
-// of one row takes 39 ms if all are in memory, and reads 101 MiB (docs/measurements/streaming.md). uses are the experts of 1, 2, 4 … rows in
-// those of one; what they miss grows alike. A pass of the draft takes that share of a pass of one row.
+// of one row takes 39 ms if all are in memory, and reads 101 MiB (docs/measurements/streaming.md). uses are the experts of 1, 2, 4 … rows
+// in those of one; what they miss grows alike. A pass of the draft takes that share of a pass of one row.
 func streamedMixture(uses []float64, share float64) *box {
 	const (
 		rest, expert = 15.0, 24.0   // ms of a row in memory: attention and head, experts
