@@ -207,7 +207,7 @@ var rooms = map[string][]string{
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"processes/profile": {".", "spec/shape", "spec/worth", "modelfile", "kernels"},
 	// what model info prints
-	"app/modelinfo": {".", "app/bench/figures", "app/device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
+	"app/modelinfo": {".", "app/bench/figures", "app/device", "drafter", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile",
 		"processes/roles", "processes/settings", "app/terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	// times of passes, as planners decide by them, and how close they come to the limits

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/terminal"
+	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -33,7 +34,8 @@ type Side struct {
 	Tokens     int               `json:"target_tokens"`
 	Fits       *bool             `json:"fits,omitempty"` // the target that was named
 	Because    string            `json:"because,omitempty"`
-	Memory     int64             `json:"memory_bytes,omitempty"` // of an assistant beside that target
+	Memory     int64             `json:"memory_bytes,omitempty"`  // beside that target, in its process; of medusa and ppd it is not told
+	Process    int64             `json:"process_bytes,omitempty"` // of a draft in a process of its own
 	Taps       []int             `json:"taps"`
 	Shape      string            `json:"shape"`
 	Parameters int64             `json:"parameters"`
@@ -60,7 +62,12 @@ func (c Query) side(ctx context.Context, f *gguf.File, s *side.Spec) (*Side, err
 		if err != nil {
 			return err
 		}
-		return m.compare(s.Fits(c.Path, t))
+		why := s.Fits(c.Path, t)
+		if why == nil && s.Kind.IsDraft() {
+			o := engine.Options{Device: device.Planner(), KVType: c.KVType}
+			m.Memory, m.Process, why = roles.DraftMemory(target, c.Path, o, c.Sizes, drafter.DefaultTreeRows)
+		}
+		return m.compare(why)
 	})
 }
 
@@ -156,7 +163,11 @@ func (m *Side) Print(to io.Writer) error {
 		{"parameters", fmt.Sprint(m.Parameters)},
 	}
 	if m.Memory > 0 {
-		rows = append(rows, [2]string{"memory", memory.Bytes(m.Memory) + " beside the target"})
+		takes := memory.Bytes(m.Memory) + " beside the target"
+		if m.Process > 0 {
+			takes = fmt.Sprintf("%s in the verifier's process, %s in its own", takes, memory.Bytes(m.Process))
+		}
+		rows = append(rows, [2]string{"memory", takes})
 	}
 	if m.Digest != "" {
 		rows = append(rows, [2]string{"digest", m.Digest})

@@ -103,6 +103,11 @@ func (s *Setup) judge(env Env) func(p *group.Processes, now worth.Earned) {
 			case err != nil:
 				env.Say("tandem: it cannot be remembered what drafts bring: %s", terminal.OneLine(err.Error()))
 			}
+			if s.inside {
+				env.Say("tandem: draft %s does not pay: %v; it stays in the verifier's process until that ends, and the next start leaves "+
+					"it; --draft %s keeps it", terminal.Shown(draft), sum, terminal.Shown(draft))
+				return
+			}
 			p.End("drafter")
 			env.Say("tandem: draft %s is closed, and its memory given back: %v; lookup and recycling go on, and --draft %s keeps it",
 				terminal.Shown(draft), sum, terminal.Shown(draft))

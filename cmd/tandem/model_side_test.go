@@ -63,6 +63,9 @@ func TestSideFiles(t *testing.T) {
 			kind = name
 		}
 		of := tell(sides+name+".gguf", sides+"target.gguf")
+		if draft := runsIn == "drafter"; draft != (of.Memory > 0) || draft && of.Process <= of.Memory {
+			t.Errorf("%s takes %d bytes in the verifier's process and %d in its own", name, of.Memory, of.Process)
+		}
 		m := tell(imported, sides+"target.gguf")
 		if m.Kind != kind || m.Called != called || m.RunsIn != runsIn || m.Fits == nil || !*m.Fits || m.Digest != of.Digest ||
 			m.Parameters != of.Parameters || m.FileBytes == 0 || m.Lineage != of.Lineage || len(m.Taps) != len(of.Taps) {
@@ -85,7 +88,8 @@ func TestSideFiles(t *testing.T) {
 	info := modelInfoCmd{File: sides + "eagle3.gguf", Target: sides + "target.gguf", KV: settings.KV{KVType: "f16"}}
 	run(info.Run(a))
 	for _, line := range []string{"side file        eagle3\n", "runs in          the drafter, called eagle3\n", "fits the target  yes\n",
-		"hidden states    after layer 1, after layer 2, after layer 3\n", "100 of the target's tokens\n"} {
+		"hidden states    after layer 1, after layer 2, after layer 3\n", "100 of the target's tokens\n",
+		" beside the target in the verifier's process, "} {
 		if !strings.Contains(stdout.String(), line) {
 			t.Errorf("printed %q: want %q", stdout.String(), line)
 		}

@@ -110,7 +110,7 @@ func (p Footprint) InUse(tokens int) int64 {
 }
 
 // GuestBytes is what a draft in the process of another model takes beside its own: trees, texts, states that have come, connections, and a
-// thread's stack. Measured for a draft of one block (docs/memory.md).
+// thread's stack. Assumed: Go's garbage, which a budget bounds (BoundGoIn), comes on top (docs/memory.md).
 const GuestBytes = 8 << 20
 
 // A larger KV cache is a mistake: no machine addresses as much.

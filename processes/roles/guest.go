@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
 )
 
@@ -53,6 +54,20 @@ func (r *Room) Hosting() (*Room, error) {
 	}
 	out.Target, out.Beside = r.Models[0].path, min(r.Beside, GuestFeatures(spec))
 	return out, out.addGuest(last.path, last.nodes)
+}
+
+// DraftMemory returns what a draft with states takes beside its target, in bytes: in that one's process, and in a process of its own; with
+// keys and values of one session. Errors: those of Room.Add.
+func DraftMemory(target, draft string, o engine.Options, s settings.Sizes, nodes int) (inside, apart int64, err error) {
+	r := Room{Sizes: s.OrDefault(), Options: o, Target: target}
+	if err = r.Add(draft, nodes, DraftRows(r.Sizes)); err == nil {
+		apart = r.Models[0].Model() + drafterBytes
+		err = r.addGuest(draft, nodes)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	return r.Models[1].Total(), apart, nil
 }
 
 // others returns what the models but the first take of memory that all processes share or, if it bounds each by itself, of the first's.
