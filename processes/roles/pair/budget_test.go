@@ -4,7 +4,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
@@ -58,5 +60,45 @@ func TestBudget(t *testing.T) {
 	}
 	if streamed == 0 || !both {
 		t.Errorf("streamed within %d budgets; within the last there was memory for two sessions: %v", streamed, both)
+	}
+}
+
+// TestBudgetOfGuest: what is planned for a draft in its target's process does not depend on the plan for one in a process of its own, which
+// is tried first.
+func TestBudgetOfGuest(t *testing.T) {
+	const mib, draft = 1 << 20, "../../../models/gopher-dovetail-q8_0.gguf"
+	p := Pair{Target: target, Drafts: []string{draft}, Features: 64 * mib, Sizes: settings.Sizes{Ctx: 512, Sessions: 1},
+		Options: engine.Options{Device: testdevice.CPU(t, 1)}, Streaming: &roles.Streaming{
+			On: func(d kernels.Device, memory int64) kernels.Streamer {
+				return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack})
+			}}}
+	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target}
+	if err := p.addTarget(&room, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := room.Add(draft, drafter.DefaultTreeRows, roles.DraftRows(room.Sizes)); err != nil {
+		t.Fatal(err)
+	}
+	inside := 0
+	for budget := int64(168); budget < 240; budget += 4 {
+		p.Streaming.Budget = budget * mib
+		c := p.choose(&room, memory.Free(), p.Drafts)
+		if !c.inside {
+			continue
+		}
+		inside++
+		want, err := room.Of(true, 0, 1).Hosting()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := p.Streaming.Divide(want, memory.Free())
+		if err != nil || c.err != nil || d.Budget != c.Budget || d.Streams.Streamed != c.Streams.Streamed ||
+			want.Models[0].Pages != c.room.Models[0].Pages {
+			t.Errorf("%d MiB: %v, %v; %d bytes read and %d pages, want %d and %d", budget, c.err, err, c.Streams.Streamed,
+				c.room.Models[0].Pages, d.Streams.Streamed, want.Models[0].Pages)
+		}
+	}
+	if inside == 0 {
+		t.Error("the draft was never planned inside")
 	}
 }

@@ -109,7 +109,7 @@ func (p *Pair) choose(room *roles.Room, available memory.Available, drafts []str
 		return c
 	}
 	inside := choice{drafts: drafts, inside: true}
-	if inside.room, inside.err = c.room.Hosting(); inside.err == nil {
+	if inside.room, inside.err = room.Of(states, places...).Hosting(); inside.err == nil {
 		inside.Divided, inside.err = p.Streaming.Divide(inside.room, available)
 	}
 	return inside
