@@ -174,8 +174,12 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 		within.Machine, within.Each, within.By = false, false, "--memory-budget "+memory.Bytes(s.Budget)
 	}
 	plans := []func() error{func() error { return r.Plan(within, groups) }}
-	if err = plans[0](); tandem.KindOf(err) != tandem.Invalid && (err != nil || !r.ample()) {
-		if err = r.narrow(limit - processes); err == nil {
+	err = plans[0]()
+	for _, beside := range []int64{limit - processes, 0} { // 0: where what was named is not enough for more rows
+		if err == nil && r.ample() || beside == 0 && tandem.KindOf(err) != tandem.Invalid {
+			break
+		}
+		if err = r.narrow(beside); err == nil {
 			err = plans[0]()
 		}
 	}
@@ -195,8 +199,11 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 		}
 		plans = streamed
 	}
-	for _, plan := range plans {
-		if err = plan(); err != nil {
+	for i, plan := range plans {
+		if err = plan(); tandem.KindOf(err) == tandem.Invalid && i+1 < len(plans) {
+			continue // keys and values that were named hold a session of fewer rows
+		}
+		if err != nil {
 			return d, limit, others, err
 		}
 		others = processes + r.others(within.Each)

@@ -28,12 +28,14 @@ func testGuest(t *testing.T, draft string) {
 			t.Fatal(want[n], err)
 		}
 	}
-	check := func(what string) {
+	check := func(what string, drafters ...string) {
 		t.Helper()
 		var all sync.WaitGroup
 		for n, want := range want {
 			all.Go(func() {
-				if got, _, _, err := s.Generate(fed(n, float64(n%2), false)); err != nil || !slices.Equal(got, want) {
+				r := fed(n, float64(n%2), false)
+				r.Drafters = drafters
+				if got, _, _, err := s.Generate(r); err != nil || !slices.Equal(got, want) {
 					t.Errorf("%s: request %d: tokens %v, %v: want %v", what, n, got, err, want)
 				}
 			})
@@ -59,8 +61,9 @@ func testGuest(t *testing.T, draft string) {
 	}
 	s.Await("the draft beside the target", up)
 	s.Drafter("another", filepath.Join(sides, "eagle.gguf"))
+	s.awaitEnlisted("eagle")
 	s.await("states for a drafter in another process", func() bool {
-		check("with another drafter")
+		check("with another drafter", "eagle")
 		return s.sum("verifier", "features.rows") > 0
 	})
 	for _, bad := range []string{"features.corrupt", "faults", "tickets.invalid"} {
