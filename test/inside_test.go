@@ -59,7 +59,8 @@ func TestDraftInside(t *testing.T) {
 	x := g.startTraffic(t, jobs)
 	testkit.Eventually(t, "output of every session", func() bool { return x.advanced(time.Time{}) })
 	kill := func() {
-		time.Sleep(between(r, 0, 400*time.Millisecond))
+		soon := time.Now().Add(between(r, 0, 400*time.Millisecond))
+		testkit.Eventually(t, "a time to kill at", func() bool { return time.Now().After(soon) })
 		victim := g.w.one(t, "verifier")
 		_ = syscall.Kill(victim, syscall.SIGKILL)
 		g.back(t, "verifier", victim)
