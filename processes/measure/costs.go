@@ -120,9 +120,13 @@ const calculatedLong = 60 * time.Millisecond
 //
 //	T(w) = max(bytes a pass reads ÷ the disk's rate, T in memory(w))
 //
-// at rates that it measures, in half a second. Those of a mixture are NominalMixture's. Errors: those of the measurements.
+// at rates that it measures, in half a second. Those of a mixture are NominalMixture's. There are none if
+// nothing is streamed. Errors: those of the measurements.
 func Calculated(m *engine.Model, s kernels.Streamer) (costs []tandem.Cost, err error) {
 	work, bytes := m.Passes().Work(), s.StreamStats().Streamed
+	if work.Experts == 0 && bytes == 0 {
+		return nil, nil
+	}
 	rate, err := s.ReadRate(rateLong)
 	if err != nil {
 		return nil, err
