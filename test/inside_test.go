@@ -59,8 +59,9 @@ func TestDraftInside(t *testing.T) {
 	x := g.startTraffic(t, jobs)
 	testkit.Eventually(t, "output of every session", func() bool { return x.advanced(time.Time{}) })
 	kill := func() {
-		soon := time.Now().Add(between(r, 0, 400*time.Millisecond))
-		testkit.Eventually(t, "a time to kill at", func() bool { return time.Now().After(soon) })
+		_, drafted := g.drafted(t)
+		drafted += 1 + r.Int64N(20)
+		testkit.Eventually(t, "some more trees", func() bool { _, trees := g.drafted(t); return trees >= drafted })
 		victim := g.w.one(t, "verifier")
 		_ = syscall.Kill(victim, syscall.SIGKILL)
 		g.back(t, "verifier", victim)

@@ -175,11 +175,11 @@ func (s *Streaming) choose(r *Room, a memory.Available, processes int64, groups 
 	}
 	plans := []func() error{func() error { return r.Plan(within, groups) }}
 	err = plans[0]()
-	for _, beside := range []int64{limit - processes, 0} { // 0: where what was named is not enough for more rows
-		if err == nil && r.ample() || beside == 0 && tandem.KindOf(err) != tandem.Invalid {
+	for _, bytes := range []int64{limit - processes, 0} { // 0, the fewest rows: if what was named for keys and values holds no more
+		if err == nil && r.ample() || bytes == 0 && tandem.KindOf(err) != tandem.Invalid {
 			break
 		}
-		if err = r.narrow(beside); err == nil {
+		if err = r.narrow(bytes); err == nil {
 			err = plans[0]()
 		}
 	}
