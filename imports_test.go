@@ -30,7 +30,8 @@ var rooms = map[string][]string{
 	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
 	"kernels/split":      {"kernels"},
 	"kernels/layers":     {"kernels"},
-	"kernels/stream":     {"kernels", "golang.org/x/sys"}, // x/sys: reads past the page cache
+	"kernels/sum":        {},
+	"kernels/stream":     {"kernels", "kernels/sum", "golang.org/x/sys"}, // x/sys: reads past the page cache
 	"kernels/cuda/gpu":   {"kernels/cuda", "gorgonia.org/cu"},
 	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
 	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},

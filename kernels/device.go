@@ -147,6 +147,20 @@ type Weights interface {
 	Resident() bool
 }
 
+// Checked is Weights whose bytes come from a disk again and again, with checksums (kernels/sum) that a Runner can compare where it reads the
+// bytes anyway: a comparison apart from that reads them from memory twice.
+type Checked interface {
+	Weights
+	// Unchecked says that Runners compare Sums: from now on Acquire does not.
+	Unchecked()
+	// Sums returns the checksums of a stage's weights, in order of Program.StageWeights: one for each GroupRows rows of a weight that a
+	// MatMul of the stage reads, nil for others, which Acquire has compared. nil: there are none. They stay where they are until Close, and
+	// lie outside of Go's heap.
+	Sums(stage int) [][]uint32
+	// Wrong returns the error for a weight of an acquired stage whose bytes are not those that Sums are of.
+	Wrong(stage int, w W) error
+}
+
 // Store is Weights in a device's own memory, filled once before the first pass.
 type Store interface {
 	Weights

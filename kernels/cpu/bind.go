@@ -72,13 +72,30 @@ func (r *runner) bindTo(i int, all [][]byte, chosen int) error {
 		r.weights.Release(i)
 		return fmt.Errorf("kernels: %d pieces of the weights of %s, want %d", len(all), r.program.StageName(i), n)
 	}
+	var sums [][]uint32
+	if r.checked != nil {
+		sums = r.checked.Sums(i)
+	}
 	for _, b := range r.bindings[i] {
 		if err := r.bindOne(b.op, all[at[b.weight]:], chosen); err != nil {
 			r.weights.Release(i)
 			return err
 		}
+		if c := &r.ops[b.op]; sums != nil && c.kind == C.TK_MATMUL {
+			c.sums = (*C.uint32_t)(unsafe.SliceData(sums[b.weight]))
+		}
 	}
 	return nil
+}
+
+// compared returns an error if a weight that stage i has read was not what its checksums say.
+func (r *runner) compared(i int) error {
+	op := int(r.prog.wrong) - 1
+	if op < 0 {
+		return nil
+	}
+	r.prog.wrong = 0
+	return fmt.Errorf("kernels: weights of %s: %w", r.program.StageName(i), r.checked.Wrong(i, r.program.weightOf(op)))
 }
 
 // bindOne tells an operation where its weight lies: in the first piece, or with one piece for each chosen expert.

@@ -139,7 +139,7 @@ func (r *coupled) run(from, to int) error {
 	if code := C.tk_couple_run(c.c, c.left.c, r.prog, c.right.c, r.right.prog); code != 0 {
 		return fmt.Errorf("kernels: memory for a pass: %w", syscall.Errno(code))
 	}
-	return nil
+	return errors.Join(r.compared(from), r.right.compared(from))
 }
 
 // bindBoth acquires a stage's weights once for both.

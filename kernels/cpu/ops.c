@@ -3,6 +3,7 @@
 // run in any order on any thread.
 #include "tk.h"
 #include "scalar.h"
+#include "../sum/sum.h"
 
 #pragma GCC diagnostic error "-Wswitch"  // row_op has a case for every kind
 
@@ -70,14 +71,21 @@ void tk_products(const tk_prog *p, tk_mm m, int type) {
     all_panels(p, m, type);
 }
 
-// If a call does not take all rows, then some groups of weights at a time, which stay in the cache too.
-static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
-    int rows = rows_of(p, op), k = op->dim, whole = tk_panels(rows) <= most_panels(op->type, k);
+// Compares n groups of weights with their checksums.
+static void compare(tk_prog *p, const tk_op *op, int g, int n) {
+    for (int i = g; i < g + n; i++)
+        if (tk_sum_of(op->w + i * op->gbytes, op->gbytes) != op->sums[i]) __atomic_store_n(&p->wrong, (int32_t)(op - p->ops) + 1, __ATOMIC_RELAXED);
+}
+
+// If a call does not take all rows, or compares checksums, then some groups of weights at a time, which stay in the cache too.
+static void matmul(tk_prog *p, const tk_op *op, int from, int to) {
+    int rows = rows_of(p, op), k = op->dim, whole = tk_panels(rows) <= most_panels(op->type, k) && !op->sums;
     int step = whole ? to - from : imax(4, (int)((size_t)(256 << 10) / op->gbytes) / 4 * 4);
     tk_mm m = {.gbytes = op->gbytes, .k = k, .rows = rows, .ldo = op->ldo, .add = op->add, .out = op->out, .x = op->src.x,
                .q = op->src.q256 ? op->src.q256 : op->src.q};
     for (int g = op->g0 + from; g < op->g0 + to; g += m.ng) {
         m.ng = imin(step, op->g0 + to - g);
+        if (op->sums) compare(p, op, g, m.ng);
         m.w = op->w + g * op->gbytes;
         m.cols = op->cols - 16 * g;
         m.out = op->out + 16 * g;

@@ -19,6 +19,7 @@ type runner struct {
 	program   *lowered
 	at        *offsets
 	weights   kernels.Weights
+	checked   kernels.Checked // weights that leave comparing checksums to this runner; nil: they do not
 	limits    kernels.PassLimits
 	cache     *Cache
 	mem, pass *Memory // nil once closed
@@ -66,6 +67,9 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 		return nil, fmt.Errorf("kernels: a program with %d weights compiled without any", len(p.Weights))
 	}
 	r := &runner{dev: d, program: l, at: l.place(), weights: w, cache: cache, pass: &Memory{}, times: &Memory{}, half: h}
+	if r.checked, _ = w.(kernels.Checked); r.checked != nil {
+		r.checked.Unchecked()
+	}
 	if r.mem, err = Alloc(r.at.size); err != nil {
 		return nil, err
 	}
@@ -228,7 +232,10 @@ func (r *runner) stage(i int) error {
 		defer r.release(i)
 	}
 	from, to := r.program.stage(i)
-	return r.dev.run(r.prog, from, to)
+	if err := r.dev.run(r.prog, from, to); err != nil {
+		return err
+	}
+	return r.compared(i)
 }
 
 // setPass copies the pass into memory that C may read.

@@ -304,6 +304,7 @@ typedef struct {
     int first_group, groups;  // all that the operation may compute
     const uint8_t *w;
     size_t gbytes;
+    const uint32_t *sums;  // TK_MATMUL: checksums of the weight's groups (kernels/sum), to be compared before they are read; NULL: none
     const float *in, *in2, *vec;
     float *out;
     size_t ldo;
@@ -396,6 +397,7 @@ typedef struct {
     float *attn_out;             // (max rows, heads·value_dim of the widest)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
+    int32_t wrong;               // 1 + an operation whose weight has another checksum than its sums say; 0: none
 } tk_prog;
 
 typedef struct tk_pool tk_pool;

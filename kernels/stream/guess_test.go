@@ -162,10 +162,8 @@ func TestGuessFaults(t *testing.T) {
 	f.file.hold.Store(&hold)
 	ask(1, 3, 5)
 	ask(2, 1, 2)
-	for reading := 0; reading < guessReads; runtime.Gosched() {
-		x.mu.Lock()
-		reading = x.flying
-		x.mu.Unlock()
+	for f.file.held.Load() < guessReads {
+		runtime.Gosched()
 	}
 	f.file.hold.Store(nil) // those that are being read hang
 	if err := f.routed(made{mixed(), 5}, rand.New(rand.NewPCG(1, 1)), 3); err != nil {

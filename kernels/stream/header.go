@@ -15,13 +15,14 @@ import (
 )
 
 // Version is that of the packed file. A file of another version is made again.
-const Version = 1
+const Version = 2
 
 // A packed file is its header, then the extents of the stages and of the matrices of which rows are looked up, each at a page:
 //
 //	"tandem packed\n\0\0", the length of the table in 8 bytes, little-endian, the table's SHA-256, the table in JSON
 //
-// The table has a checksum for each block of a stage and for each group of rows that is looked up, so that every read is checked.
+// The table has checksums (kernels/sum) for the groups of each matrix of a stage and for each group of rows that is looked up: every byte is
+// compared before a pass ends in which it was read.
 const (
 	magic      = "tandem packed\n\x00\x00"
 	fixedBytes = len(magic) + 8 + sha256.Size
@@ -42,7 +43,7 @@ type table struct {
 	Stages  []stageRow  `json:"stages"`
 	Looked  []lookedRow `json:"looked_up"`
 	Bytes   int64       `json:"bytes"` // of the file
-	Sums    string      `json:"crc32c"`
+	Sums    string      `json:"sums"`
 }
 
 type matrixRow struct {
@@ -75,12 +76,13 @@ func newTable(digest string, p *kernels.Program, stages []stage, looks []*lookup
 		w := &p.Weights[i]
 		t.Matrix = append(t.Matrix, matrixRow{w.Name, w.Type.String(), w.Rows, w.Cols, w.Layout, kernels.LayoutVersion})
 	}
-	end := int64(0) // of the extents, from the first on
+	end, sums := int64(0), 0 // of the extents, from the first on
 	homes := map[kernels.W]int64{}
 	for _, s := range stages {
 		r := stageRow{Name: s.name, At: end, Bytes: s.size}
 		for _, e := range s.weights {
 			r.Matrix, r.Offsets = append(r.Matrix, int(e.w)), append(r.Offsets, e.at)
+			sums += e.groups
 			if _, ok := homes[e.w]; !ok {
 				homes[e.w] = end + e.at
 			}
@@ -96,7 +98,10 @@ func newTable(digest string, p *kernels.Program, stages []stage, looks []*lookup
 		}
 		t.Looked = append(t.Looked, lookedRow{int(l.w), at, !in})
 	}
-	t.Sums = hex.EncodeToString(make([]byte, 4*t.sums(looks)))
+	for _, l := range looks {
+		sums += l.groups
+	}
+	t.Sums = hex.EncodeToString(make([]byte, 4*sums))
 	t.Bytes = 1 << 62 // takes as many digits as any size
 	first := pages(int64(fixedBytes + len(t.encode())))
 	for i := range t.Stages {
@@ -107,17 +112,6 @@ func newTable(digest string, p *kernels.Program, stages []stage, looks []*lookup
 	}
 	t.Bytes = first + end
 	return t
-}
-
-// sums returns the number of checksums.
-func (t *table) sums(looks []*lookup) (n int) {
-	for _, s := range t.Stages {
-		n += blocksOf(s.Bytes)
-	}
-	for _, l := range looks {
-		n += l.groups
-	}
-	return n
 }
 
 // blocksOf returns the number of blocks of an extent.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/sum"
 	"github.com/tandem-llm/tandem/modelfile/files"
 )
 
@@ -43,7 +43,6 @@ var (
 	errChanged = errors.New("its bytes have changed since it was made: checksum")
 	errCut     = errors.New("it ends there: somebody has cut it")
 	errClosed  = errors.New("stream: the weights are closed")
-	castagnoli = crc32.MakeTable(crc32.Castagnoli) // a processor's own instruction
 )
 
 // openDirect opens a file past the system's page cache, or, where the file system refuses that (direct false), as usual.
@@ -69,17 +68,19 @@ type packed struct {
 	file   File
 	direct bool
 	table  *table
-	first  []int // per stage: the number of its first checksum
+	first  map[kernels.W]int // per weight of a stage: the number of its first checksum
 	looks  map[kernels.W]int
-	sums   []uint32
+	all    []uint32 // checksums
 }
 
-func newPacked(path string, t *table, sums []uint32, looks []*lookup) *packed {
-	f := &packed{path: path, table: t, sums: sums, looks: map[kernels.W]int{}}
+func newPacked(path string, t *table, sums []uint32, stages []stage, looks []*lookup) *packed {
+	f := &packed{path: path, table: t, all: sums, first: map[kernels.W]int{}, looks: map[kernels.W]int{}}
 	n := 0
-	for _, s := range t.Stages {
-		f.first = append(f.first, n)
-		n += blocksOf(s.Bytes)
+	for _, s := range stages {
+		for _, e := range s.weights {
+			f.first[e.w] = n
+			n += e.groups
+		}
 	}
 	for _, l := range looks {
 		f.looks[l.w] = n
@@ -104,10 +105,20 @@ func (f *packed) block(stage, i int, mem []byte, _ *scratch) (int64, error) {
 	if err := f.readAt(mem[from:to], s.At+from); err != nil {
 		return 0, err
 	}
-	if crc32.Checksum(mem[from:to], castagnoli) != f.sums[f.first[stage]+i] {
-		return to - from, &Fault{f.path, s.At + from, errChanged}
-	}
 	return to - from, nil
+}
+
+func (f *packed) sums(_ int, e extent) []uint32 { return f.all[f.first[e.w]:][:e.groups] }
+
+// compare finds the first group whose checksum differs.
+func (f *packed) compare(stage int, e extent, mem []byte) error {
+	group := e.size / int64(e.groups)
+	for i, want := range f.sums(stage, e) {
+		if at := e.at + group*int64(i); sum.Of(mem[at:at+group]) != want {
+			return &Fault{f.path, f.table.Stages[stage].At + at, errChanged}
+		}
+	}
+	return nil
 }
 
 // expert reads whole pages: the region has room for what lies before and behind.
@@ -117,7 +128,7 @@ func (f *packed) expert(l *lookup, number int, region []byte, _ *scratch) (int64
 	if err := f.readAt(region[:high-low], low); err != nil {
 		return 0, err
 	}
-	if crc32.Checksum(region[from-low:][:l.group], castagnoli) != f.sums[f.looks[l.w]+number] {
+	if sum.Of(region[from-low:][:l.group]) != f.all[f.looks[l.w]+number] {
 		return high - low, &Fault{f.path, from, errChanged}
 	}
 	return high - low, nil
@@ -128,12 +139,13 @@ func (f *packed) expert(l *lookup, number int, region []byte, _ *scratch) (int64
 func (f *packed) rows(l *lookup, group int, own *scratch) (n int64, err error) {
 	dst := l.bytes()[l.group*int64(group):][:l.group]
 	from := l.home + l.group*int64(group) // in the file
-	sum := uint32(0)
+	var read sum.Sum
 	if from%page == 0 && l.group%page == 0 {
 		if err := f.readAt(dst, from); err != nil {
 			return 0, err
 		}
-		n, sum = l.group, crc32.Checksum(dst, castagnoli)
+		n = l.group
+		read.Add(dst)
 	} else {
 		for at, end := from, from+l.group; at < end; {
 			low := at &^ (page - 1)
@@ -146,12 +158,12 @@ func (f *packed) rows(l *lookup, group int, own *scratch) (n int64, err error) {
 				return n, err
 			}
 			part := buf[at-low : min(high, end)-low]
-			sum = crc32.Update(sum, castagnoli, part)
+			read.Add(part)
 			copy(dst[at-from:], part)
 			n, at = n+high-low, high
 		}
 	}
-	if sum != f.sums[f.looks[l.w]+group] {
+	if read.Value() != f.all[f.looks[l.w]+group] {
 		return n, &Fault{f.path, from, errChanged}
 	}
 	return n, nil
@@ -237,6 +249,7 @@ type writer struct {
 	direct   bool
 	progress func(done, total int64)
 	done     int64
+	looked   map[*lookup]*sum.Sum // of the group of rows that is written
 }
 
 // write makes the packed file at path, which is not there yet, and leaves the resident stages in memory. The header is written last,
@@ -251,9 +264,8 @@ func (w *weights) write(ctx context.Context, path string, src kernels.Source, t 
 		return err
 	}
 	filled := *t
-	sums := make([]uint32, t.sums(w.looks))
-	out := &writer{weights: w, src: src, table: &filled, layout: newPacked(path, &filled, sums, w.looks), file: f, direct: direct,
-		progress: progress}
+	out := &writer{weights: w, src: src, table: &filled, layout: newPacked(path, &filled, make([]uint32, len(t.Sums)/8), w.stages, w.looks),
+		file: f, direct: direct, progress: progress, looked: map[*lookup]*sum.Sum{}}
 	err = out.all(ctx)
 	if closed := f.Close(); err == nil {
 		err = closed
@@ -277,8 +289,8 @@ func (w *writer) all(ctx context.Context) error {
 			return err
 		}
 	}
-	sums := make([]byte, 0, 4*len(w.layout.sums))
-	for _, s := range w.layout.sums {
+	sums := make([]byte, 0, 4*len(w.layout.all))
+	for _, s := range w.layout.all {
 		sums = binary.LittleEndian.AppendUint32(sums, s)
 	}
 	w.table.Sums = hex.EncodeToString(sums)
@@ -314,11 +326,16 @@ func (w *writer) stage(ctx context.Context, live *live, i int) error {
 	at := w.table.Stages[i].At
 	for b := range w.layout.blocks(i) {
 		from, to := span(s.size, b)
-		w.layout.sums[w.layout.first[i]+b] = crc32.Checksum(mem[from:to], castagnoli)
 		if err := w.write(mem[from:to], at+from); err != nil {
 			return err
 		}
 		w.tell(to - from)
+	}
+	for _, e := range s.weights {
+		group := e.size / int64(e.groups)
+		for g := range e.groups {
+			w.layout.all[w.layout.first[e.w]+g] = sum.Of(mem[e.at+group*int64(g):][:group])
+		}
 	}
 	for k, l := range w.looks {
 		if row := w.table.Looked[k]; !row.Own && row.At >= at && row.At < at+s.size {
@@ -332,8 +349,11 @@ func (w *writer) stage(ctx context.Context, live *live, i int) error {
 func (w *writer) sumGroups(l *lookup, at int64, b []byte) {
 	for len(b) > 0 {
 		n := min(l.group-at%l.group, int64(len(b)))
-		sum := &w.layout.sums[w.layout.looks[l.w]+int(at/l.group)]
-		*sum = crc32.Update(*sum, castagnoli, b[:n])
+		if at%l.group == 0 {
+			w.looked[l] = new(sum.Sum)
+		}
+		w.looked[l].Add(b[:n])
+		w.layout.all[w.layout.looks[l.w]+int(at/l.group)] = w.looked[l].Value()
 		at, b = at+n, b[n:]
 	}
 }
@@ -418,7 +438,7 @@ func (w *writer) tell(n int64) {
 	}
 }
 
-// fillStage brings all blocks of a stage into mem, on all cores.
+// fillStage brings all blocks of a stage into mem and compares them, on all cores.
 func (w *weights) fillStage(ctx context.Context, f feed, stage int, mem []byte) error {
 	var (
 		next  atomic.Int64
@@ -440,6 +460,17 @@ func (w *weights) fillStage(ctx context.Context, f feed, stage int, mem []byte) 
 					once.Do(func() { first = err })
 					next.Store(int64(blocks))
 				}
+			}
+		})
+	}
+	wg.Wait()
+	if first != nil {
+		return first
+	}
+	for _, e := range w.stages[stage].weights {
+		wg.Go(func() {
+			if err := f.compare(stage, e, mem); err != nil {
+				once.Do(func() { first = err })
 			}
 		})
 	}

@@ -18,10 +18,10 @@ type ring struct {
 
 	mu       sync.Mutex
 	changed  sync.Cond
-	first    int // number of the oldest stage whose slot is not free: the next to be acquired
-	held     bool
-	next     int // number of the stage that is read, or will be next
-	block    int // its next block
+	first    int  // number of the oldest stage whose slot is not free: the next to be acquired
+	holds    bool // a stage is acquired
+	next     int  // number of the stage that is read, or will be next
+	block    int  // its next block
 	inFlight int
 	paused   bool
 	closed   bool
@@ -40,9 +40,13 @@ type feed interface {
 	readers() int
 	// blocks returns in how many blocks a stage is read.
 	blocks(stage int) int
-	// block reads and checks block i of a stage into its place in the stage's memory, with the reader's own buffers, and returns how
-	// many bytes it has read.
+	// block reads block i of a stage into its place in the stage's memory, with the reader's own buffers, and returns how many bytes it
+	// has read.
 	block(stage, i int, mem []byte, own *scratch) (int64, error)
+	// compare compares a weight of a stage in the stage's memory with its checksums.
+	compare(stage int, e extent, mem []byte) error
+	// sums returns the checksums of a weight of a stage, outside of Go's heap; nil: there are none.
+	sums(stage int, e extent) []uint32
 	// rows reads and checks a group of rows of an embedding into its place in the matrix's memory.
 	rows(l *lookup, group int, own *scratch) (int64, error)
 	// expert reads and checks an expert's part of a weight into its region, of l.cost bytes: to l.phase(number) there.
@@ -153,7 +157,7 @@ func (r *ring) acquire(at int) ([]byte, error) {
 	if r.closed {
 		return nil, errClosed
 	}
-	r.held = true
+	r.holds = true
 	return s.mem, nil
 }
 
@@ -174,11 +178,18 @@ func (r *ring) skip(n int) {
 func (r *ring) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held {
-		r.held = false
+	if r.holds {
+		r.holds = false
 		r.first++
 		r.changed.Broadcast()
 	}
+}
+
+// held returns the memory of the stage that is acquired.
+func (r *ring) held() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.slots[r.first%len(r.slots)].mem
 }
 
 // full waits until all slots are filled.

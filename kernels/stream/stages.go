@@ -22,6 +22,8 @@ func pages(n int64) int64 { return (n + page - 1) &^ (page - 1) }
 type extent struct {
 	w        kernels.W
 	at, size int64
+	groups   int  // of kernels.GroupRows rows, each with a checksum
+	product  bool // a MatMul of the stage reads it
 }
 
 // stage is a stage of the divided program and its weights.
@@ -86,11 +88,13 @@ func stagesOf(p *kernels.Program) []stage {
 	for i := range all {
 		s := &all[i]
 		s.name = p.StageName(i)
-		read := map[kernels.W]bool{}
+		read, matmul := map[kernels.W]bool{}, map[kernels.W]bool{}
 		from, to := p.StageOps(i)
 		for _, o := range p.Ops[from:to] {
 			if w, ok := product(p, o); ok {
 				read[w] = true
+				_, is := o.(kernels.MatMul)
+				matmul[w] = matmul[w] || is
 			}
 		}
 		for _, w := range p.StageWeights(i) {
@@ -103,9 +107,9 @@ func stagesOf(p *kernels.Program) []stage {
 				continue
 			}
 			if !stays[w] {
-				s.add(w, p)
+				s.add(w, p, matmul[w])
 			} else if !slices.ContainsFunc(more.weights, func(e extent) bool { return e.w == w }) {
-				more.add(w, p)
+				more.add(w, p, false)
 			}
 		}
 		s.size = pages(s.size)
@@ -116,9 +120,14 @@ func stagesOf(p *kernels.Program) []stage {
 	return all
 }
 
-func (s *stage) add(w kernels.W, p *kernels.Program) {
-	n := int64(p.Weights[w].Bytes())
-	s.weights = append(s.weights, extent{w, s.size, n})
+func (s *stage) add(w kernels.W, p *kernels.Program, product bool) {
+	m := &p.Weights[w]
+	n := int64(m.Bytes())
+	groups := max(1, m.Experts) * ((m.Rows + kernels.GroupRows - 1) / kernels.GroupRows)
+	if m.Layout != kernels.Groups16 {
+		groups = 1
+	}
+	s.weights = append(s.weights, extent{w, s.size, n, groups, product})
 	s.size += (n + 63) &^ 63
 }
 

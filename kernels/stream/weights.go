@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,8 @@ type weights struct {
 	feed   feed
 	file   File
 	free   func() error // gives the packed file back
+	sums   []byte       // checksums of the packed file
+	left   bool         // runners compare those of products
 	count  counters
 	keeps  bool
 	once   sync.Once
@@ -55,7 +58,10 @@ type view struct {
 	at     int
 }
 
-var _ kernels.RowStore = (*weights)(nil)
+var (
+	_ kernels.RowStore = (*weights)(nil)
+	_ kernels.Checked  = (*weights)(nil)
+)
 
 // layOut lays out p, a divided program, in the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {
@@ -275,7 +281,12 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 	if err := check(path); err != nil {
 		return false, &Fault{path, 0, err}
 	}
-	f := newPacked(path, t, sums, w.looks)
+	if w.sums, err = allocate(int64(4*len(sums)), false); err != nil {
+		return false, err
+	}
+	kept := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(w.sums))), len(sums))
+	copy(kept, sums)
+	f := newPacked(path, t, kept, w.stages, w.looks)
 	if w.cfg.Open != nil {
 		f.file, err = w.cfg.Open(path)
 	} else {
@@ -374,6 +385,14 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 			if base, err = w.ring.acquire(w.place[stage]); err != nil {
 				return nil, w.failed(err)
 			}
+			for _, e := range s.weights {
+				if e.product && w.left {
+					continue
+				}
+				if err := w.feed.compare(stage, e, base); err != nil {
+					return nil, w.failed(err)
+				}
+			}
 		}
 	}
 	if len(w.stages[stage].experts) > 0 && chosen == nil {
@@ -396,6 +415,35 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 		}
 	}
 	return out, nil
+}
+
+// Unchecked implements kernels.Checked.
+func (w *weights) Unchecked() { w.left = true }
+
+// Sums implements kernels.Checked. What stays in memory was compared when it was read.
+func (w *weights) Sums(stage int) [][]uint32 {
+	if w.feed == nil || w.stages[stage].size == 0 || w.budget.resident[stage] {
+		return nil
+	}
+	all := make([][]uint32, len(w.order[stage]))
+	for i, v := range w.order[stage] {
+		if v.extent.product {
+			all[i] = w.feed.sums(stage, v.extent)
+		}
+	}
+	return all
+}
+
+// Wrong implements kernels.Checked.
+func (w *weights) Wrong(stage int, k kernels.W) error {
+	for _, e := range w.stages[stage].weights {
+		if e.w == k {
+			if err := w.feed.compare(stage, e, w.ring.held()); err != nil {
+				return w.failed(err)
+			}
+		}
+	}
+	return w.failed(errors.New("stream: checksums of weights in memory differ from one look to the next: the memory is faulty"))
 }
 
 // Release implements kernels.Weights.
@@ -446,5 +494,7 @@ func (w *weights) Close() {
 		l.mem, l.mapped = nil, false
 	}
 	release(w.mem)
+	release(w.sums)
+	w.sums = nil
 	w.mem, w.file, w.free, w.feed = nil, nil, nil, nil // the ring goes on telling what it did
 }
