@@ -21,8 +21,8 @@ const Version = 2
 //
 //	"tandem packed\n\0\0", the length of the table in 8 bytes, little-endian, the table's SHA-256, the table in JSON
 //
-// The table has checksums (kernels/sum) for the groups of each matrix of a stage and for each group of rows that is looked up: every byte is
-// compared before a pass ends in which it was read.
+// The table has checksums (kernels/sum) for the groups of each matrix of a stage and for each group of rows that is looked up: every byte
+// is compared before a pass ends in which it was read.
 const (
 	magic      = "tandem packed\n\x00\x00"
 	fixedBytes = len(magic) + 8 + sha256.Size

@@ -1,5 +1,5 @@
-// Package sum is the checksum of streamed weights (sum.h), which finds a disk's and a program's mistakes and no forgery. The kernels compute
-// the same one over weights that they are about to read.
+// Package sum is the checksum of streamed weights (sum.h), which finds a disk's and a program's mistakes and no forgery. The kernels
+// compute the same one over weights that they are about to read.
 package sum
 
 // #cgo CFLAGS: -std=c11 -O3 -Wall -Wextra
