@@ -74,7 +74,8 @@ void tk_products(const tk_prog *p, tk_mm m, int type) {
 // Compares n groups of weights with their checksums.
 static void compare(tk_prog *p, const tk_op *op, int g, int n) {
     for (int i = g; i < g + n; i++)
-        if (tk_sum_of(op->w + i * op->gbytes, op->gbytes) != op->sums[i]) __atomic_store_n(&p->wrong, (int32_t)(op - p->ops) + 1, __ATOMIC_RELAXED);
+        if (tk_sum_of(op->w + i * op->gbytes, op->gbytes) != op->sums[i])
+            __atomic_store_n(&p->wrong, (int32_t)(op - p->ops) + 1, __ATOMIC_RELAXED);
 }
 
 // If a call does not take all rows, or compares checksums, then some groups of weights at a time, which stay in the cache too.
