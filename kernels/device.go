@@ -147,8 +147,8 @@ type Weights interface {
 	Resident() bool
 }
 
-// Checked is Weights whose bytes come from a disk again and again, with checksums (kernels/sum) that a Runner can compare where it reads the
-// bytes anyway: a comparison apart from that reads them from memory twice.
+// Checked is Weights whose bytes come from a disk again and again, with checksums (kernels/sum) that a Runner can compare where it reads
+// the bytes anyway: a comparison apart from that reads them from memory twice.
 type Checked interface {
 	Weights
 	// Unchecked says that Runners compare Sums: from now on Acquire does not.
