@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,8 @@ const unit = "tandem.cu"
 const keep = 7 * 24 * time.Hour
 
 // build returns the path of the program that runs the kernels of sources. It compiles unless the cache has it.
-func build(sources fs.FS, sanitize bool) (string, error) {
+// With gauge the kernels tell their accesses.
+func build(sources fs.FS, sanitize, gauge bool) (string, error) {
 	compiler, err := exec.LookPath("g++")
 	if err != nil {
 		return "", ErrNoCompiler
@@ -45,7 +47,7 @@ func build(sources fs.FS, sanitize bool) (string, error) {
 		return "", err
 	}
 	flags := flagsOf(sanitize)
-	key := digest(files, strings.Join(flags, " "), string(version))
+	key := digest(files, strings.Join(flags, " "), string(version), fmt.Sprint(gauge))
 	folder, err := cacheFolder()
 	if err != nil {
 		return "", err
@@ -61,7 +63,7 @@ func build(sources fs.FS, sanitize bool) (string, error) {
 		return program, nil
 	}
 	removeOld(folder, now.Add(-keep))
-	return program, compile(compiler, flags, files, folder, program)
+	return program, compile(compiler, flags, gauge, files, folder, program)
 }
 
 // flagsOf returns g++'s flags. Nothing contracts a product and a sum; fma is the processor's if it has one, with the same bits.
@@ -152,7 +154,7 @@ func removeOld(folder string, since time.Time) {
 }
 
 // compile makes the program in a folder of its own and then moves it to its place.
-func compile(compiler string, flags []string, files map[string][]byte, folder, program string) error {
+func compile(compiler string, flags []string, gauge bool, files map[string][]byte, folder, program string) error {
 	work, err := os.MkdirTemp(folder, "compile-")
 	if err != nil {
 		return err
@@ -163,11 +165,17 @@ func compile(compiler string, flags []string, files map[string][]byte, folder, p
 			return err
 		}
 	}
-	args := append(flags, "-ffile-prefix-map="+work+"=.", "-o", "program", "main.cpp", "threads.cpp", "-x", "c++", unit, "-ldl")
-	cmd := exec.Command(compiler, args...)
-	cmd.Dir = work
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("emulated GPU: g++ %s: %w\n%s", strings.Join(args, " "), err, out)
+	flags = append(flags, "-ffile-prefix-map="+work+"=.")
+	kernels := []string{"-c", "-o", "kernels.o", "-x", "c++", unit}
+	if gauge {
+		kernels = append(kernels, "-fsanitize=thread")
+	}
+	for _, args := range [][]string{kernels, {"-o", "program", "main.cpp", "threads.cpp", "gauge.cpp", "kernels.o", "-ldl"}} {
+		cmd := exec.Command(compiler, append(slices.Clip(flags), args...)...)
+		cmd.Dir = work
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("emulated GPU: g++ %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
 	}
 	return os.Rename(filepath.Join(work, "program"), program)
 }

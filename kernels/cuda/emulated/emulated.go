@@ -33,6 +33,8 @@ type Options struct {
 	Seed       uint64        // of the order of blocks and threads (the environment's TANDEM_EMULATED_SEED, or 1)
 	Limit      time.Duration // what one launch may take, in whole seconds (2 minutes)
 	Drop       Barrier       // a barrier that is left out (none)
+	Gauge      []int         // second-level caches for Moved, each in KiB, at most 4; blocks then run in order (none)
+	Resident   int           // blocks that run side by side for Moved (64: four on each of 16 multiprocessors)
 }
 
 // SeedVariable is the environment variable that gives Options.Seed.
@@ -57,6 +59,12 @@ func (o *Options) fill() error {
 	if o.Limit < time.Second {
 		return fmt.Errorf("emulated GPU: a launch may take %v: want at least a second", o.Limit)
 	}
+	if o.Resident == 0 {
+		o.Resident = 64
+	}
+	if err := checkGauge(o); err != nil {
+		return err
+	}
 	if o.Seed != 0 {
 		return nil
 	}
@@ -79,6 +87,7 @@ type Driver struct {
 	memory    memory
 	process   process
 	sanitized bool
+	gauges    int // caches
 	kernels   map[string]uint32
 	capturing *graph // nil unless Capture runs
 	closed    bool
@@ -91,12 +100,12 @@ func New(o Options) (*Driver, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	program, err := build(o.Sources, o.Sanitize)
+	program, err := build(o.Sources, o.Sanitize, len(o.Gauge) > 0)
 	if err != nil {
 		return nil, err
 	}
 	chip := cuda.Chip{Name: "emulated GPU", Arch: o.Arch, Integrated: o.Integrated, Total: o.Memory, Processors: 4}
-	d := &Driver{chip: chip, sanitized: o.Sanitize, kernels: map[string]uint32{}}
+	d := &Driver{chip: chip, sanitized: o.Sanitize, gauges: len(o.Gauge), kernels: map[string]uint32{}}
 	file, err := d.memory.open(o.Memory)
 	if err != nil {
 		return nil, err
@@ -156,5 +165,6 @@ func (d *Driver) Wait() error {
 	if err := d.ready("Wait"); err != nil {
 		return err
 	}
+	d.waits.Add(1)
 	return d.process.wait()
 }

@@ -28,12 +28,13 @@ func (f *faults) due(n int) int {
 	return int(left) - 1
 }
 
-// Calls is how often a driver was called. Launches are those outside of graphs.
-type Calls struct{ Writes, Reads, Launches int64 }
+// Calls is how often a driver was called. Launches are those outside of graphs, Waits the calls that return when the GPU has done what came
+// before: Wait, Read and Release.
+type Calls struct{ Writes, Reads, Launches, Graphs, Allocs, Waits int64 }
 
-type calls struct{ writes, reads, launches atomic.Int64 }
+type calls struct{ writes, reads, launches, graphs, allocs, waits atomic.Int64 }
 
 // Calls returns how often the driver was called since the last call of Calls.
 func (c *calls) Calls() Calls {
-	return Calls{c.writes.Swap(0), c.reads.Swap(0), c.launches.Swap(0)}
+	return Calls{c.writes.Swap(0), c.reads.Swap(0), c.launches.Swap(0), c.graphs.Swap(0), c.allocs.Swap(0), c.waits.Swap(0)}
 }

@@ -128,5 +128,6 @@ func (d *Driver) Run(g cuda.Graph) error {
 	if !ok || own.of != d {
 		return fmt.Errorf("%s: Run of a graph of another driver", d.chip.Name)
 	}
+	d.graphs.Add(1)
 	return d.start(own.launches)
 }

@@ -138,6 +138,7 @@ func (d *Driver) Alloc(bytes int) (cuda.Memory, error) {
 	if !ok {
 		return cuda.Memory{}, lacks
 	}
+	d.allocs.Add(1)
 	m := cuda.Memory{At: d.memory.base + cuda.Pointer(p.at), Size: bytes}
 	if d.chip.Integrated {
 		m.Host = d.memory.view[p.at : p.at+bytes : p.at+bytes]
@@ -153,6 +154,7 @@ func (d *Driver) Release(m cuda.Memory) error {
 	if err := d.process.wait(); err != nil {
 		return err
 	}
+	d.waits.Add(1)
 	p, ok := d.memory.drop(int(m.At - d.memory.base))
 	if !ok {
 		return fmt.Errorf("%s: Release of %#x, which is not allocated", d.chip.Name, uint64(m.At))
@@ -188,6 +190,7 @@ func (d *Driver) Read(b []byte, from cuda.Pointer) error {
 		return err
 	}
 	d.reads.Add(1)
+	d.waits.Add(1)
 	copy(b, at)
 	return nil
 }

@@ -19,6 +19,7 @@ const (
 	await
 	allocated
 	released
+	moved
 )
 
 // process is the child. Its commands are not answered, but for find and await; whatever goes wrong in it ends it.
@@ -45,7 +46,7 @@ func (f *first) Write(b []byte) (int, error) {
 func (p *process) start(program string, memory *os.File, o Options) error {
 	seconds := int(o.Limit / time.Second)
 	p.cmd = exec.Command(program, strconv.FormatInt(o.Memory, 10), strconv.FormatUint(o.Seed, 10), strconv.Itoa(seconds), o.Drop.File,
-		strconv.Itoa(o.Drop.Line))
+		strconv.Itoa(o.Drop.Line), caches(o.Gauge), strconv.Itoa(o.Resident))
 	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
 	p.cmd.ExtraFiles = []*os.File{memory}
 	p.cmd.Stderr = &p.stderr

@@ -74,6 +74,12 @@ static inline T shuffle(const Place &p, unsigned mask, T v, int from) {
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 static inline void __syncthreads(EMU_HERE) { emu::wait_block({"__syncthreads", file, line}); }
+static inline void __threadfence() {} // one block runs at a time
+static inline int atomicAdd(int *at, int n) {
+    int was = *at;
+    *at = was + n;
+    return was;
+}
 static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) { emu::wait_warp({"__syncwarp", file, line}, mask); }
 
 // Without CUDA's last argument, a width: all 32 lanes take part.
@@ -92,6 +98,12 @@ static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, EMU_HERE) {
     return emu::shuffle({"__shfl_down_sync", file, line}, mask, v, from < 32 ? (int)from : emu::lane());
 }
 
+static inline unsigned __ballot_sync(unsigned mask, int vote, EMU_HERE) {
+    const uint64_t *all = emu::exchange({"__ballot_sync", file, line}, mask, vote != 0);
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= (unsigned)(all[i] & 1) << i;
+    return bits;
+}
 template <class T>
 static inline T __ldg(const T *p) { return *p; }
 
@@ -102,6 +114,7 @@ static inline float __int_as_float(int x) { return emu::bits_as<float>(x); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __double2float_rn(double x) { return (float)x; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 
 static inline int __dp4a(int a, int b, int c) {

@@ -1,5 +1,6 @@
 // The emulated GPU: a process that takes commands from standard input and runs the kernels it is linked with. Its memory is the file
 // of descriptor 3, which the Driver has mapped too. Anything wrong is told on standard error and ends the process.
+#include "gauge.h"
 #include "threads.h"
 
 #include <dlfcn.h>
@@ -18,7 +19,7 @@ namespace emu {
 struct Command {
     uint32_t kind, count;
 };
-enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED };
+enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED, MOVED };
 
 struct Launch {
     uint32_t kernel, fail;
@@ -76,9 +77,13 @@ static void run(const Launch &l) {
     if (l.fail) fail("the launch failed, as the test asked for");
     uint64_t n = (uint64_t)l.grid[0] * l.grid[1] * l.grid[2], step = random_below((uint32_t)n) + 1, b = random_below((uint32_t)n);
     while (gcd(step, n) != 1) step++;
+    if (gauging()) step = 1, b = 0;
+    gauge_launch(k.first.c_str(), n, (uint64_t)l.block[0] * l.block[1] * l.block[2]);
     for (uint64_t i = 0; i < n; i++, b = (b + step) % n) {
         run_block((uint32_t)(b % l.grid[0]), (uint32_t)(b / l.grid[0] % l.grid[1]), (uint32_t)(b / l.grid[0] / l.grid[1]));
+        gauge_block();
     }
+    gauge_end();
     end_launch();
 }
 
@@ -103,6 +108,15 @@ static void open_memory(size_t size) {
     reply((uint64_t)at);
 }
 
+// moved replies with what was moved since the last time.
+static void moved() {
+    uint32_t n;
+    const Moved *all = gauge_all(&n);
+    reply(n);
+    for (uint32_t i = 0; i < n; i++) reply(all[i]);
+    gauge_clear();
+}
+
 static void serve() {
     Command c;
     while (read_all(&c, sizeof c)) {
@@ -118,6 +132,7 @@ static void serve() {
         case RELEASED:
             for (const Piece &p : payload<Piece>(c.count)) POISON((void *)p.at, p.size);
             break;
+        case MOVED: moved(); break;
         default: fail("unknown command %u", c.kind);
         }
     }
@@ -125,12 +140,14 @@ static void serve() {
 
 } // namespace emu
 
-// Arguments: bytes of memory, seed, seconds that a launch may take, and the file and line of a barrier to leave out, or "" 0.
+// Arguments: bytes of memory, seed, seconds that a launch may take, the file and line of a barrier to leave out, or "" 0, and the sizes of
+// the gauge's caches and the number of blocks side by side, or "" 0.
 int main(int argc, char **argv) {
     using namespace emu;
-    if (argc != 6) fail("5 arguments are needed, not %d", argc - 1);
+    if (argc != 8) fail("7 arguments are needed, not %d", argc - 1);
     begin(strtoull(argv[2], nullptr, 10), atoi(argv[3]), argv[4], atoi(argv[5]));
     open_memory(strtoull(argv[1], nullptr, 10));
+    gauge_begin(memory, memory_size, argv[6], (unsigned)atoi(argv[7]));
     serve();
     _exit(0);
 }
