@@ -1,6 +1,10 @@
 package cuda
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
 
 // The structures of src/abi.h, field by field.
 
@@ -18,10 +22,12 @@ type cDelta struct {
 
 type cOp struct {
 	w, vec, freq, table                                Pointer
-	in, in2, out, parts, kv, ids, tops, route, shares  Pointer
+	in, in2, out, parts, kv, ids, route, shares        Pointer
 	pageBytes, headBytes, layerAt, values, valueScales int64
 	src, dst                                           cAct
 	delta                                              cDelta
+	tail, done                                         Pointer
+	kind, tails, spans, share                          int32
 	wanted, dim, cols, outputs, from, to, add, ld      int32
 	heads, headDim, turned, halves                     int32
 	kvHeads, kvQ8, valueRow, window, side, shared      int32
@@ -44,7 +50,7 @@ const (
 
 type cPass struct {
 	tokens, pos, turn, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
-	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held                                   int32
+	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held, each                             int32
 }
 
 // lists are the addresses of a pass, in order.
@@ -60,11 +66,16 @@ const (
 	walkBytes = int(unsafe.Sizeof(cWalk{}))
 	actBytes  = int(unsafe.Sizeof(cAct{}))
 
-	threads  = 256  // THREADS
-	block    = 256  // BLOCK
-	queries  = 4    // QUERIES
-	topChunk = 4096 // TOP_CHUNK
-	segments = 8    // MOST_SEGMENTS
+	threads  = 256                  // THREADS
+	block    = 256                  // BLOCK
+	queries  = 8                    // QUERIES
+	topChunk = 4096                 // TOP_CHUNK
+	segments = 8                    // MOST_SEGMENTS
+	topRow   = 2*kernels.MaxTop + 2 // TOP_ROW
+
+	rowsNorm, rowsNormAdd, rowsHeadNorm, rowsRope, rowsStore                   = 1, 2, 3, 4, 5 // of ROWS_NORM and so on
+	rowsBias, rowsCopy, rowsScale, rowsAddScaled, rowsTurns, rowsExperts       = 6, 7, 8, 9, 10, 11
+	fillFeed, fillSiLU, fillGELU, fillClamped                            int32 = 1, 2, 3, 4 // of FILL_FEED
 
 	deltaColumns, deltaKeys, mostDelta = 32, 32, 512 // COLUMNS, SEGMENT, MOST_DELTA
 )

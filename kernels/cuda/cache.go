@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -15,6 +16,7 @@ type cache struct {
 	pages    int
 	states   kernels.StateLayout
 	statesAt int
+	movesAt  int // what copy is told: see moves
 	mem      Memory
 }
 
@@ -65,7 +67,12 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 	}
 	c := &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line),
 		statesAt: round(pages*page, 256)}
-	if c.mem, err = d.alloc(c.statesAt + c.states.Size); err != nil {
+	c.movesAt = round(c.statesAt+c.states.Size, 256)
+	if c.mem, err = d.alloc(c.movesAt + c.moveBytes()); err != nil {
+		return nil, err
+	}
+	if err := d.do(func(g Driver) error { return g.Write(c.mem.At+Pointer(c.movesAt), view(c.moves())) }); err != nil {
+		c.Close()
 		return nil, err
 	}
 	return c, nil
@@ -85,51 +92,59 @@ func (c *cache) Close() {
 	c.mem = Memory{}
 }
 
-// Copy copies cells, by a kernel that takes them in order.
-func (c *cache) Copy(dst, src []kernels.Cell) {
-	n := min(len(dst), len(src))
-	if n == 0 || c.mem.Size == 0 || c.page == 0 {
-		return
-	}
-	// An error means that the device is lost, which the next pass tells.
-	_ = c.dev.do(func(g Driver) error { return c.copy(g, dst[:n], src[:n]) })
+// mostMoves is how many cells or slots a launch copies.
+const mostMoves = 1024
+
+// moveBytes is the room for what copies are told: the operations of moves, and behind them a number and so many pairs.
+func (c *cache) moveBytes() int {
+	return (len(c.layers)+1)*opBytes + 4 + mostMoves*int(unsafe.Sizeof(cPair{}))
 }
 
-func (c *cache) copy(g Driver, dst, src []kernels.Cell) error {
-	var l layout
-	cells, ops := l.add(8*len(dst)), l.add(len(c.layers)*opBytes)
-	mem, err := g.Alloc(l.size)
-	if err != nil {
-		return err
-	}
-	var pairs []cPair
-	for i := range dst {
-		pairs = append(pairs, cPair{int32(dst[i]), int32(src[i])})
-	}
-	var all []cOp
-	heads, dim := 0, 0
+// moves returns the operations of copies, which stay in the cache's memory: one for slots, then one for each layer with cells of its own.
+func (c *cache) moves() []cOp {
+	ids := c.mem.At + Pointer(c.movesAt+(len(c.layers)+1)*opBytes)
+	all := []cOp{{ids: ids, delta: cDelta{slots: c.mem.At + Pointer(c.statesAt), slot: int64(c.states.Slot / 4)}}}
 	for i, k := range c.shape.Layers {
-		if k.Heads == 0 && k.Latent == 0 {
-			continue
+		if k.Heads > 0 || k.Latent > 0 {
+			o := c.op(i)
+			o.ids = ids
+			all = append(all, o)
 		}
-		o := c.op(i)
-		o.ids, o.to = mem.At+Pointer(cells), int32(len(pairs))
-		all = append(all, o)
+	}
+	return all
+}
+
+// Copy copies cells, by a kernel that takes them in order. It does not wait for it.
+func (c *cache) Copy(dst, src []kernels.Cell) {
+	all := c.moves()[1:]
+	if c.mem.Size == 0 || len(all) == 0 {
+		return
+	}
+	heads, dim := 0, 0
+	for _, o := range all {
 		heads, dim = max(heads, int(o.kvHeads)), max(dim, int(o.headDim))
 	}
-	if err := g.Write(mem.At+Pointer(cells), view(pairs)); err != nil {
-		return err
+	move(c, "copy_cells", 1, grid(1, heads, len(all), round(dim, 32), 0), dst, src)
+}
+
+// move launches a kernel of moves, from operation first on, for as many pairs at a time as there is room for.
+func move[T kernels.Cell | int32](c *cache, kernel string, first int, s Shape, dst, src []T) {
+	op := c.mem.At + Pointer(c.movesAt)
+	for n := min(len(dst), len(src)); n > 0; n = min(len(dst), len(src)) {
+		n = min(n, mostMoves)
+		told := []int32{int32(n)}
+		for i := range n {
+			told = append(told, int32(dst[i]), int32(src[i]))
+		}
+		dst, src = dst[n:], src[n:]
+		// An error means that the device is lost, which the next pass tells.
+		_ = c.dev.do(func(g Driver) error {
+			if err := g.Write(op+Pointer((len(c.layers)+1)*opBytes), view(told)); err != nil {
+				return err
+			}
+			return g.Launch(kernel, s, op+Pointer(first*opBytes), 0)
+		})
 	}
-	if err := g.Write(mem.At+Pointer(ops), view(all)); err != nil {
-		return err
-	}
-	if err := g.Launch("copy_cells", grid(1, heads, len(all), round(dim, 32), 0), mem.At+Pointer(ops), 0); err != nil {
-		return err
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	return g.Release(mem)
 }
 
 // op returns an operation on a layer's keys and values.

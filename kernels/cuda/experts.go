@@ -42,7 +42,8 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 		routed(&x, o.Out)
 	case kernels.ExpertMatMul:
 		w := &l.Weights[o.W]
-		x = l.elementwise("experts_"+w.Type.String(), i, o.Out)
+		x = l.elementwise("experts_"+w.Type.String()+"_", i, o.Out)
+		x.lanes = lanes(w.Type)
 		x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = expertProduct, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
 		x.c.to, x.c.side, x.c.biased = int32(w.Rows), int32(o.Side), flag(o.Bias != nil)
 		if o.Side != kernels.Whole {
@@ -50,7 +51,7 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 		}
 		routed(&x, o.Route)
 	case kernels.JoinExperts:
-		x = l.elementwise("join_experts", i, o.Out, o.In)
+		x = l.element(rowsExperts, i, o.Out, o.In)
 		x.c.add = flag(o.Add)
 		if o.Add {
 			x.reads = append(x.reads, o.Out)

@@ -7,34 +7,98 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// launch is a kernel's work for one operation, or for several that do not depend on each other.
+// launch is a kernel's work for one operation, or for several that do not depend on each other, with what follows on them as its tail.
 type launch struct {
 	*item
-	first, count int // operations, in the runner's list
+	first, count int  // operations, in the runner's list
+	tails        int  // those behind them that their last blocks do
+	chained      bool // these are all of one kernel, chain
 }
 
 // launches gathers neighbouring items that one launch can do.
 func launches(items []item, first int) (all []launch) {
 	for i := 0; i < len(items); {
+		if n := chain(items[i:], items[i].wanted()); n > 1 {
+			items[i].c.tails = int32(n - 1)
+			all = append(all, launch{&items[i], first + i, 1, n - 1, true})
+			i += n
+			continue
+		}
 		n := 1
 		for i+n < len(items) && together(items[i:i+n], &items[i+n]) {
 			n++
 		}
-		all = append(all, launch{&items[i], first + i, n})
-		i += n
+		all = append(all, launch{&items[i], first + i, n, tail(items[i:], n), false})
+		i += n + all[len(all)-1].tails
 	}
 	return all
 }
+
+// tail returns how many items behind the first n can be their tail (src/tail.h), and says so to these.
+func tail(items []item, n int) (tails int) {
+	x, next := &items[0], items[n:]
+	spans, blocks := 0, 0
+	switch {
+	case len(next) == 0:
+		return 0
+	case x.form == attending && x.parts == kernels.None:
+		tails = 1 // its join
+	case x.form != product || slices.ContainsFunc(items[:n], divided):
+		return 0
+	case fillsBehind(items[:n], &next[0]):
+		tails, spans, blocks = 1, (int(x.c.dim)+threads-1)/threads, n
+	default:
+		tails = chain(next, x.c.wanted)
+		for i := range items[:n] {
+			blocks += (int(items[i].c.to) + group - 1) / group
+		}
+	}
+	for i := range items[:n] {
+		items[i].c.tails, items[i].c.spans, items[i].c.share = int32(tails), int32(spans), int32(blocks)
+	}
+	return tails
+}
+
+// divided reports whether a product fills a part of its buffer.
+func divided(x item) bool { return x.c.side != 0 || x.c.from != 0 || x.c.to != x.c.dim }
+
+// chain returns how many items, from the first on, can follow on each other row by row, for wanted rows or for all.
+func chain(items []item, wanted int32) (n int) {
+	for n < len(items) && items[n].byRows() && items[n].wanted() == wanted {
+		n++
+	}
+	return n
+}
+
+// fillsBehind reports whether x fills an activation with what the products before it compute, column by column.
+func fillsBehind(products []item, x *item) bool {
+	for i := range products {
+		p := &products[i]
+		same := x.wanted() == p.c.wanted && p.c.dim == x.c.dim && p.c.src != x.c.dst
+		if x.form != gating || !same || !slices.Contains(x.reads, p.writes[0]) {
+			return false
+		}
+	}
+	return len(products) == len(x.reads)
+}
+
+// byRows reports whether follow of src/tail.h does the item.
+func (x *item) byRows() bool {
+	return x.c.kind != 0 && (x.kernel == "elements" || x.form == byRow || x.form == byHead || x.form == turning || x.form == storing)
+}
+
+// wanted tells whether an item is on the wanted rows alone.
+func (x *item) wanted() int32 { return max(x.c.wanted, x.c.dst.wanted) }
 
 // together reports whether next can be launched with the items before it: the same kernel, of the same shape, and none reads or writes what
 // another one writes.
 func together(before []item, next *item) bool {
 	a := &before[0]
 	switch next.form {
-	case byRow, choosing, attending, joining, topChunks, topJoin, deltaIn, deltaWalk:
+	case byRow, gating, choosing, attending, joining, topChunks, topJoin, deltaIn, deltaWalk:
 		return false
 	}
-	if a.kernel != next.kernel || a.c.wanted != next.c.wanted || a.c.cols != next.c.cols || len(next.writes) == 0 {
+	if a.kernel != next.kernel || a.form != next.form || a.c.wanted != next.c.wanted || a.c.cols != next.c.cols || len(next.writes) == 0 {
 		return false
 	}
 	for i := range before {
@@ -53,11 +117,11 @@ func together(before []item, next *item) bool {
 
 // extent is how large a pass is, as far as launches depend on it. Kernels do nothing for rows, pairs and so on that a pass does not have,
 // so that one graph serves all passes up to its extent.
-type extent struct{ rows, wanted, pairs, walks, steps int }
+type extent struct{ rows, wanted, pairs, walks, steps, each int }
 
 // up rounds an extent so that few graphs serve all passes.
 func (e extent) up() extent {
-	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs), roundRows(e.walks), roundRows(e.steps)}
+	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs), roundRows(e.walks), roundRows(e.steps), e.each}
 }
 
 func roundRows(n int) int {
@@ -103,17 +167,19 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return "", s, false
 	}
 	c := &l.c
-	columns, heads := 0, 0
+	columns := 0
 	for i := range items[:l.count] {
-		o := &items[i].c
-		columns, heads = max(columns, int(o.dim)), max(heads, int(o.heads))
+		columns = max(columns, int(items[i].c.dim))
+	}
+	if l.chained {
+		return "chain", grid(1, rows, 1, threads, fillShared), true
 	}
 	blocks := (columns + threads - 1) / threads
 	switch l.form {
-	case byRow:
+	case byRow, byHead:
 		return l.kernel, grid(1, rows, l.count, threads, fillShared), true
-	case byHead:
-		return l.kernel, grid(heads, rows, l.count, threads, fillShared), true
+	case turning:
+		return l.kernel, grid((columns/2+threads-1)/threads, rows, l.count, threads, 0), true
 	case product:
 		return l.product(rows, items)
 	case choosing:
@@ -121,10 +187,10 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 	case expertProduct:
 		return l.experts(rows, items)
 	case storing:
-		return l.kernel, grid(int(c.kvHeads), rows, l.count, round(int(c.headDim), 32), 0), true
+		return l.kernel, grid((int(c.kvHeads)*round(int(c.headDim), 32)+threads-1)/threads, rows, l.count, threads, 0), true
 	case attending:
 		shared := block*8 + queries*block*4 + queries*8*4 + queries*int(c.headDim)*4 + block*4
-		return l.kernel, grid(e.pairs, int(c.kvHeads), 1, block, shared), true
+		return l.kernel, grid((e.pairs+e.each-1)/e.each, int(c.kvHeads), 1, block, shared), true
 	case joining:
 		return l.kernel, grid((int(c.dst.dim)+threads-1)/threads, rows, 1, threads, fillShared), true
 	case topChunks:
@@ -142,14 +208,33 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 	return l.kernel, grid(blocks, rows, l.count, threads, fillShared), true
 }
 
-// experts has a block for each choice of a row in place of some rows.
+// experts has a block for each choice of a row in place of some rows. With several rows the first choice of an expert does all of them.
 func (l *launch) experts(rows int, items []item) (string, Shape, bool) {
-	used, groups := 0, 0
+	used, groups, r := 0, 0, 1
 	for i := range items[:l.count] {
 		used, groups = max(used, int(items[i].c.used)), max(groups, (int(items[i].c.outputs)+group-1)/group)
 	}
-	warps := min(segments, (int(l.c.cols)+255)/256)
-	return l.kernel, Shape{Grid: [3]int{groups, rows * used, l.count}, Block: [3]int{group, warps, 1}, Shared: 2 * warps * group * 4}, true
+	if rows > 1 {
+		r = 4
+	}
+	kernel, s := l.multiply(r, Shape{Grid: [3]int{rows * used, l.count, groups}})
+	return kernel, s, true
+}
+
+// multiply names the kernel for tiles of r rows, and says how many threads its blocks have.
+func (l *launch) multiply(r int, s Shape) (string, Shape) {
+	all := (int(l.c.cols) + 255) / 256
+	warps := min(segments, all)
+	if l.tails > 0 {
+		warps = threads / group
+	}
+	s.Shared = 2 * warps * r * group * 4
+	if r == 1 && l.lanes {
+		warps = 8 * min(2, all)
+		s.Shared = warps/8*256*16 + warps/8*group*4
+	}
+	s.Block = [3]int{group, warps, 1}
+	return l.kernel + strconv.Itoa(r), s
 }
 
 func (l *launch) product(rows int, items []item) (string, Shape, bool) {
@@ -158,7 +243,6 @@ func (l *launch) product(rows int, items []item) (string, Shape, bool) {
 		o := &items[i].c
 		groups = max(groups, (int(o.to)+group-1)/group-int(o.from)/group)
 	}
-	warps := min(segments, (int(l.c.cols)+255)/256)
-	s := Shape{Grid: [3]int{groups, (rows + r - 1) / r, l.count}, Block: [3]int{group, warps, 1}, Shared: 2 * warps * r * group * 4}
-	return l.kernel + strconv.Itoa(r), s, groups > 0
+	kernel, s := l.multiply(r, Shape{Grid: [3]int{(rows + r - 1) / r, l.count, groups}})
+	return kernel, s, groups > 0
 }

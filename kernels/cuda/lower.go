@@ -12,8 +12,10 @@ type form int
 
 const (
 	byColumn form = iota // a thread for each column
-	byRow                // a block for each row
-	byHead               // a block for each head of a row
+	byRow                // a block for each row; so have byHead, turning and storing as tails
+	byHead
+	turning
+	gating // fills by column, what a product's tail may do
 	product
 	choosing
 	expertProduct
@@ -32,6 +34,7 @@ type item struct {
 	form          form
 	c             cOp
 	weight        kernels.W
+	lanes         bool // a product that has a kernel of more threads for one row
 	reads, writes []kernels.Buf
 	parts         kernels.Parts // None: an attention whose parts nobody sees
 }
@@ -51,7 +54,7 @@ type placed struct {
 	layout
 	bufs, vecs, freqs, tables, acts []int
 	routes, shares                  []int
-	ids, tops, ops, scratch         int
+	ids, ops, done, scratch         int
 	pairs                           int // that scratch has room for
 	room                            int // floats, for states that walks hold, behind the rows of delta nets
 	items                           int
@@ -73,6 +76,11 @@ func newPlaced(p *kernels.Program, pages int) (*placed, error) {
 	}
 	if p.MaxRows > mostRows {
 		return nil, unsupported("passes of %d rows (at most %d)", p.MaxRows, mostRows)
+	}
+	for _, w := range p.Weights {
+		if w.Rows > mostRows*group {
+			return nil, unsupported("matrices of %d outputs (%q; at most %d)", w.Rows, w.Name, mostRows*group)
+		}
 	}
 	if err := checkRoutes(p); err != nil {
 		return nil, err
@@ -169,9 +177,9 @@ func (l *placed) place(pages int) {
 	for _, r := range l.Routes {
 		l.shares = append(l.shares, l.add(4*r.Used*l.MaxRows))
 	}
-	l.ids = l.add(4 * kernels.MaxTop * l.MaxWanted * (1 + l.chunks()))
-	l.tops = l.add(4 * (kernels.MaxTop*(1+l.chunks()) + 2) * l.MaxWanted)
+	l.ids = l.add(4 * (topRow + 2*kernels.MaxTop*l.chunks()) * l.MaxWanted)
 	l.ops = l.add(l.items * opBytes)
+	l.done = l.add(4 * l.units())
 	scratch := l.placeDeltas()
 	if l.heads > 0 {
 		one := 4 * l.heads * (l.headDim + 2)
@@ -179,6 +187,15 @@ func (l *placed) place(pages int) {
 		scratch = max(scratch, l.pairs*one)
 	}
 	l.scratch = l.add(scratch)
+}
+
+// units is the most that launches count the blocks of: rows of an attention; tiles of a product's rows, or 256 columns of these.
+func (l *placed) units() int {
+	most := 1
+	for _, a := range l.Activations {
+		most = max(most, (a.Dim+threads-1)/threads)
+	}
+	return max(l.MaxRows, (max(l.MaxRows, l.MaxWanted)/8+1)*most)
 }
 
 func (l *placed) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
@@ -264,6 +281,13 @@ func (l *lowering) elementwise(kernel string, i int, out kernels.Buf, in ...kern
 	return x
 }
 
+// element returns an item of the kernel elements.
+func (l *lowering) element(kind int32, i int, out kernels.Buf, in ...kernels.Buf) item {
+	x := l.elementwise("elements", i, out, in...)
+	x.c.kind = kind
+	return x
+}
+
 // filling returns an item that fills an activation.
 func (l *lowering) filling(kernel string, i int, out kernels.Act, in ...kernels.Buf) item {
 	x := item{kernel: kernel, weight: kernels.None, parts: kernels.None, reads: in}
@@ -275,29 +299,36 @@ func (l *lowering) filling(kernel string, i int, out kernels.Act, in ...kernels.
 	return x
 }
 
+// gating returns an item of the kernel fills.
+func (l *lowering) gating(kind int32, i int, out kernels.Act, in ...kernels.Buf) item {
+	x := l.filling("fills", i, out, in...)
+	x.form, x.c.kind = gating, kind
+	return x
+}
+
 // lower returns the items of operation i.
 func (l *lowering) lower(i int) []item {
 	switch o := l.Ops[i].(type) {
 	case kernels.RMSNorm:
 		x := l.filling("rms_norm", i, o.Out, o.In)
-		x.form, x.c.eps = byRow, o.Eps
+		x.form, x.c.kind, x.c.eps = byRow, rowsNorm, o.Eps
 		return []item{x}
 	case kernels.NormAdd:
 		x := l.elementwise("norm_add", i, o.Out, o.In, o.Out)
-		x.form, x.c.eps = byRow, o.Eps
+		x.form, x.c.kind, x.c.eps = byRow, rowsNormAdd, o.Eps
 		return []item{x}
 	case kernels.HeadNorm:
 		x := l.elementwise("head_norm", i, o.Buf, o.Buf)
-		x.form, x.c.eps, x.c.heads, x.c.headDim = byHead, o.Eps, int32(o.Heads), int32(len(o.Weight))
+		x.form, x.c.kind, x.c.eps, x.c.heads, x.c.headDim = byHead, rowsHeadNorm, o.Eps, int32(o.Heads), int32(len(o.Weight))
 		return []item{x}
 	case kernels.Copy:
-		return []item{l.elementwise("copy_rows", i, o.Out, o.In)}
+		return []item{l.element(rowsCopy, i, o.Out, o.In)}
 	case kernels.Scale:
-		x := l.elementwise("scale_rows", i, o.Buf, o.Buf)
+		x := l.element(rowsScale, i, o.Buf, o.Buf)
 		x.c.scale = o.Factor
 		return []item{x}
 	case kernels.PositionScale:
-		x := l.elementwise("position_scale", i, o.Buf, o.Buf)
+		x := l.element(rowsTurns, i, o.Buf, o.Buf)
 		x.c.every, x.c.steps = int32(o.Every), int32(len(o.Factors))
 		return []item{x}
 	case kernels.SoftCap:
@@ -305,9 +336,9 @@ func (l *lowering) lower(i int) []item {
 		x.c.softCap = o.Cap
 		return []item{x}
 	case kernels.AddBias:
-		return []item{l.elementwise("add_bias", i, o.Buf, o.Buf)}
+		return []item{l.element(rowsBias, i, o.Buf, o.Buf)}
 	case kernels.AddScaled:
-		x := l.elementwise("add_scaled", i, o.Out, o.In, o.Out)
+		x := l.element(rowsAddScaled, i, o.Out, o.In, o.Out)
 		x.c.scale = o.Factor
 		return []item{x}
 	case kernels.AddSiLU:
@@ -328,10 +359,10 @@ func (l *lowering) lower(i int) []item {
 	case kernels.Gather:
 		return []item{l.elementwise("gather_rows", i, o.Out, o.In)}
 	case kernels.Feed:
-		return []item{l.filling("feed", i, o.Out, o.In)}
+		return []item{l.gating(fillFeed, i, o.Out, o.In)}
 	case kernels.Gate:
-		kernel := [...]string{kernels.SiLU: "silu_gate", kernels.GELU: "gelu_gate", kernels.ClampedSiLU: "clamped_gate"}[o.Curve]
-		return []item{l.filling(kernel, i, o.Out, o.Gate, o.Up)}
+		kind := [...]int32{kernels.SiLU: fillSiLU, kernels.GELU: fillGELU, kernels.ClampedSiLU: fillClamped}[o.Curve]
+		return []item{l.gating(kind, i, o.Out, o.Gate, o.Up)}
 	case kernels.RoPE:
 		return l.rope(o, i)
 	case kernels.Embed:
@@ -372,15 +403,20 @@ func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 				ahead: int32(r.Ahead)}})
 	}
 	x := l.elementwise("rope", i, o.Buf, o.Buf)
+	x.form, x.c.kind = turning, rowsRope
 	x.c.table, x.c.heads, x.c.headDim = l.at(l.tables[at]), int32(o.Heads), int32(o.HeadDim)
 	x.c.turned, x.c.halves = int32(2*len(r.InvFreq)), flag(o.Rotation.Halves)
 	return append(all, x)
 }
 
+// lanes reports whether src/weights.h has LANES for a type: sums of 32 products are exact.
+func lanes(t kernels.Type) bool { return t.Quantized() && t != kernels.Q2_K && t != kernels.Q3_K }
+
 func (l *lowering) matmul(o kernels.MatMul, i int) item {
 	w := &l.Weights[o.W]
 	x := l.elementwise("mm_"+w.Type.String()+"_", i, o.Out)
 	r := o.Outputs.Of(w.Rows)
+	x.lanes = lanes(w.Type)
 	x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = product, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
 	x.c.from, x.c.to, x.c.add, x.c.side = int32(r.From), int32(r.To), flag(o.Add), int32(o.Side)
 	if o.Add || o.Side != kernels.Whole || r != (kernels.Range{To: w.Rows}) {
@@ -393,7 +429,7 @@ func (l *lowering) top(o kernels.TopK, i int) []item {
 	x := l.elementwise("top_chunks", i, o.Logits)
 	x.reads, x.writes = x.writes, nil
 	x.form, x.c.in, x.c.out = topChunks, x.c.out, 0
-	x.c.ids, x.c.tops, x.c.chunks, x.c.mostWanted = l.at(l.ids), l.at(l.tops), int32(l.chunks()), int32(l.MaxWanted)
+	x.c.ids, x.c.chunks, x.c.mostWanted = l.at(l.ids), int32(l.chunks()), int32(l.MaxWanted)
 	y := x
 	y.kernel, y.form = "top_join", topJoin
 	return []item{x, y}
@@ -427,10 +463,12 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 	case kernels.StoreKV:
 		if o.K == kernels.None { // a compressed layer whose keys do not turn
 			x := l.onCache("store", storing, o.Layer, o.V)
+			x.c.kind = rowsStore
 			x.c.in2 = l.buf(o.V)
 			return []item{x}
 		}
 		x := l.onCache("store", storing, o.Layer, o.K, o.V)
+		x.c.kind = rowsStore
 		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}
 	case kernels.Attention:

@@ -1,6 +1,11 @@
 package cuda
 
-import "github.com/tandem-llm/tandem/kernels"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
 
 // inputs is a pass in the form that the kernels read: structures, then numbers, whose pointers are offsets until they are in place.
 type inputs struct {
@@ -12,8 +17,8 @@ type inputs struct {
 	bytes                       []byte
 }
 
-// set lays out a pass.
-func (n *inputs) set(l *placed, a *kernels.Pass) {
+// set lays out a pass for a GPU of so many multiprocessors.
+func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 	n.rows, n.nwanted, n.topk = a.Rows, len(a.Wanted), min(a.TopK, l.vocabulary)
 	var pairs []cPair
 	n.first = n.first[:0]
@@ -26,7 +31,7 @@ func (n *inputs) set(l *placed, a *kernels.Pass) {
 		}
 	}
 	n.npairs = len(pairs)
-	n.split(l, pairs)
+	n.split(l, pairs, processors)
 	n.walks.set(l, a)
 	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Turns()), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix),
 		view(a.Anc), view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first),
@@ -51,13 +56,21 @@ func (n *inputs) set(l *placed, a *kernels.Pass) {
 }
 
 func (n *inputs) extent() extent {
-	return extent{n.rows, n.nwanted, n.npairs, len(n.walks.all), len(n.walks.steps)}
+	return extent{n.rows, n.nwanted, n.npairs, len(n.walks.all), len(n.walks.steps), int(n.heads[0].each)}
 }
 
-// split divides the pairs into chunks for which there is room, of whole rows.
-func (n *inputs) split(l *placed, pairs []cPair) {
+// each returns how many pairs a block takes: the more of the same keys, the less is read, but some blocks for each multiprocessor.
+func each(pairs, processors int) int { return max(1, min(8, roundPairs(pairs)/(4*processors))) }
+
+// split divides the pairs into chunks for which there is room, of whole rows, and orders those of each by block.
+func (n *inputs) split(l *placed, pairs []cPair, processors int) {
 	n.chunks = n.chunks[:0]
-	n.heads = append(n.heads[:0], cPass{rowTo: int32(n.rows), pairTo: int32(len(pairs))})
+	n.heads = append(n.heads[:0], cPass{rowTo: int32(n.rows), pairTo: int32(len(pairs)), each: int32(each(len(pairs), processors))})
+	defer func() {
+		for _, h := range n.heads[min(1, len(n.chunks)):] {
+			slices.SortStableFunc(pairs[h.pairFrom:h.pairTo], func(a, b cPair) int { return cmp.Compare(a.block, b.block) })
+		}
+	}()
 	if l.heads == 0 || len(pairs) <= l.pairs {
 		return
 	}
@@ -72,8 +85,10 @@ func (n *inputs) split(l *placed, pairs []cPair) {
 		for to < n.rows && end(to+1)-end(row) <= l.pairs {
 			to++
 		}
-		n.heads = append(n.heads, cPass{rowFrom: int32(row), rowTo: int32(to), pairFrom: int32(end(row)), pairTo: int32(end(to))})
-		n.chunks = append(n.chunks, extent{rows: to - row, pairs: end(to) - end(row)})
+		e := extent{rows: to - row, pairs: end(to) - end(row), each: each(end(to)-end(row), processors)}
+		n.heads = append(n.heads, cPass{rowFrom: int32(row), rowTo: int32(to), pairFrom: int32(end(row)), pairTo: int32(end(to)),
+			each: int32(e.each)})
+		n.chunks = append(n.chunks, e)
 		row = to
 	}
 }

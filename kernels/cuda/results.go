@@ -63,25 +63,19 @@ func (r *runner) upload(g Driver, reads []bool) error {
 	return nil
 }
 
-// readTops copies what TopK found.
+// readTops copies what TopK found, and has then waited for the pass.
 func (r *runner) readTops(g Driver) error {
-	n := r.pass.nwanted
-	if r.program.vocabulary == 0 || n == 0 {
-		return nil
-	}
-	r.topIDs, r.topVals = make([]int32, n*kernels.MaxTop), make([]float32, n*(kernels.MaxTop+2))
-	if err := g.Read(view(r.topIDs), r.mem.At+Pointer(r.program.ids)); err != nil {
-		return err
-	}
-	return g.Read(view(r.topVals), r.mem.At+Pointer(r.program.tops))
+	r.tops = make([]int32, topRow*r.pass.nwanted)
+	return g.Read(view(r.tops), r.mem.At+Pointer(r.program.ids))
 }
 
 // Top returns what TopK found in wanted row i.
 func (r *runner) Top(i int) kernels.Top {
-	if r.closed || i < 0 || i >= r.pass.nwanted || r.program.vocabulary == 0 || (i+1)*kernels.MaxTop > len(r.topIDs) {
+	if r.closed || i < 0 || i >= r.pass.nwanted || r.program.vocabulary == 0 || (i+1)*topRow > len(r.tops) {
 		return kernels.Top{}
 	}
-	ids, vals := r.topIDs[i*kernels.MaxTop:], r.topVals[i*(kernels.MaxTop+2):]
+	ids := r.tops[i*topRow:][:topRow]
+	vals := as[float32](view(ids[kernels.MaxTop:]))
 	return kernels.Top{IDs: ids[:r.pass.topk], Logits: vals[:r.pass.topk], Max: vals[kernels.MaxTop], Sum: vals[kernels.MaxTop+1]}
 }
 

@@ -29,8 +29,7 @@ type runner struct {
 	seen     map[graphKey]bool
 	captured int // launches in graphs
 	pass     inputs
-	topIDs   []int32
-	topVals  []float32
+	tops     []int32 // of the wanted rows of the last pass that had a TopK
 	chosen   []int32 // all routes of this pass, once they were asked for; nil before
 	started  bool
 	closed   bool
@@ -94,7 +93,11 @@ func (r *runner) lower(kv *cache) error {
 		firsts = append(firsts, len(r.items))
 		from, to := l.StageOps(i)
 		for j := from; j < to; j++ {
-			r.items = append(r.items, l.lower(j)...)
+			all := l.lower(j)
+			if all[0].kernel == "angles" { // needs nothing of the stage
+				r.items, all = slices.Insert(r.items, firsts[i], all[0]), all[1:]
+			}
+			r.items = append(r.items, all...)
 		}
 	}
 	firsts = append(firsts, len(r.items))
@@ -106,6 +109,12 @@ func (r *runner) lower(kv *cache) error {
 	for i := l.StageCount() - 1; i >= 0; i-- {
 		items := r.items[firsts[i]:firsts[i+1]]
 		r.stages[i].launches = launches(items, firsts[i])
+		for _, x := range r.stages[i].launches {
+			for j := range x.count {
+				c := &r.items[x.first+j].c
+				c.tail, c.done = l.at(l.ops+(x.first+x.count)*opBytes), l.at(l.done)
+			}
+		}
 		for _, x := range slices.Backward(items) {
 			r.stages[i].tops = r.stages[i].tops || x.form == topJoin
 			for _, b := range x.writes {
@@ -235,7 +244,7 @@ func (r *runner) Start(a *kernels.Pass) error {
 	if err := r.limits.Check(a); err != nil {
 		return err
 	}
-	r.pass.set(r.program, a)
+	r.pass.set(r.program, a, r.dev.chip.Processors)
 	err := r.dev.do(func(g Driver) error {
 		if err := r.bringPass(g, a); err != nil {
 			return err
@@ -298,10 +307,8 @@ func (r *runner) run(from, to int) error {
 		if err := r.launchAll(g, from, to); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(r.stages[from:to], func(s stage) bool { return s.tops }) {
-			if err := r.readTops(g); err != nil {
-				return err
-			}
+		if r.pass.nwanted > 0 && slices.ContainsFunc(r.stages[from:to], func(s stage) bool { return s.tops }) {
+			return r.readTops(g)
 		}
 		return g.Wait()
 	})
@@ -359,11 +366,7 @@ func (r *runner) launch(g Driver, from, to int, e extent) error {
 					if err := r.start(g, l, r.pass.chunks[c], c+1); err != nil {
 						return err
 					}
-					if err := r.start(g, &s.launches[i+1], r.pass.chunks[c], c+1); err != nil {
-						return err
-					}
 				}
-				i++
 				continue
 			}
 			if err := r.start(g, l, e, 0); err != nil {

@@ -8,38 +8,11 @@ import (
 
 const line = 128 // bytes that a warp reads at once: states begin at a multiple of it
 
-// CopyStates copies slots, by a kernel that takes them in order.
+// CopyStates copies slots, by a kernel that takes them in order. It does not wait for it.
 func (c *cache) CopyStates(dst, src []int32) {
-	n := min(len(dst), len(src))
-	if n == 0 || c.mem.Size == 0 || c.states.Slot == 0 {
-		return
+	if c.mem.Size > 0 && c.states.Slot > 0 {
+		move(c, "copy_states", 0, grid((c.states.Slot/4+threads-1)/threads, 1, 1, threads, 0), dst, src)
 	}
-	var pairs []cPair
-	for i := range n {
-		pairs = append(pairs, cPair{dst[i], src[i]})
-	}
-	// An error means that the device is lost, which the next pass tells.
-	_ = c.dev.do(func(g Driver) error {
-		mem, err := g.Alloc(round(opBytes, 16) + len(view(pairs)))
-		if err != nil {
-			return err
-		}
-		at := mem.At + Pointer(round(opBytes, 16))
-		o := cOp{ids: at, to: int32(n), delta: cDelta{slots: c.mem.At + Pointer(c.statesAt), slot: int64(c.states.Slot / 4)}}
-		if err := g.Write(mem.At, view([]cOp{o})); err != nil {
-			return err
-		}
-		if err := g.Write(at, view(pairs)); err != nil {
-			return err
-		}
-		if err := g.Launch("copy_states", grid((c.states.Slot/4+threads-1)/threads, 1, 1, threads, 0), mem.At, 0); err != nil {
-			return err
-		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		return g.Release(mem)
-	})
 }
 
 // mostSteps is how many steps the walks of a pass may have: each row and each record is in one.

@@ -21,7 +21,7 @@ struct Delta {
     float scale;             // of queries
 };
 
-// Op is one operation. A launch that does several at once gets the first of them; blockIdx.z counts them.
+// Op is one operation. A launch that does several at once gets the first of them; blockIdx.z counts them, in products blockIdx.y.
 struct Op {
     const unsigned char *w;  // packed matrix (weights.h)
     const float *vec;        // norm weights, bias
@@ -31,12 +31,14 @@ struct Op {
     float *parts;            // (pairs, heads, dim+2) of attention: o, m, l
     unsigned char *kv;       // pages of the cache
     int *ids;                // of TopK: see top.h
-    float *tops;
     int *route;              // (rows, used): the experts that each row chose
     float *shares;           // their weights
     long long page_bytes, head_bytes, layer_at, values, value_scales;
     Act src, dst;
     Delta delta;
+    const Op *tail;             // what the last block of a tile of rows does: see tail.h
+    int *done;                  // blocks of each unit that have ended
+    int kind, tails, spans, share;
     int wanted, dim;            // rows are the wanted ones; columns of the output
     int cols, outputs;          // of the matrix: inputs and outputs
     int from, to, add;          // outputs to compute; add to what is there
@@ -82,12 +84,12 @@ struct Span {
     long long at, packed, n;
 };
 
-// Pass is the rows of a pass: kernels.Pass, with the pairs in order of row and block.
+// Pass is the rows of a pass: kernels.Pass, with the pairs in order of block and row, so that rows share the keys that they read.
 struct Pass {
     const int *tokens, *pos, *turn, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
     const float *given;
     const Pair *pairs;
-    const int *first;      // per row: its first pair
+    const int *first;      // per row: how many blocks the rows before it see
     const Walk *walks;
     const Step *steps;     // of all walks
     int rows, nwanted, topk;
@@ -96,6 +98,7 @@ struct Pass {
     int left;              // shares of divided products, of 4096
     int nwalks, nsteps;
     int held;              // the most states that a walk holds
+    int each;              // pairs that a block of attend takes
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

@@ -55,25 +55,27 @@ static __device__ __forceinline__ float clamped_mul(float g, float u) {
     return g / (1.0f + exp_of(-(1.702f * g))) * (u + 1.0f);
 }
 
+// thread is the number of a thread in its block.
+static __device__ __forceinline__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
+
+static __device__ __forceinline__ int threads() { return blockDim.x * blockDim.y; }
+
 // add16 adds what 16 neighbouring lanes hold, in the order of ref.Reduce; the first of them gets the sum.
 static __device__ __forceinline__ float add16(float a) {
     for (int n = 8; n > 0; n /= 2) a += __shfl_down_sync(0xffffffffu, a, n);
     return a;
 }
 
-// rms_scale returns 1/√(Σx²/n + eps) to all threads of the block. All have read x when it returns. box is one number of shared memory.
-static __device__ float rms_scale(const float *x, int n, float eps, float *box) {
-    if (threadIdx.x < 32) {
-        float a = 0;
-        if (threadIdx.x < 16) {
+// rms_scale returns 1/√(Σx²/n + eps) to all lanes of a warp. All have read x when it returns.
+static __device__ float rms_scale(const float *x, int n, float eps) {
+    int lane = thread() & 31;
+    float a = 0;
+    if (lane < 16) {
 #pragma unroll 8
-            for (int i = threadIdx.x; i < n; i += 16) a = __fmaf_rn(x[i], x[i], a);
-        }
-        a = add16(a);
-        if (threadIdx.x == 0) *box = 1.0f / sqrtf(a / (float)n + eps);
+        for (int i = lane; i < n; i += 16) a = __fmaf_rn(x[i], x[i], a);
     }
-    __syncthreads();
-    return *box;
+    a = add16(a);
+    return __shfl_sync(0xffffffffu, 1.0f / sqrtf(a / (float)n + eps), 0);
 }
 
 // largest returns the largest a of a warp, to all its lanes.
@@ -99,10 +101,10 @@ static __device__ __forceinline__ int sum16(int c) {
     return c;
 }
 
-// fill writes columns [k0, k0+256) of a row of an activation, a thread each; y is column k0 + threadIdx.x. All threads of the block
-// call it. box is 8 numbers of shared memory.
+// fill writes columns [k0, k0+256) of a row of an activation, a thread each; y is column k0 + thread(). All threads of the block
+// call it, at least THREADS. box is 8 numbers of shared memory.
 static __device__ void fill(const Act &a, int row, int k0, float y, unsigned *box) {
-    int k = k0 + threadIdx.x, lane = threadIdx.x & 31, in = k < a.dim;
+    int t = thread(), k = k0 + t, lane = t & 31, in = k < a.dim && t < THREADS;
     size_t at = (size_t)row * a.dim + k;
     if (a.x && in) a.x[at] = y;
     if (!a.q && !a.q256) return;
@@ -119,7 +121,7 @@ static __device__ void fill(const Act &a, int row, int k0, float y, unsigned *bo
         }
     }
     if (a.q256) {
-        if (lane == 0) box[threadIdx.x / 32] = top;
+        if (lane == 0 && t < THREADS) box[t / 32] = top;
         __syncthreads();
         for (int i = 0; i < THREADS / 32; i++) top = max(top, box[i]);
         __syncthreads();
@@ -127,7 +129,7 @@ static __device__ void fill(const Act &a, int row, int k0, float y, unsigned *bo
         int c = code_of(y, inv), sum = sum16(c);
         if (in) {
             a.q256[at] = (signed char)c;
-            if (threadIdx.x == 0) a.scale256[at / 256] = scale;
+            if (t == 0) a.scale256[at / 256] = scale;
             if (lane % 16 == 0) a.sum256[at / 16] = sum;
         }
     }

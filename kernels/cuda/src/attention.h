@@ -4,46 +4,7 @@
 // dimension of all positions after the other, then the values by position. Q8_0 keys have per 32 dimensions 64 half scales and then
 // codes; values have their scales, (dimensions/32, 64) halves, behind the codes of the page.
 #pragma once
-#include "arith.h"
-
-static __device__ __forceinline__ unsigned char *head_of(const Op *op, int cell, int head) {
-    return op->kv + (size_t)(cell / PAGE) * op->page_bytes + op->layer_at + head * op->head_bytes;
-}
-
-// store writes keys (in) and values (in2) into the cells: (KV heads, rows, operations) blocks, a thread for each dimension, a multiple
-// of 32.
-KERNEL store(const Op *op, const Pass *pass) {
-    op += blockIdx.z;
-    int head = blockIdx.x, row = blockIdx.y, d = threadIdx.x, dim = op->head_dim, values_of = op->value_dim, lane = d & 31;
-    if (head >= op->kv_heads || row >= pass->rows) return;
-    int cell = pass->store[row], slot = cell % PAGE;
-    unsigned char *at = head_of(op, cell, head), *values = at + op->values;
-    size_t head_at = (size_t)row * op->kv_heads + head;
-    const float *value = op->in2 + head_at * values_of, *key = op->in + head_at * dim;
-    int rotated = dim;  // elements of the key that are in `in`; the others are the value
-    if (op->latent) {
-        rotated = dim - values_of;
-        key = op->in + (size_t)row * rotated;
-    }
-    float k = d < rotated ? key[d] : d < dim ? value[d - rotated] : 0, v = d < values_of ? value[d] : 0;
-    if (!op->kv_q8) {
-        if (d < dim) ((unsigned short *)at)[d * PAGE + slot] = to_half(k);
-        if (d < values_of) ((unsigned short *)(values + (size_t)slot * op->value_row))[d] = to_half(v);
-        return;
-    }
-    float inv;
-    unsigned char *keys = at + (size_t)(d / 32) * 34 * PAGE;
-    float scale = scale_of(largest(__float_as_uint(k) & 0x7fffffffu), &inv);
-    if (d < dim) {
-        ((signed char *)keys)[2 * PAGE + lane * PAGE + slot] = (signed char)code_of(k, inv);
-        if (lane == 0) ((unsigned short *)keys)[slot] = to_half(scale);
-    }
-    scale = scale_of(largest(__float_as_uint(v) & 0x7fffffffu), &inv);
-    if (d < values_of) {
-        ((signed char *)values)[(size_t)slot * op->value_row + d] = (signed char)code_of(v, inv);
-        if (lane == 0) ((unsigned short *)(values + op->value_scales))[d / 32 * PAGE + slot] = to_half(scale);
-    }
-}
+#include "tail.h"
 
 // Seen is the part of a block that a row sees: positions [from, to).
 struct Seen {
@@ -72,11 +33,19 @@ static __device__ __forceinline__ int cell_at(const Pass *pass, int row, int pos
     return pass->pages[pass->table[row] + pos / PAGE] * PAGE + pos % PAGE;
 }
 
-// QUERIES query heads share the reading of a key.
-enum { QUERIES = 4 };
+// QUERIES queries share the reading of a key or a value: heads of a row, and of rows that see the same of a block in the same cells.
+enum { QUERIES = 8 };
 
-// score returns the scores of QUERIES heads with the key of a cell. q is (heads, dim).
-static __device__ __forceinline__ void score(const Op *op, const unsigned char *keys, int slot, const float *q, int heads, float *s) {
+// alike reports whether two rows do so.
+static __device__ __forceinline__ bool alike(const Op *op, const Pass *pass, const Pair &a, const Pair &b) {
+    if (a.block != b.block || pass->table[a.row] != pass->table[b.row] || op->side) return false;
+    if ((a.block + 1) * BLOCK > min(pass->prefix[a.row], pass->prefix[b.row])) return false;
+    Seen x = seen_of(op, pass, a.row, a.block), y = seen_of(op, pass, b.row, b.block);
+    return x.from == y.from && x.to == y.to;
+}
+
+// score returns the scores of n queries with the key of a cell. q is (n, dim).
+static __device__ __forceinline__ void score(const Op *op, const unsigned char *keys, int slot, const float *q, int n, float *s) {
     int dim = op->head_dim;
 #pragma unroll
     for (int g = 0; g < QUERIES; g++) s[g] = 0;
@@ -87,7 +56,7 @@ static __device__ __forceinline__ void score(const Op *op, const unsigned char *
             float x = half_of(k[d * PAGE]);
 #pragma unroll
             for (int g = 0; g < QUERIES; g++)
-                if (g < heads) s[g] = __fmaf_rn(q[g * dim + d], x, s[g]);
+                if (g < n) s[g] = __fmaf_rn(q[g * dim + d], x, s[g]);
         }
         return;
     }
@@ -98,24 +67,22 @@ static __device__ __forceinline__ void score(const Op *op, const unsigned char *
             float x = (float)((const signed char *)keys)[2 * PAGE + d * PAGE + slot];
 #pragma unroll
             for (int g = 0; g < QUERIES; g++)
-                if (g < heads) t[g] = __fmaf_rn(q[g * dim + 32 * b + d], x, t[g]);
+                if (g < n) t[g] = __fmaf_rn(q[g * dim + 32 * b + d], x, t[g]);
         }
 #pragma unroll
         for (int g = 0; g < QUERIES; g++) s[g] = __fmaf_rn(scale, t[g], s[g]);
     }
 }
 
-// attend computes one block of one row for the query heads of one KV head: (pairs, KV heads) blocks of 256 threads, a position each.
-// Shared memory holds 256 addresses, QUERIES · 256 weights, the queries, and a few numbers.
-KERNEL attend(const Op *op, const Pass *pass) {
-    SHARED(unsigned char, memory);
-    int head = blockIdx.y, at = pass->pair_from + blockIdx.x, t = threadIdx.x, lane = t & 31;
-    if (at >= pass->pair_to) return;
-    int row = pass->pairs[at].row, block = pass->pairs[at].block, dim = op->head_dim, wide = op->value_dim;
-    Seen seen = seen_of(op, pass, row, block);
+// attend_rows computes one block of n rows that are alike for the query heads of one KV head: a thread for each position. Shared memory
+// holds 256 addresses, QUERIES · 256 weights, the queries, and a few numbers.
+static __device__ __forceinline__ void attend_rows(const Op *op, const Pass *pass, const Pair *pairs, int rows, int head,
+                                                   unsigned char *memory) {
+    int t = threadIdx.x, lane = t & 31, dim = op->head_dim, wide = op->value_dim, block = pairs->block;
+    Seen seen = seen_of(op, pass, pairs->row, block);
     if (seen.from >= seen.to) return;
     if (op->side) {
-        int cut = pass->cut[row], left = block < cut || (block == cut && head < op->shared);
+        int cut = pass->cut[pairs->row], left = block < cut || (block == cut && head < op->shared);
         if (left != (op->side == 1)) return;
     }
     const unsigned char **cells = (const unsigned char **)memory;
@@ -123,37 +90,45 @@ KERNEL attend(const Op *op, const Pass *pass) {
     int *slots = (int *)(q + QUERIES * dim), pos = block * BLOCK + t, group = op->heads / op->kv_heads;
     int visible = pos >= seen.from && pos < seen.to;
     if (visible) {
-        int cell = cell_at(pass, row, pos);
+        int cell = cell_at(pass, pairs->row, pos);
         cells[t] = head_of(op, cell, head);
         slots[t] = cell % PAGE;
     }
-    for (int g0 = 0; g0 < group; g0 += QUERIES) {
-        int heads = min((int)QUERIES, group - g0), first = head * group + g0;
-        const float *from = op->in + ((size_t)row * op->heads + first) * dim;
-        for (int i = t; i < heads * dim; i += BLOCK) q[i] = from[i];
+    for (int q0 = 0; q0 < rows * group; q0 += QUERIES) {  // query i is head i % group of row i / group
+        int n = min((int)QUERIES, rows * group - q0);
+        for (int i = t; i < n * dim; i += BLOCK) {
+            int query = q0 + i / dim;
+            q[i] = op->in[((size_t)pairs[query / group].row * op->heads + head * group + query % group) * dim + i % dim];
+        }
         __syncthreads();
         float s[QUERIES], low = -infinity();
-        if (visible) score(op, cells[t], slots[t], q, heads, s);
+        if (visible) score(op, cells[t], slots[t], q, n, s);
 #pragma unroll
         for (int g = 0; g < QUERIES; g++) {
-            s[g] = visible && g < heads ? op->scale * s[g] : low;
+            s[g] = visible && g < n ? op->scale * s[g] : low;
+            if (g >= n) break;
             if (op->softcap != 0 && visible) s[g] = soft_cap(s[g], op->softcap);
             float m = s[g] == s[g] ? s[g] : low;  // a NaN is not the largest
-            for (int n = 16; n > 0; n /= 2) {
-                float other = __shfl_xor_sync(0xffffffffu, m, n);
+            for (int i = 16; i > 0; i /= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, m, i);
                 m = other > m ? other : m;
             }
             if (lane == 0) tops[g * 8 + t / 32] = m;
         }
         __syncthreads();
-        for (int g = 0; g < heads; g++) {
+#pragma unroll
+        for (int g = 0; g < QUERIES; g++) {
+            if (g >= n) break;
             float m = tops[g * 8];
             for (int i = 1; i < 8; i++) m = tops[g * 8 + i] > m ? tops[g * 8 + i] : m;
             weights[g * BLOCK + t] = visible ? exp_of(s[g] - m) : 0;
         }
         __syncthreads();
-        float *out = op->parts + ((size_t)(at - pass->pair_from) * op->heads + first) * (wide + 2);
-        if (t < 32 * heads) {  // a warp for each head: Σ of the weights
+        auto out = [&](int g) {
+            int row = pairs[(q0 + g) / group].row, h = head * group + (q0 + g) % group;
+            return op->parts + ((size_t)(pass->first[row] + block - pass->pair_from) * op->heads + h) * (wide + 2);
+        };
+        if (t < 32 * n) {  // a warp for each query: Σ of the weights
             int g = t / 32;
             float sum = 0;
             if (lane < 16)
@@ -162,34 +137,40 @@ KERNEL attend(const Op *op, const Pass *pass) {
             if (lane == 0) {
                 float m = tops[g * 8];
                 for (int i = 1; i < 8; i++) m = tops[g * 8 + i] > m ? tops[g * 8 + i] : m;
-                out[g * (wide + 2) + wide] = m;
-                out[g * (wide + 2) + wide + 1] = sum;
+                out(g)[wide] = m;
+                out(g)[wide + 1] = sum;
             }
         }
-        for (int i = t; i < heads * wide; i += BLOCK) {
-            int g = i / wide, d = i % wide;
-            float o = 0;
-#pragma unroll 8
-            for (int j = seen.from % BLOCK; j < seen.to - block * BLOCK; j++) {
+        // a thread takes a dimension of some queries, which share the values that it reads
+        int sets = max(1, BLOCK / wide), each = (n + sets - 1) / sets, g0 = sets > 1 ? t / wide * each : 0;
+        int mine = sets > 1 && t >= sets * wide ? 0 : min(each, n - g0), first = seen.from % BLOCK, end = seen.to - block * BLOCK;
+        for (int d = sets > 1 ? t % wide : t; d < wide && mine > 0; d += sets > 1 ? wide : (int)BLOCK) {
+            float o[QUERIES] = {};
+#pragma unroll 4
+            for (int j = first; j < end; j++) {
                 const unsigned char *v = cells[j] + op->values + (size_t)slots[j] * op->value_row;
-                float p = weights[g * BLOCK + j];
+                const float *p = weights + g0 * BLOCK + j;
+                float x = 1, scale = 1;
                 if (!op->kv_q8) {
-                    o = __fmaf_rn(p, half_of(((const unsigned short *)v)[d]), o);
+                    x = half_of(((const unsigned short *)v)[d]);
                 } else {
-                    const unsigned short *scales = (const unsigned short *)(cells[j] + op->values + op->value_scales);
-                    o = __fmaf_rn(p * half_of(scales[d / 32 * PAGE + slots[j]]), (float)((const signed char *)v)[d], o);
+                    scale = half_of(((const unsigned short *)(cells[j] + op->values + op->value_scales))[d / 32 * PAGE + slots[j]]);
+                    x = (float)((const signed char *)v)[d];
                 }
+#pragma unroll
+                for (int g = 0; g < QUERIES; g++)
+                    if (g < mine) o[g] = __fmaf_rn(p[g * BLOCK] * scale, x, o[g]);
             }
-            out[g * (wide + 2) + d] = o;
+#pragma unroll
+            for (int g = 0; g < QUERIES; g++)
+                if (g < mine) out(g0 + g)[d] = o[g];
         }
     }
 }
 
-// join fills an activation with the joined blocks of each row: (columns/THREADS, rows of this launch) blocks.
-KERNEL join(const Op *op, const Pass *pass) {
-    SHARED(unsigned, box);
-    int row = pass->row_from + blockIdx.y, k0 = blockIdx.x * THREADS, k = k0 + threadIdx.x, dim = op->value_dim;
-    if (row >= pass->row_to || k0 >= op->dst.dim) return;
+// join_columns fills columns [k0, k0+THREADS) of an activation with the joined blocks of a row.
+static __device__ __forceinline__ void join_columns(const Op *op, const Pass *pass, int row, int k0, unsigned *box) {
+    int k = k0 + threadIdx.x, dim = op->value_dim;
     float y = 0;
     if (k < op->dst.dim) {
         int b = first_of(op, pass, row) / BLOCK, blocks = (keys_of(op, pass, row) + BLOCK - 1) / BLOCK;
@@ -216,15 +197,43 @@ KERNEL join(const Op *op, const Pass *pass) {
     fill(op->dst, row, k0, y, box);
 }
 
-// copy_cells copies cells one after the other: ids holds pairs of a cell to write and one to read, to of them. (1, KV heads, layers)
+// attend has (pairs/each, KV heads) blocks of THREADS. What joins its blocks may be its tail: then the last block of a row does it.
+KERNEL attend(const Op *op, const Pass *pass) {
+    SHARED(unsigned char, memory);
+    int head = blockIdx.y, from = pass->pair_from + blockIdx.x * pass->each, to = min(from + pass->each, pass->pair_to), t = threadIdx.x;
+    int *box = (int *)memory;
+    for (int at = from, n; at < to; at += n) {
+        const Pair *pairs = pass->pairs + at;
+        for (n = 1; at + n < to && alike(op, pass, pairs[0], pairs[n]); n++) {
+        }
+        if (at > from) __syncthreads();
+        attend_rows(op, pass, pairs, n, head, memory);
+        if (!op->tails) continue;
+        int row = pairs[min(t, n - 1)].row;
+        count(op, n, row, (pass->prefix[row] + pass->anc_len[row] + BLOCK - 1) / BLOCK * op->kv_heads, box);
+        for (int i = 0; i < n; i++)
+            for (int k0 = 0; box[16 + i] && k0 < op->tail->dst.dim; k0 += THREADS)
+                join_columns(op->tail, pass, pairs[i].row, k0, (unsigned *)box);
+    }
+}
+
+// join does it alone: (columns/THREADS, rows of this launch) blocks.
+KERNEL join(const Op *op, const Pass *pass) {
+    SHARED(unsigned, box);
+    int row = pass->row_from + blockIdx.y, k0 = blockIdx.x * THREADS;
+    if (row >= pass->row_to || k0 >= op->dst.dim) return;
+    join_columns(op, pass, row, k0, box);
+}
+
+// copy_cells copies cells one after the other: ids holds how many pairs follow, of a cell to write and one to read. (1, KV heads, layers)
 // blocks, a thread for each dimension, a multiple of 32. A thread keeps to its dimension, so that a cell that was just written may be
 // read.
 KERNEL copy_cells(const Op *op, const Pass *pass) {
     op += blockIdx.z;
     int head = blockIdx.y, d = threadIdx.x, dim = op->head_dim;
     if (head >= op->kv_heads || d >= dim) return;
-    for (int i = 0; i < op->to; i++) {
-        int to = op->ids[2 * i], from = op->ids[2 * i + 1], ts = to % PAGE, fs = from % PAGE;
+    for (int i = 0; i < op->ids[0]; i++) {
+        int to = op->ids[2 * i + 1], from = op->ids[2 * i + 2], ts = to % PAGE, fs = from % PAGE;
         unsigned char *t = head_of(op, to, head), *f = head_of(op, from, head), *tv = t + op->values, *fv = f + op->values;
         if (!op->kv_q8) {
             ((unsigned short *)t)[d * PAGE + ts] = ((unsigned short *)f)[d * PAGE + fs];

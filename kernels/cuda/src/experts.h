@@ -1,4 +1,4 @@
-// Mixtures of experts: which experts a row chooses, and the weighted sum of what they give. Their products are in matmul.h.
+// Mixtures of experts: which experts a row chooses. Their products are in matmul.h, the weighted sum of these in rows.h.
 #pragma once
 #include "top.h"
 
@@ -55,12 +55,4 @@ KERNEL choose_experts(const Op *op, const Pass *pass) {
         if (op->scale != 0) shares[i] *= op->scale;
         if (op->each) shares[i] *= op->vec[(op->biased ? n : 0) + ids[i]];
     }
-}
-
-KERNEL join_experts(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    const float *x = op->in + (size_t)row * op->ld + k, *shares = op->shares + (size_t)row * op->used;
-    float sum = 0;
-    for (int s = 0; s < op->used; s++) sum += shares[s] * x[(size_t)s * op->dim];
-    op->out[at] = op->add ? sum + op->out[at] : sum;
 }

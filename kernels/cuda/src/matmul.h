@@ -1,5 +1,6 @@
 // Products of packed matrices and activations, and rows of a matrix by token.
 #pragma once
+#include "tail.h"
 #include "weights.h"
 
 enum { MOST_SEGMENTS = 8 };  // of a block at a time
@@ -9,83 +10,187 @@ static __device__ __forceinline__ int cut_of(int from, int to, int left) {
     return min(from + ((to - from + 15) / 16 * left + 2048) / 4096 * 16, to);
 }
 
+// chosen_before reports whether a choice before this one is the same expert.
+static __device__ __forceinline__ bool chosen_before(const int *route, int choice, int expert) {
+    for (int i = threadIdx.x; i - (int)threadIdx.x < choice; i += 32)
+        if (__ballot_sync(0xffffffffu, i < choice && route[i] == expert)) return true;
+    return false;
+}
+
+// choices_of finds up to R choices of an expert from *next on, and returns how many; row has the last of them again where there are fewer.
+template <int R>
+static __device__ __forceinline__ int choices_of(const int *route, int choices, int expert, int *next, int *row) {
+    int n = 0, i = *next & ~31;
+    for (; i < choices && n < R; i += 32) {
+        int at = i + threadIdx.x;
+        unsigned found = __ballot_sync(0xffffffffu, at >= *next && at < choices && route[at] == expert);
+        for (; found && n < R; found &= found - 1, n++) {
+            int choice = i + __ffs((int)found) - 1;
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (r >= n) row[r] = choice;
+        }
+        if (n == R) {
+            *next = row[R - 1] + 1;
+            return n;
+        }
+    }
+    *next = choices;
+    return n;
+}
+
+// finish does what follows on a product of n rows of which this block has computed a group of outputs.
+static __device__ APART void finish(const Op *op, const Pass *pass, int row, int n, int group, float *box) {
+    int tile = blockIdx.x, span = group / 8, unit = tile, blocks = op->share;
+    if (op->spans) {
+        unit = tile * op->spans + span;
+        blocks *= min(8, (op->to + 31) / 32 - 8 * span);
+    }
+    count(op, 1, unit, blocks, (int *)box);
+    if (!((int *)box)[16]) return;
+    if (!op->spans) return follow(op->tail, op->tails, pass, row, n, box);
+    for (int r = 0; r < n; r++) fill_columns(op->tail, row + r, THREADS * span, (unsigned *)box);
+}
+
 // multiply: each warp takes a segment, each of its threads an output, for R rows. The segments' sums then enter the totals in order. A
-// launch has (groups of 32 outputs, rows/R, operations) blocks of (32, segments) threads, at most MOST_SEGMENTS segments, and for each of
-// these R · 64 floats of shared memory.
+// launch has (rows/R, operations, groups of 32 outputs) blocks of (32, segments) threads, so that neighbours read the same weights; at most
+// MOST_SEGMENTS segments, as many if a tail follows, and for each of these R · 64 floats of shared memory.
 //
-// With EXPERTS a row is a choice, (row, rank) of the pass: it has the weights of its expert, and R is 1.
+// With EXPERTS a row is a choice, (row, rank) of the pass: it has the weights of its expert. A block is for all choices of an expert, if
+// its own, blockIdx.x, is the first of them.
 template <class T, int R, int EXPERTS>
 static __device__ void multiply(const Op *op, const Pass *pass) {
     SHARED(float, parts);  // (2, segments, R, 32): of this round and, while it is read, of the next
-    op += blockIdx.z;
-    int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y, row0 = blockIdx.y * R;
-    int rows = rows_of(op, pass) * (EXPERTS ? op->used : 1);
+    op += blockIdx.y;
+    int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y;
+    int rows = rows_of(op, pass) * (EXPERTS ? op->used : 1), next = EXPERTS ? blockIdx.x : blockIdx.x * R, round = 0;
     int from = op->from, to = op->to, cut = cut_of(from, to, pass->left);
     if (op->side == 1) to = cut;
     if (op->side == 2) from = cut;
-    int group = from / 32 + blockIdx.x, out = group * 32 + lane, segments = (op->cols + 255) / 256;
-    if (group * 32 >= to || row0 >= rows) return;
+    int group = from / 32 + blockIdx.z, out = group * 32 + lane, segments = (op->cols + 255) / 256;
+    if (group * 32 >= to || next >= rows) return;
     const unsigned char *w = op->w + (size_t)group * segments * segment_bytes<T>();
-    int expert = EXPERTS ? op->route[row0] : 0, shared = EXPERTS && op->src.dim == op->cols;  // by a row's choices: its activation
+    int expert = EXPERTS ? op->route[next] : 0, shared = EXPERTS && op->src.dim == op->cols;  // by a row's choices: its activation
     w += (size_t)expert * ((op->outputs + 31) / 32) * segments * segment_bytes<T>();
-    float total[R] = {};
-    for (int s0 = 0, round = 0; s0 < segments; s0 += warps, round ^= 1) {
-        float *part = parts + round * warps * R * 32;
-        int seg = s0 + warp;
-        if (seg < segments) {
-            Inputs<R> in;
-            const Act &a = op->src;
+    if (EXPERTS && R > 1 && chosen_before(op->route, next, expert)) return;
+    do {
+        int row[R], n;  // the rows of this turn; those that there are not are another one again
+        if (EXPERTS && R > 1) {
+            n = choices_of<R>(op->route, rows, expert, &next, row);
+            if (n == 0) return;
+        } else {
+            n = min(R, rows - next);
+#pragma unroll
+            for (int r = 0; r < R; r++) row[r] = min(next + r, rows - 1);
+        }
+        float total[R] = {};
+        for (int s0 = 0; s0 < segments; s0 += warps, round ^= 1) {
+            float *part = parts + round * warps * R * 32;
+            int seg = s0 + warp;
+            if (seg < segments) {
+                Inputs<R> in;
+                const Act &a = op->src;
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    size_t at = (size_t)(shared ? row[r] / op->used : row[r]) * op->cols + 256 * seg;
+                    if (T::FLOAT) {
+                        in.x[r] = a.x + at;
+                        continue;
+                    }
+                    in.q[r] = (T::SUPER ? a.q256 : a.q) + at;
+                    in.scale[r] = T::SUPER ? 0 : a.scale + at / 32;
+                    in.sum[r] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
+                }
+                float acc[R] = {};
+                const uint4 *first = (const uint4 *)(w + seg * segment_bytes<T>()) + lane;
+                T::template segment<R>(first, lane, min(256, op->cols - 256 * seg), in, acc);
+#pragma unroll
+                for (int r = 0; r < R; r++) part[(warp * R + r) * 32 + lane] = acc[r];
+            }
+            __syncthreads();
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                int row = min(row0 + r, rows - 1);
-                size_t at = (size_t)(shared ? row / op->used : row) * op->cols + 256 * seg;
-                if (T::FLOAT) {
-                    in.x[r] = a.x + at;
-                    continue;
-                }
-                in.q[r] = (T::SUPER ? a.q256 : a.q) + at;
-                in.scale[r] = T::SUPER ? 0 : a.scale + at / 32;
-                in.sum[r] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
-            }
-            float acc[R] = {};
-            const uint4 *first = (const uint4 *)(w + seg * segment_bytes<T>()) + lane;
-            T::template segment<R>(first, lane, min(256, op->cols - 256 * seg), in, acc);
-#pragma unroll
-            for (int r = 0; r < R; r++) part[(warp * R + r) * 32 + lane] = acc[r];
-        }
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-            int r = warp + i * warps;
-            if (r >= R) break;
-            for (int s = 0; s < min(warps, segments - s0); s++) {
-                float x = part[(s * R + r) * 32 + lane];
-                if (T::SUPER) {
-                    int row = min(row0 + r, rows - 1), at = shared ? row / op->used : row;
-                    total[i] = __fmaf_rn(x, op->src.scale256[(size_t)at * segments + s0 + s], total[i]);
-                } else {
-                    total[i] += x;
+                if (r % warps != warp) continue;
+                for (int s = 0; s < min(warps, segments - s0); s++) {
+                    float x = part[(s * R + r) * 32 + lane];
+                    if (T::SUPER) {
+                        int at = shared ? row[r] / op->used : row[r];
+                        total[r] = __fmaf_rn(x, op->src.scale256[(size_t)at * segments + s0 + s], total[r]);
+                    } else {
+                        total[r] += x;
+                    }
                 }
             }
         }
-    }
-    if (out < from || out >= to) return;
 #pragma unroll
-    for (int i = 0; i < R; i++) {
-        int r = warp + i * warps;
-        if (r >= R || row0 + r >= rows) break;
-        float *y = op->out + (size_t)(row0 + r) * (EXPERTS ? op->outputs : op->dim) + out;
-        if (EXPERTS && op->biased) total[i] += op->vec[(size_t)expert * op->outputs + out];
-        *y = op->add ? *y + total[i] : total[i];
-    }
+        for (int r = 0; r < R; r++) {
+            if (r % warps != warp || r >= n || out < from || out >= to) continue;
+            float *y = op->out + (size_t)row[r] * (EXPERTS ? op->outputs : op->dim) + out;
+            if (EXPERTS && op->biased) total[r] += op->vec[(size_t)expert * op->outputs + out];
+            *y = op->add ? *y + total[r] : total[r];
+        }
+    } while (EXPERTS && R > 1);
+    if (!EXPERTS && op->tails) finish(op, pass, next, min(R, rows - next), group, parts);
 }
 
+// multiply_one is multiply with one row: a warp takes 32 inputs of a segment, and the first of 8 such warps adds up what they found, in
+// order. Blocks have (32, 8·segments) threads, at most 2 segments at a time, and for each of these 256 float4 and 32 floats of shared
+// memory.
+template <class T, int EXPERTS>
+static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pass) {
+    SHARED(float4, parts);
+    op += blockIdx.y;
+    int lane = threadIdx.x, b = threadIdx.y % 8, s = threadIdx.y / 8, most = blockDim.y / 8, row = blockIdx.x;
+    int from = op->from, to = op->to, cut = cut_of(from, to, pass->left), rows = rows_of(op, pass) * (EXPERTS ? op->used : 1);
+    if (op->side == 1) to = cut;
+    if (op->side == 2) from = cut;
+    int group = from / 32 + blockIdx.z, out = group * 32 + lane, segments = (op->cols + 255) / 256;
+    if (group * 32 >= to || row >= rows) return;
+    float *sums = (float *)(parts + most * 256), total = 0;
+    int expert = EXPERTS ? op->route[row] : 0, input = EXPERTS && op->src.dim == op->cols ? row / op->used : row;
+    const unsigned char *w = op->w + ((size_t)expert * ((op->outputs + 31) / 32) + group) * segments * segment_bytes<T>();
+    for (int s0 = 0; s0 < segments; s0 += most) {
+        int seg = s0 + s, n = min(256, op->cols - 256 * seg);
+        if (seg < segments && 32 * b < n) {
+            const Act &a = op->src;
+            size_t at = (size_t)input * op->cols + 256 * seg;
+            Inputs<1> in;
+            in.q[0] = (T::SUPER ? a.q256 : a.q) + at;
+            in.scale[0] = T::SUPER ? 0 : a.scale + at / 32;
+            in.sum[0] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
+            parts[(s * 8 + b) * 32 + lane] = T::part((const uint4 *)(w + seg * segment_bytes<T>()) + lane, lane, b, in);
+        }
+        __syncthreads();
+        if (b == 0 && seg < segments) sums[s * 32 + lane] = T::whole(parts + s * 256 + lane, n);
+        __syncthreads();
+        for (int i = 0; threadIdx.y == 0 && i < min(most, segments - s0); i++) {
+            float x = sums[i * 32 + lane];
+            if (T::SUPER) total = __fmaf_rn(x, op->src.scale256[(size_t)input * segments + s0 + i], total);
+            else total += x;
+        }
+    }
+    if (threadIdx.y == 0 && out >= from && out < to) {
+        float *y = op->out + (size_t)row * (EXPERTS ? op->outputs : op->dim) + out;
+        if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
+        *y = op->add ? *y + total : total;
+    }
+    if (!EXPERTS && op->tails) finish(op, pass, row, 1, group, sums);
+}
+
+template <class T, int EXPERTS>
+static __device__ __forceinline__ void one_row(const Op *op, const Pass *pass) {
+    if constexpr (T::LANES) multiply_one<T, EXPERTS>(op, pass);
+    else multiply<T, 1, EXPERTS>(op, pass);
+}
+
+#define WIDE_KERNEL KERNEL __launch_bounds__(512)
 #define MATMUL(name, type)                                                                       \
-    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { multiply<type, 1, 0>(op, pass); }     \
+    WIDE_KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass); }    \
     KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass); }     \
     KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass); }     \
     KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass); }     \
-    KERNEL experts_##name(const Op *op, const Pass *pass) { multiply<type, 1, 1>(op, pass); }
+    WIDE_KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); } \
+    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 1>(op, pass); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>

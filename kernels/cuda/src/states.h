@@ -212,11 +212,11 @@ KERNEL __launch_bounds__(MOST_DELTA) delta_walk(const Op *op, const Pass *pass) 
     }
 }
 
-// copy_states copies slots one after the other: ids holds pairs of a slot to write and one to read, to of them. (numbers of a slot/THREADS)
-// blocks; a thread keeps to its number, so that a slot that was just written may be read.
+// copy_states copies slots one after the other: ids holds how many pairs follow, of a slot to write and one to read. (numbers of a
+// slot/THREADS) blocks; a thread keeps to its number, so that a slot that was just written may be read.
 KERNEL copy_states(const Op *op, const Pass *pass) {
     const Delta &d = op->delta;
     long long k = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (k >= d.slot) return;
-    for (int i = 0; i < op->to; i++) d.slots[op->ids[2 * i] * d.slot + k] = d.slots[op->ids[2 * i + 1] * d.slot + k];
+    for (int i = 0; i < op->ids[0]; i++) d.slots[op->ids[2 * i + 1] * d.slot + k] = d.slots[op->ids[2 * i + 2] * d.slot + k];
 }

@@ -45,13 +45,15 @@ static __device__ void choose(const float *x, const int *ids_in, int from, int n
     }
 }
 
-// op->ids is (MaxWanted, MOST_TOP), op->tops (MaxWanted, MOST_TOP + 2) with m and Σ at the end of a row. Behind both are the chunks' best:
-// (MaxWanted, chunks, MOST_TOP).
+// op->ids has for each wanted row MOST_TOP ids, as many values, m and Σ: TOP_ROW numbers. Behind are the chunks' best: ids, then values,
+// both (MaxWanted, chunks, MOST_TOP).
+enum { TOP_ROW = 2 * MOST_TOP + 2 };
+
 static __device__ __forceinline__ int *chunk_ids(const Op *op, int row) {
-    return op->ids + (op->most_wanted + (size_t)row * op->chunks) * MOST_TOP;
+    return op->ids + (size_t)op->most_wanted * TOP_ROW + (size_t)row * op->chunks * MOST_TOP;
 }
 static __device__ __forceinline__ float *chunk_tops(const Op *op, int row) {
-    return op->tops + (size_t)op->most_wanted * (MOST_TOP + 2) + (size_t)row * op->chunks * MOST_TOP;
+    return (float *)chunk_ids(op, op->most_wanted) + (size_t)row * op->chunks * MOST_TOP;
 }
 
 // top_chunks chooses the best of each TOP_CHUNK values: (chunks, wanted rows) blocks of THREADS.
@@ -74,8 +76,8 @@ KERNEL top_join(const Op *op, const Pass *pass) {
     float *e = (float *)(box + THREADS / 32);  // TOP_CHUNK numbers
     int row = blockIdx.y, t = threadIdx.x, n = op->dim;
     if (row >= pass->nwanted) return;
-    int *ids = op->ids + (size_t)row * MOST_TOP;
-    float *tops = op->tops + (size_t)row * (MOST_TOP + 2);
+    int *ids = op->ids + (size_t)row * TOP_ROW;
+    float *tops = (float *)ids + MOST_TOP;
     choose(chunk_tops(op, row), chunk_ids(op, row), 0, MOST_TOP * op->chunks, min(pass->topk, n), ids, tops, box);
     const float *x = op->in + (size_t)row * n;
     float m = -infinity(), sum = 0;

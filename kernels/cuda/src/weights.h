@@ -2,7 +2,8 @@
 // one for every output. So 32 threads, an output each, read 512 bytes in a row. A tail of fewer than 256 inputs takes a whole segment.
 //
 // A type says how many vectors a segment has, how to multiply one with R rows (segment), and what one weight is (value). Both get the first
-// vector of an output, and which of the 32 it is.
+// vector of an output, and which of the 32 it is. With LANES it also says how to multiply 32 inputs of a segment with one row (part), which
+// is exact, and how to add up the 8 parts in order (whole): they lie 32 apart.
 // pack.go writes the same order.
 #pragma once
 #include "arith.h"
@@ -64,7 +65,19 @@ static __device__ __forceinline__ float half_in(const uint4 &v, int i) { return 
 // Small is a type with a scale per 32 and codes that are a value minus an offset.
 template <class T>
 struct Small {
-    enum { FLOAT = 0, SUPER = 0 };
+    enum { FLOAT = 0, SUPER = 0, LANES = 1 };
+    static __device__ __forceinline__ float4 part(const uint4 *w, int lane, int b, const Inputs<1> &in) {
+        uint4 c0, c1;
+        T::codes(w, b, &c0, &c1);
+        int sum = T::OFFSET ? -T::OFFSET * sum32(in.sum[0], b) : 0;
+        sum = dot16(c1, in.q[0] + 32 * b + 16, dot16(c0, in.q[0] + 32 * b, sum));
+        return make_float4((float)sum, T::scale_at(T::header(w, lane), b) * __ldg(in.scale[0] + b), 0, 0);
+    }
+    static __device__ __forceinline__ float whole(const float4 *p, int n) {
+        float acc = 0;
+        for (int b = 0; 32 * b < n; b++) acc = __fmaf_rn(p[32 * b].x, p[32 * b].y, acc);
+        return acc;
+    }
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
         uint4 scales = T::header(w, lane);
@@ -176,10 +189,25 @@ struct IQ4_XS : Small<IQ4_XS> {
     static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[b * 32], c0, c1); }
 };
 
+// twice adds up parts of two products.
+static __device__ __forceinline__ float twice(const float4 *p, int n) {
+    float acc = 0;
+    for (int b = 0; 32 * b < n; b++) acc = __fmaf_rn(p[32 * b].z, p[32 * b].w, __fmaf_rn(p[32 * b].x, p[32 * b].y, acc));
+    return acc;
+}
+
 // Minima is Q4_1 or Q5_1: a scale and a minimum per 32, of which a vector has four pairs.
 template <class T>
 struct Minima {
-    enum { FLOAT = 0, SUPER = 0, TAIL = 0 };
+    enum { FLOAT = 0, SUPER = 0, TAIL = 0, LANES = 1 };
+    static __device__ __forceinline__ float4 part(const uint4 *w, int, int b, const Inputs<1> &in) {
+        uint4 c0, c1, pairs = w[b / 4 * 32];
+        T::codes(w, b, &c0, &c1);
+        float d = half_in(pairs, b % 4 * 2), m = half_in(pairs, b % 4 * 2 + 1), a = __ldg(in.scale[0] + b);
+        int sum = dot16(c1, in.q[0] + 32 * b + 16, dot16(c0, in.q[0] + 32 * b, 0));
+        return make_float4((float)sum, d * a, m, a * (float)sum32(in.sum[0], b));
+    }
+    static __device__ __forceinline__ float whole(const float4 *p, int n) { return twice(p, n); }
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
         uint4 pairs[2] = {w[0], w[32]};
@@ -228,7 +256,24 @@ struct Q5_1 : Minima<Q5_1> {
 // Kquant is Q4_K or Q5_K: 6-bit scales and minima per 32.
 template <class T>
 struct Kquant {
-    enum { FLOAT = 0, SUPER = 1, TAIL = 0 };
+    enum { FLOAT = 0, SUPER = 1, TAIL = 0, LANES = 1 };
+    static __device__ __forceinline__ float4 part(const uint4 *w, int, int s, const Inputs<1> &in) {
+        uint4 head = w[0], c0, c1;
+        T::codes(w, s, &c0, &c1);
+        int2 sc = six_bits(head, s);
+        int sum = dot16(c1, in.q[0] + 32 * s + 16, dot16(c0, in.q[0] + 32 * s, 0));
+        int minimum = sc.y * sum32(in.sum[0], s);
+        return make_float4((float)sum, half_in(head, 0) * (float)sc.x, __uint_as_float((unsigned)minimum), half_in(head, 1));
+    }
+    static __device__ __forceinline__ float whole(const float4 *p, int) {
+        float acc = 0;
+        int minima = 0;
+        for (int s = 0; s < 8; s++) {
+            acc = __fmaf_rn(p[32 * s].x, p[32 * s].y, acc);
+            minima += (int)__float_as_uint(p[32 * s].z);
+        }
+        return __fmaf_rn((float)minima, -p[0].w, acc);
+    }
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
         uint4 head = w[0];
@@ -279,7 +324,19 @@ struct Q5_K : Kquant<Q5_K> {
 
 // Q6_K has an 8-bit scale per 16; d lies behind the vectors, 2 bytes for each output.
 struct Q6_K {
-    enum { FLOAT = 0, SUPER = 1, VECTORS = 13, TAIL = 2 };
+    enum { FLOAT = 0, SUPER = 1, VECTORS = 13, TAIL = 2, LANES = 1 };
+    static __device__ __forceinline__ float4 part(const uint4 *w, int lane, int b, const Inputs<1> &in) {
+        uint4 scales = w[0];
+        float d = d_of(w, lane), x[2], scale[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int s = 2 * b + i;
+            x[i] = (float)dot16(codes(w, s), in.q[0] + 16 * s, -32 * __ldg(in.sum[0] + s));
+            scale[i] = d * (float)(signed char)byte_at(scales, s);
+        }
+        return make_float4(x[0], scale[0], x[1], scale[1]);
+    }
+    static __device__ __forceinline__ float whole(const float4 *p, int n) { return twice(p, n); }
     static __device__ __forceinline__ float d_of(const uint4 *w, int lane) {
         return half_at((const unsigned char *)(w - lane + 13 * 32) + 2 * lane);
     }
@@ -312,7 +369,7 @@ struct Q6_K {
 // Whole is Q2_K or Q3_K: integer scales per 16, and integer sums to the end of a segment.
 template <class T>
 struct Whole {
-    enum { FLOAT = 0, SUPER = 1 };
+    enum { FLOAT = 0, SUPER = 1, LANES = 0 };
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
         uint4 head = w[0];
@@ -380,7 +437,7 @@ struct Q3_K : Whole<Q3_K> {
 // Floats has 16-byte vectors of T::EACH weights.
 template <class T>
 struct Floats {
-    enum { FLOAT = 1, SUPER = 0, TAIL = 0 };
+    enum { FLOAT = 1, SUPER = 0, TAIL = 0, LANES = 0 };
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
 #pragma unroll 4
