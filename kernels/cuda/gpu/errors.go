@@ -18,7 +18,11 @@ var errNoGPU = errors.New("NVIDIA's driver finds no GPU: look at CUDA_VISIBLE_DE
 // code is an error of the driver: a CUresult.
 type code int
 
-const outOfMemory code = C.CUDA_ERROR_OUT_OF_MEMORY
+const (
+	outOfMemory   code = C.CUDA_ERROR_OUT_OF_MEMORY
+	notReady      code = C.CUDA_ERROR_NOT_READY
+	contextActive code = C.CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
+)
 
 func (c code) Error() string {
 	var text *C.char

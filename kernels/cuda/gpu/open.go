@@ -120,6 +120,10 @@ func names(chips []cuda.Chip) string {
 // open makes the context, loads the kernels and makes the stream.
 func (d *driver) open() error {
 	var err error
+	// A wait sleeps until the GPU interrupts, see Wait. Who has opened the GPU in this process before has said so.
+	if err := d.dev.SetPrimaryCtxFlags(cu.SchedBlockingSync); err != nil && number(err) != contextActive {
+		return d.failed("opening the GPU", 0, err)
+	}
 	if d.context, err = d.dev.RetainPrimaryCtx(); err != nil {
 		return d.failed("opening the GPU", 0, err)
 	}

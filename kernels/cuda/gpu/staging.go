@@ -15,8 +15,9 @@ import (
 // cost no waiting, and a large one is copied into one half while the GPU takes the other.
 type staging struct {
 	halves [2]half
-	now    int // the half that is being filled
-	used   int // bytes of it
+	back   []byte // for reads
+	now    int    // the half that is being filled
+	used   int    // bytes of it
 }
 
 type half struct {
@@ -25,9 +26,14 @@ type half struct {
 	busy  bool     // taken is recorded
 }
 
-const halfBytes = 4 << 20
+const halfBytes, backBytes = 4 << 20, 4 << 20
 
 func (s *staging) open(d *driver) error {
+	host, err := allocPinned(backBytes)
+	if err != nil {
+		return d.failed("allocating pinned memory", backBytes, err)
+	}
+	s.back = unsafe.Slice((*byte)(host), backBytes)
 	for i := range s.halves {
 		host, err := allocPinned(halfBytes)
 		if err != nil {
@@ -74,29 +80,29 @@ func (s *staging) next(d *driver) error {
 	return nil
 }
 
-// read copies through the start of the half that is being filled: once it has waited, nothing else uses it.
+// read copies, and waits once for each piece; then no half is in use either.
 func (s *staging) read(d *driver, dst []byte, from cuda.Pointer) error {
-	if err := d.failed("waiting", 0, d.stream.Synchronize()); err != nil {
-		return err
-	}
-	s.halves[0].busy, s.halves[1].busy, s.used = false, false, 0
 	for len(dst) > 0 {
-		n := min(len(dst), halfBytes)
-		through := s.halves[s.now].bytes[:n]
-		if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&through[0]), cu.DevicePtr(from), int64(n), d.stream); err != nil {
+		n := min(len(dst), len(s.back))
+		if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&s.back[0]), cu.DevicePtr(from), int64(n), d.stream); err != nil {
 			return d.failed("reading from the GPU's memory", 0, err)
 		}
-		if err := d.failed("reading from the GPU's memory", 0, d.stream.Synchronize()); err != nil {
+		if err := d.Wait(); err != nil {
 			return err
 		}
-		copy(dst, through)
+		copy(dst, s.back[:n])
 		dst, from = dst[n:], from+cuda.Pointer(n)
 	}
+	s.halves[0].busy, s.halves[1].busy, s.used = false, false, 0
 	return nil
 }
 
 // close frees the memory. Nothing may be running.
 func (s *staging) close() {
+	if s.back != nil {
+		_ = cu.MemFreeHost(unsafe.Pointer(&s.back[0]))
+		s.back = nil
+	}
 	for i := range s.halves {
 		if h := &s.halves[i]; h.bytes != nil {
 			_ = cu.MemFreeHost(unsafe.Pointer(&h.bytes[0]))

@@ -77,6 +77,7 @@ API cuDeviceGetAttribute(int *v, int a, int d) {
     *v = a == 18 ? number("FAKE_INTEGRATED", 0) : a == 75 ? 8 : a == 76 ? 7 : a == 16 ? 16 : -1;
     return d < 40;
 }
+API cuDevicePrimaryCtxSetFlags_v2(int d, unsigned flags) { CHECK; return d < 40 || flags != 4; }
 API cuDevicePrimaryCtxRetain(void **c, int d) { CHECK; *c = &head; left = number("FAKE_MEMORY", 64 << 20); return d < 40; }
 API cuDevicePrimaryCtxRelease_v2(int d) { CHECK; return d < 40; }
 API cuCtxSetCurrent(void *c) { CHECK; current = c != NULL; return 0; }
@@ -91,6 +92,7 @@ API cuFuncSetAttribute(void *f, int a, int v) { CHECK_CONTEXT; sharedAllowed = v
 API cuStreamCreate(void **s, unsigned flags) { CHECK_CONTEXT; *s = &tail; return flags != 1; }
 API cuStreamDestroy_v2(void *s) { CHECK_CONTEXT; return s != &tail; }
 API cuStreamSynchronize(void *s) { CHECK_CONTEXT; if (s != &tail || capturing) return 1; runTo(tail); return 0; }
+API cuStreamQuery(void *s) { CHECK_CONTEXT; return s != &tail ? 1 : head != tail ? 600 : 0; }
 API cuEventCreate(void **e, unsigned flags) { CHECK_CONTEXT; *e = calloc(1, sizeof(size_t)); return flags != 2; }
 API cuEventRecord(size_t *e, void *s) { CHECK_CONTEXT; later((struct call){.what = mark}); *e = tail; return s != &tail; }
 API cuEventSynchronize(size_t *e) { CHECK_CONTEXT; runTo(*e); return 0; }
