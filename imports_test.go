@@ -164,7 +164,7 @@ var rooms = map[string][]string{
 	"lab/arrows":       {"golang.org/x/tools/go/packages"}, // which files of a room use each other
 	// devices beside each other: models compared bit for bit, and whole tandems
 	// passes by the experts that they use, and divided between two devices
-	"lab/passes":        {".", "processes/measure", "app/bench", "app/bench/figures", "engine", "kernels"},
+	"lab/passes":        {".", "processes/measure", "app/bench", "app/bench/figures", "engine", "kernels", "kernels/split"},
 	"lab/devices":       {".", "lab/passes", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},

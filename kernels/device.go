@@ -57,14 +57,23 @@ type Losable interface {
 // Coupler is a Device that can run the two halves of a divided pass together with another device, in the same memory.
 type Coupler interface {
 	Device
-	// Couple returns a Couple that runs left halves on this device and right halves on the other one; nil if they cannot share memory.
-	Couple(right Device) Couple
+	// Couple returns a Couple that runs left halves on one device and right halves on the other; the Coupler is one of the two. Errors:
+	// what they lack for sharing memory. nil without an error if the Coupler knows nothing of the other's kind.
+	Couple(left, right Device) (Couple, error)
 }
 
 // Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. Each side has
 // activations of its own. The two programs have the same Buffers, Parts, Activations and Stages, and the same number of Meets. What one
 // side writes, the other may read or write only after both have come to the next Meet.
 type Couple interface {
+	// Layout names the order of weights that both read; "" for a type that one of them does not compute with.
+	Layout(t Type) Layout
+	// Footprint returns what both halves of p take: weights and cache once. Errors: as for Device.
+	Footprint(p, left, right *Program) (Footprint, error)
+	// NewWeights returns memory for all weights of p, which both halves read. Errors: as for Device.
+	NewWeights(p *Program) (Store, error)
+	// NewCache returns a KV cache that both halves read and write. Errors: as for Device.
+	NewCache(shape KVShape, pages int) (Cache, error)
 	// Compile makes both halves of p ready, with the weights of p. The Runner's Row, Top and Part are the left's.
 	Compile(p, left, right *Program, w Weights, c Cache) (Runner, error)
 	// Close ends what waits for work. The devices stay open.

@@ -1,6 +1,9 @@
 package kernels
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Divider is a Device made of two that divide each pass.
 type Divider interface {
@@ -12,6 +15,11 @@ type Divider interface {
 	// Rows if it has more. Of these it takes the first whose Context is at least its own, or the last one if none is that long. Without
 	// divisions each side gets half. Errors: those of CheckDivisions; then nothing has changed.
 	Divide(all []Division) error
+	// Apart returns why the two have a copy each of weights and cache, with what one lacks; nil if they share one.
+	Apart() error
+	// MeetingTime measures how long it takes the two to meet if both come at once: what a pass pays where one needs what the other has
+	// computed. 0 for two that do not share memory, and hand over rows instead.
+	MeetingTime() (time.Duration, error)
 }
 
 // Division is how passes of up to so many rows, behind a context of up to so many positions, are divided between two devices.

@@ -87,6 +87,23 @@ func (p *Passes) Sides() (left, right kernels.Device) {
 	return nil, nil
 }
 
+// Apart returns why two devices that divide the passes have a copy each of weights and cache; nil if there is one copy.
+func (p *Passes) Apart() error {
+	if d, ok := p.device.(kernels.Divider); ok {
+		return d.Apart()
+	}
+	return nil
+}
+
+// MeetingTime measures how long the two devices that divide the passes take to meet; 0 if they do not: see kernels.Divider. Errors: theirs.
+func (p *Passes) MeetingTime() (time.Duration, error) {
+	d, ok := p.device.(kernels.Divider)
+	if !ok {
+		return 0, nil
+	}
+	return d.MeetingTime()
+}
+
 // Divide sets how later passes are divided between the two devices, by their rows and context: see kernels.Divider. nil: each gets half.
 // Errors: Unsupported for a model on one device, Invalid for an impossible division; then nothing has changed.
 func (p *Passes) Divide(all []kernels.Division) error {

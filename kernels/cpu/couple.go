@@ -22,18 +22,42 @@ type couple struct {
 	c           *C.tk_couple // nil once closed
 }
 
-// Couple implements kernels.Coupler. It returns nil for a device of another kind, or if the system gives no thread.
-func (d *Device) Couple(right kernels.Device) kernels.Couple {
-	other, ok := right.(*Device)
-	if !ok || other == d {
-		return nil
+// Couple implements kernels.Coupler for two devices of this kind.
+func (d *Device) Couple(left, right kernels.Device) (kernels.Couple, error) {
+	l, ok := left.(*Device)
+	r, also := right.(*Device)
+	if !ok || !also || l == r {
+		return nil, nil
 	}
 	var code C.int
 	c := C.tk_couple_new(&code)
 	if c == nil {
-		return nil
+		return nil, fmt.Errorf("kernels: a thread for two groups of cores: %w", syscall.Errno(code))
 	}
-	return &couple{left: d, right: other, c: c}
+	return &couple{left: l, right: r, c: c}, nil
+}
+
+// Layout, NewWeights and NewCache are the left device's.
+func (c *couple) Layout(t kernels.Type) kernels.Layout                 { return c.left.Layout(t) }
+func (c *couple) NewWeights(p *kernels.Program) (kernels.Store, error) { return c.left.NewWeights(p) }
+func (c *couple) NewCache(s kernels.KVShape, pages int) (kernels.Cache, error) {
+	return c.left.NewCache(s, pages)
+}
+
+// Footprint returns what both halves take.
+func (c *couple) Footprint(p, left, right *kernels.Program) (f kernels.Footprint, err error) {
+	if f, err = c.left.Footprint(p); err != nil {
+		return f, err
+	}
+	f.Buffers = 0
+	for _, half := range []*kernels.Program{left, right} {
+		part, err := c.left.Footprint(half)
+		if err != nil {
+			return f, err
+		}
+		f.Buffers += part.Buffers
+	}
+	return f, nil
 }
 
 // Close ends the thread that starts the right halves.

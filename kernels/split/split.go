@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -20,6 +21,7 @@ const name = "split"
 type Device struct {
 	left, right kernels.Device
 	couple      kernels.Couple // nil: they exchange rows
+	apart       error          // why
 	divisions   atomic.Pointer[divisions]
 }
 
@@ -32,8 +34,18 @@ func New(left, right kernels.Device, all []kernels.Division) (*Device, error) {
 	if err := d.Divide(all); err != nil {
 		return nil, err
 	}
-	if c, ok := left.(kernels.Coupler); ok {
-		d.couple = c.Couple(right)
+	for _, side := range d.sides() {
+		c, ok := side.(kernels.Coupler)
+		if !ok || d.couple != nil {
+			continue
+		}
+		var err error
+		if d.couple, err = c.Couple(left, right); err != nil {
+			d.apart = err
+		}
+	}
+	if d.couple == nil && d.apart == nil {
+		d.apart = fmt.Errorf("split: neither %v nor %v can work in another device's memory", left.About(), right.About())
 	}
 	return d, nil
 }
@@ -53,6 +65,14 @@ func (d *Device) Sides() (left, right kernels.Device) { return d.left, d.right }
 // Shared reports whether both devices work in the same memory.
 func (d *Device) Shared() bool { return d.couple != nil }
 
+// Apart implements kernels.Divider.
+func (d *Device) Apart() error {
+	if d.couple != nil {
+		return nil
+	}
+	return d.apart
+}
+
 // Meetings returns how often the two sides meet in a pass of p: where one needs what the other has computed. 0 if they have memories of
 // their own and hand over rows instead.
 func (d *Device) Meetings(p *kernels.Program) (n int) {
@@ -65,6 +85,33 @@ func (d *Device) Meetings(p *kernels.Program) (n int) {
 		}
 	}
 	return n
+}
+
+// MeetingTime implements kernels.Divider by passes with nothing but meetings: the median of some.
+func (d *Device) MeetingTime() (time.Duration, error) {
+	if d.couple == nil {
+		return 0, nil
+	}
+	const meetings, passes = 200, 21
+	p := kernels.NewProgram(1, 0)
+	for range meetings {
+		p.Add(kernels.Meet{})
+	}
+	r, err := d.couple.Compile(p, p, p, nil, nil)
+	if err != nil {
+		return 0, unsupported(err)
+	}
+	defer r.Close()
+	var took []time.Duration
+	for range passes {
+		begin := time.Now()
+		if err := r.Run(&kernels.Pass{Rows: 1}); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	return took[passes/2] / meetings, nil
 }
 
 // Close ends what New has started. The two devices stay open.
@@ -80,8 +127,13 @@ func (d *Device) About() kernels.About {
 	return kernels.About{Name: name, Kernels: fmt.Sprintf("%v and %v", a, b), Threads: a.Threads + b.Threads}
 }
 
-// Layout returns the left device's. Devices that exchange rows have weights of their own, each in its layout.
-func (d *Device) Layout(t kernels.Type) kernels.Layout { return d.left.Layout(t) }
+// Layout returns what both read, or the left device's: devices that exchange rows have weights of their own, each in its layout.
+func (d *Device) Layout(t kernels.Type) kernels.Layout {
+	if d.couple != nil {
+		return d.couple.Layout(t)
+	}
+	return d.left.Layout(t)
+}
 
 // NewProbe returns a probe of the left device.
 func (d *Device) NewProbe(bytes int) (kernels.Probe, error) { return d.left.NewProbe(bytes) }
@@ -99,19 +151,12 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	if d.couple == nil {
 		return d.exchanged(p)
 	}
-	if f, err = d.left.Footprint(p); err != nil {
-		return f, unsupported(err)
+	if err := p.Check(); err != nil {
+		return f, err
 	}
-	f.Buffers = 0
 	halves := divide(p)
-	for i, half := range []kernels.Device{d.left, d.right} {
-		part, err := half.Footprint(halves[i])
-		if err != nil {
-			return f, unsupported(err)
-		}
-		f.Buffers += part.Buffers
-	}
-	return f, nil
+	f, err = d.couple.Footprint(p, halves[0], halves[1])
+	return f, unsupported(err)
 }
 
 // NewWeights returns one store where memory is shared, otherwise one for each device.
@@ -119,7 +164,7 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	if d.couple == nil {
 		return d.twoStores(p)
 	}
-	s, err := d.left.NewWeights(p)
+	s, err := d.couple.NewWeights(p)
 	return s, unsupported(err)
 }
 
@@ -128,7 +173,7 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 	if d.couple == nil {
 		return d.twoCaches(shape, pages)
 	}
-	c, err := d.left.NewCache(shape, pages)
+	c, err := d.couple.NewCache(shape, pages)
 	return c, unsupported(err)
 }
 
@@ -137,10 +182,13 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if d.couple == nil {
 		return d.exchange(p, w, c)
 	}
-	if _, err := d.left.Footprint(p); err != nil { // what is wrong with p, or missing on the device
-		return nil, unsupported(err)
+	if err := p.Check(); err != nil {
+		return nil, err
 	}
 	halves := divide(p)
+	if _, err := d.couple.Footprint(p, halves[0], halves[1]); err != nil { // what is wrong with p, or missing on a device
+		return nil, unsupported(err)
+	}
 	r, err := d.couple.Compile(p, halves[0], halves[1], w, c)
 	if err != nil {
 		return nil, unsupported(err)

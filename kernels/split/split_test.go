@@ -3,6 +3,7 @@ package split_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
@@ -46,6 +47,18 @@ func TestStates(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	host := testdevice.CPU(t, 1)
 	kerneltest.States(t, pair(t, host, gpu, nil), pair(t, gpu, host, nil))
+}
+
+// TestMeetingTime: two groups of cores meet in much less than a pass; two devices with memories of their own do not meet.
+func TestMeetingTime(t *testing.T) {
+	host := testdevice.CPU(t, 1)
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	for d, most := range map[*split.Device]time.Duration{pair(t, host, testdevice.CPU(t, 1), nil): 10 * time.Millisecond,
+		pair(t, host, gpu, nil): 0} {
+		if took, err := d.MeetingTime(); err != nil || took > most || most > 0 && took <= 0 {
+			t.Errorf("%v: a meeting takes %v, %v: want at most %v", d.About(), took, err, most)
+		}
+	}
 }
 
 // TestLostSide: when a GPU is lost in the middle of a divided pass, the pass fails and says which side it was; so does the next.

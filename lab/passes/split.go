@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/app/bench"
 	"github.com/tandem-llm/tandem/app/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/processes/measure"
 )
 
@@ -19,8 +19,7 @@ type Split struct {
 	Name     string // of the model
 	Contexts []int  // tokens before the rows of a pass
 	KVType   string
-	Devices  [2]kernels.Device            // the left and the right
-	Meetings func(p *kernels.Program) int // of both in a pass of p
+	Both     *split.Device
 	bench.Passes
 }
 
@@ -78,11 +77,12 @@ func (s Split) Options(context int) (engine.Options, error) {
 func (s Split) Run(ctx context.Context, d *measure.Divided) (r *SplitResult, err error) {
 	r = &SplitResult{Model: s.Name, Slower: 1}
 	c, plan := d.Both.Config(), d.Both.Passes().Plan()
-	if r.Meetings = s.Meetings(plan); r.Meetings > 0 {
-		if r.MeetingUS, err = meetingUS(s.Devices); err != nil {
-			return nil, err
-		}
+	r.Meetings = s.Both.Meetings(plan)
+	took, err := s.Both.MeetingTime()
+	if err != nil {
+		return nil, err
 	}
+	r.MeetingUS = figures.US(took)
 	for _, p := range measure.GridPoints(s.Widths, s.Contexts) {
 		b, err := d.Adjust(ctx, p, s.Rounds)
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 type Divided struct {
 	What
 	Points []DividedPoint `json:"points"`
+	// MeetingNS is how long the two take to meet if both come at once, in nanoseconds; 0 for two that hand over rows instead.
+	MeetingNS int64 `json:"meeting_ns,omitempty"`
 }
 
 // DividedPoint is how one kind of pass is divided, with its median times in nanoseconds: as divided, and by each device alone.
@@ -62,6 +64,9 @@ func (d Divided) validate() error {
 	}
 	if n := len(d.Points); n == 0 || n > mostPoints {
 		return corrupt("%d points: want 1 to %d", n, mostPoints)
+	}
+	if d.MeetingNS < 0 || d.MeetingNS > int64(mostTime) {
+		return corrupt("a meeting takes %d ns: want 0 to %d", d.MeetingNS, int64(mostTime))
 	}
 	var all []kernels.Division
 	for i, x := range d.Points {

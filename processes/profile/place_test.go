@@ -110,7 +110,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	next := p.Begin(thisBox, "1.2")
-	next.Divide(Divided{pair, p.Machine.Divided[0].Points[:1]})
+	next.Divide(Divided{What: pair, Points: p.Machine.Divided[0].Points[:1]})
 	next.Decide(Decision{file, pair.Identity, d.Placements[1:]})
 	if m := next.Machine; len(m.Divided) != 1 || len(m.Divided[0].Points) != 1 || len(m.Decisions) != 1 ||
 		m.Decisions[0].Placements[0].Device != "cpu" || len(p.Machine.Divided[0].Points) != 2 || next.Validate() != nil {

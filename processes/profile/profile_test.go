@@ -44,7 +44,8 @@ func plan(t testing.TB) *Plan {
 		Machine: &Machine{Box: thisBox, Version: "1.2", Measured: time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC),
 			Subjects: []Subject{{what, Points([]tandem.Cost{{Rows: 8, Context: 128, Time: 20 * time.Millisecond},
 				{Rows: 1, Context: 128, Time: 10 * time.Millisecond}, {Rows: 1, Context: 0, Time: 9 * time.Millisecond}})}},
-			Divided: []Divided{{pair, []DividedPoint{{kernels.Division{Rows: 1, Context: 128, Columns: 0.7, Blocks: 1}, 9e6, 12e6, 20e6},
+			Divided: []Divided{{MeetingNS: 700, What: pair, Points: []DividedPoint{
+				{kernels.Division{Rows: 1, Context: 128, Columns: 0.7, Blocks: 1}, 9e6, 12e6, 20e6},
 				{kernels.Division{Rows: 64, Context: 128, Columns: 0, Blocks: 0.5}, 9e6, 99e6, 9e6}}}},
 			Decisions: []Decision{{File{"big", 1 << 30, "f16"}, pair.Identity, []Placement{
 				{"cuda+cpu", "cuda", 90, []Round{{"go", "d", 4, 2.5, 9e6, 3e6, 0.5, 0.1, 1e6}}},
@@ -146,6 +147,7 @@ func TestNonsense(t *testing.T) {
 		"second one of target":      func(p *Plan) { p.Machine.Subjects = append(p.Machine.Subjects, p.Machine.Subjects[0]) },
 		"65 divided subjects":       func(p *Plan) { p.Machine.Divided = make([]Divided, 65) },
 		"second one of target 9":    func(p *Plan) { p.Machine.Divided = append(p.Machine.Divided, p.Machine.Divided[0]) },
+		"a meeting takes -1 ns":     func(p *Plan) { p.Machine.Divided[0].MeetingNS = -1 },
 		"no identity":               func(p *Plan) { p.Machine.Divided[0].Identity = "" },
 		"has 5000 bytes":            func(p *Plan) { p.Machine.Divided[0].Device = strings.Repeat("c", 5000) },
 		"divided 0: plan: 0 points": func(p *Plan) { p.Machine.Divided[0].Points = nil },

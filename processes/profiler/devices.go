@@ -174,7 +174,11 @@ func (p *profiler) divide(m *engine.Model, kind string, points []measure.Point) 
 	if err != nil {
 		return err
 	}
-	d := profile.Divided{What: whatOf(kind, m)}
+	meeting, err := m.Passes().MeetingTime()
+	if err != nil {
+		return err
+	}
+	d := profile.Divided{What: whatOf(kind, m), MeetingNS: int64(meeting)}
 	for _, s := range all {
 		d.Points = append(d.Points, profile.DividedPoint{Division: s.Division, NS: int64(s.Time), LeftNS: int64(s.Left),
 			RightNS: int64(s.Right)})

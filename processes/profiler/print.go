@@ -25,6 +25,9 @@ func (r *Result) Print(to io.Writer, file string) error {
 	}
 	for _, d := range r.Plan.Machine.Divided {
 		fmt.Fprintf(w, "%s %.12s divided between %s\n", d.Kind, d.Identity, d.Device)
+		if d.MeetingNS > 0 {
+			fmt.Fprintf(w, "  a meeting takes %.2f µs if both come at once\n", float64(d.MeetingNS)/1e3)
+		}
 		fmt.Fprintln(w, "  rows\tcontext\tleft's columns\tblocks\tms\tleft alone\tright alone")
 		for _, x := range d.Points {
 			fmt.Fprintf(w, "  %d\t%d\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f\n", x.Rows, x.Context, x.Columns, x.Blocks, float64(x.NS)/1e6,

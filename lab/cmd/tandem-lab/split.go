@@ -83,8 +83,7 @@ func (p coreGroups) divide(x measure.Division) error {
 // passes measures whole passes.
 func (c *splitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
 	b := passes.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
-		Devices: [2]kernels.Device{p.groups[0], p.groups[1]}, Meetings: p.both.Meetings,
-		Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
+		Both: p.both, Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
 	o, err := b.Options(info.Config.Context)
 	if err != nil {
 		return err

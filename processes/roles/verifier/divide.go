@@ -17,6 +17,9 @@ func (c Setup) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) err
 	if left, _ := m.Passes().Sides(); left == nil {
 		return nil
 	}
+	if why := m.Passes().Apart(); why != nil {
+		r.Log.Warn("each of the two devices has a copy of weights and cache", "device", m.About().Kernels, "why", why)
+	}
 	all, why := plan.Divisions(profile.ThisBox(), r.Version, target(m, m.About().Threads))
 	if why == nil {
 		return m.Passes().Divide(all)
