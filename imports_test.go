@@ -38,6 +38,7 @@ var rooms = map[string][]string{
 	"kernels/cpu/peers":     {},
 	"kernels/cpu/emulated":  {}, // an instruction
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
+	"kernels/replay":        {"kernels"}, // wrong results of a GPU, found and computed again
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/cuda/gpu", "kernels/ref/device"},
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
@@ -165,7 +166,7 @@ var rooms = map[string][]string{
 	// devices beside each other: models compared bit for bit, and whole tandems
 	// passes by the experts that they use, and divided between two devices
 	"lab/passes":        {".", "processes/measure", "app/bench", "app/bench/figures", "engine", "kernels", "kernels/split"},
-	"lab/devices":       {".", "lab/passes", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine"},
+	"lab/devices":       {".", "lab/passes", "processes/measure", "app/bench/figures", "app/bench/prompts", "engine", "kernels/replay"},
 	"app/bench/figures": {},
 	"app/bench/prompts": {".", "test/testdata"},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
@@ -260,14 +261,14 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"gateway":      slices.Concat(domain, []string{"text/chat"}),      // a real model is recorded as it is chatted with
 	"text/grammar": {"text", "github.com/santhosh-tekuri/jsonschema"}, // real vocabularies; an independent validator
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
-	"lab/devices": {"kernels", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
+	"lab/devices": {"kernels", "kernels/cuda", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"engine/enginetest", "engine/naive", "engine/tensors", "kernels/cpu", "kernels/cuda/emulated", "kernels/layers",
 		"kernels/split", "kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
 	"engine/arch":   {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device"},
 	"engine/blocks": {"engine", "engine/arch", "engine/enginetest", "engine/naive", "kernels/cpu"},
 	"engine/guess":  {"engine", "engine/enginetest"},
-	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
+	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest", "kernels/replay"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"app/start":      {"github.com/alecthomas/kong"}, // reads flags
