@@ -39,6 +39,9 @@ func (f *fixture) foreseen(token int32, chosen, guessed [][]int32) error {
 				at++
 			}
 		}
+		if f.at != nil {
+			f.at(i)
+		}
 		all, err := f.Acquire(i, mine)
 		if err != nil {
 			return err
@@ -120,6 +123,79 @@ func TestForetold(t *testing.T) {
 	}
 	if f.expert.all[0].before.right[0] < leastChance || f.StreamStats().Layers[0].Guessed < before.Guessed {
 		t.Errorf("by token: %+v", f.StreamStats().Layers[0])
+	}
+}
+
+// TestDiskSlows: a disk that becomes slow in the middle of a pass, while guesses become wrong, gives no pass other experts. What is read
+// for nothing ends when guesses have been wrong for a while, and they are read again once they are right, whatever the disk does.
+func TestDiskSlows(t *testing.T) {
+	path, src := filepath.Join(t.TempDir(), "packed"), made{mixed(), 3}
+	f, err := open(t, path, src, leastMixed(t)+40<<10, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(2, 1))
+	play := func(n int, right bool) (foretold, useless int64) {
+		t.Helper()
+		before := f.StreamStats()
+		for i := range n {
+			chosen := some(r)
+			guessed := chosen
+			if !right {
+				guessed = some(r)
+			}
+			if err := f.foreseen(int32(i%tokenSlots), chosen, guessed); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := f.StreamStats()
+		foretold = s.Foretold - before.Foretold
+		return foretold, s.Guessed - before.Guessed - foretold
+	}
+	if foretold, _ := play(40, true); foretold == 0 {
+		t.Fatal("nothing is foretold")
+	}
+	slow, served, recovered, ended := make(chan struct{}), 0, make(chan struct{}), make(chan struct{})
+	f.at = func(stage int) {
+		if stage == 3 {
+			f.file.hold.Store(&slow)
+		}
+	}
+	go func() { // reads go on one by one, and others run in between
+		defer close(ended)
+		for {
+			select {
+			case slow <- struct{}{}:
+				served++
+			case <-recovered:
+				return
+			}
+			for range 100 {
+				runtime.Gosched()
+			}
+		}
+	}()
+	_, useless := play(2*recent, false)
+	if most := int64(recent * 3 * testUsed); useless > most {
+		t.Errorf("%d experts are read for nothing while guesses are found wrong, want %d at most", useless, most)
+	}
+	if _, useless := play(100, false); useless > 20 {
+		t.Errorf("%d experts are read for nothing by guesses that have long been wrong", useless)
+	}
+	play(recent, true)
+	if foretold, _ := play(100, true); foretold < 20 {
+		t.Errorf("%d experts are foretold on a slow disk by guesses that are right", foretold)
+	}
+	f.at = nil
+	f.file.hold.Store(nil)
+	close(recovered)
+	<-ended
+	close(slow)
+	if served == 0 {
+		t.Error("the disk was not slow")
+	}
+	if foretold, _ := play(100, true); foretold < 20 {
+		t.Errorf("%d experts are foretold after the disk has recovered", foretold)
 	}
 }
 

@@ -102,6 +102,7 @@ type fixture struct {
 	path string
 	file *flaky
 	src  made
+	at   func(stage int) // called before each stage of foreseen; may be nil
 }
 
 func open(t *testing.T, path string, src made, memory int64, err error) (*fixture, error) {
