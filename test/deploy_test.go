@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ type composeService struct {
 	Grace       string   `yaml:"stop_grace_period"`
 	Restart     string
 	Runtime     string
+	Devices     []string
 	Command     []string
 	Hostname    string
 	Profiles    []string
@@ -45,8 +47,9 @@ type composeService struct {
 	Build       struct{ Target string }
 }
 
-// readCompose reads a compose file in deploy. Where compose is installed, it must find the file valid too.
-func readCompose(t *testing.T, name string) (c composeFile) {
+// readCompose reads a compose file in deploy. Where compose is installed, it must find the file valid too, behind the files over which it
+// goes.
+func readCompose(t *testing.T, name string, over ...string) (c composeFile) {
 	t.Helper()
 	text, err := os.ReadFile("../deploy/" + name)
 	if err != nil {
@@ -55,12 +58,16 @@ func readCompose(t *testing.T, name string) (c composeFile) {
 	if err := yaml.Unmarshal(text, &c); err != nil {
 		t.Fatal(err)
 	}
+	var files []string
+	for _, f := range append(over, name) {
+		files = append(files, "-f", "../deploy/"+f)
+	}
 	bin := t.TempDir() // the context of the images
 	for _, command := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
 		if exec.Command(command[0], append(command[1:], "version")...).Run() != nil {
 			continue
 		}
-		cmd := exec.Command(command[0], append(command[1:], "-f", "../deploy/"+name, "config", "-q")...)
+		cmd := exec.Command(command[0], slices.Concat(command[1:], files, []string{"config", "-q"})...)
 		cmd.Env = append(os.Environ(), "BIN="+bin)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v finds %s not valid: %v\n%s", command, name, err, out)
@@ -79,7 +86,8 @@ func (s composeService) closed() bool {
 // TestComposeFile holds what deploy/compose.yaml promises, service by service, where there is no Docker either.
 func TestComposeFile(t *testing.T) {
 	c, w := readCompose(t, "compose.yaml"), newWorld(t)
-	profiles := map[string][]string{"gateway": nil, "verifier": nil, "drafter": {"cpu"}, "drafter-jetson": {"jetson"}, "jaeger": {"trace"}}
+	profiles := map[string][]string{"gateway": nil, "verifier": nil, "drafter": {"cpu"}, "drafter-gpu": {"gpu"},
+		"drafter-jetson": {"jetson"}, "jaeger": {"trace"}}
 	if len(c.Services) != len(profiles) {
 		t.Errorf("%d services: want those of %v", len(c.Services), profiles)
 	}
@@ -107,8 +115,9 @@ func TestComposeFile(t *testing.T) {
 		}
 		role, _, _ := strings.Cut(name, "-")
 		target := role
-		if name == "drafter-jetson" {
+		if way, onGPU := strings.CutPrefix(name, "drafter-"); onGPU {
 			target = "drafter-cuda"
+			s.reachesGPU(t, way, "${DRAFT_DEVICE:-auto}")
 		}
 		if s.Build.Target != target || len(s.Healthcheck.Test) < 3 ||
 			!slices.Equal(s.Healthcheck.Test[:3], []string{"CMD", "/tandem", "health"}) {
@@ -136,11 +145,51 @@ func TestComposeFile(t *testing.T) {
 	if g := c.Services["gateway"]; !slices.Contains(g.Command, "--set=allow-host="+g.Hostname) {
 		t.Errorf("the gateway, called %q by its peers, does not take this name: %v", g.Hostname, g.Command)
 	}
-	if j := c.Services["drafter-jetson"]; j.Runtime != "nvidia" || j.Environment["TANDEM_DEVICE"] != "${DRAFT_DEVICE:-auto}" {
-		t.Errorf("the Jetson's drafter has runtime %q and environment %v: want the GPU, if it can be used", j.Runtime, j.Environment)
-	}
 	if !c.Networks["inside"].Internal || c.Volumes["run"].DriverOpts["type"] != "tmpfs" {
 		t.Errorf("network %+v and volume %+v: want no way out, and memory", c.Networks["inside"], c.Volumes["run"])
+	}
+}
+
+// reachesGPU checks a service that may compute on a GPU: gpu has it by its description, jetson by the NVIDIA runtime.
+func (s composeService) reachesGPU(t *testing.T, way, device string) {
+	t.Helper()
+	want := composeService{Devices: []string{"nvidia.com/gpu=all"}}
+	if way == "jetson" {
+		want = composeService{Runtime: "nvidia"}
+	}
+	if s.Runtime != want.Runtime || !slices.Equal(s.Devices, want.Devices) || s.Environment["TANDEM_DEVICE"] != device ||
+		(s.Environment["NVIDIA_VISIBLE_DEVICES"] == "all") != (way == "jetson") {
+		t.Errorf("%s: runtime %q, devices %q, environment %v: want a GPU handed over in one way", way, s.Runtime, s.Devices, s.Environment)
+	}
+	if c := s.Environment["CUDA_CACHE_PATH"]; !slices.ContainsFunc(s.Volumes, func(v string) bool { return strings.HasSuffix(v, ":"+c) }) {
+		t.Errorf("%s: compiled kernels go to %q, which is no volume of %v: want them kept", way, c, s.Volumes)
+	}
+}
+
+// TestVerifierOnGPU: the two files that go over compose.yaml change nothing of the verifier but where it computes, and give it more memory.
+func TestVerifierOnGPU(t *testing.T) {
+	onCPU := readCompose(t, "compose.yaml").Services["verifier"]
+	for _, way := range []string{"gpu", "jetson"} {
+		file := "verifier-" + way + ".yaml"
+		over := readCompose(t, file, "compose.yaml").Services
+		s := over["verifier"]
+		if len(over) != 1 || s.Build.Target != "verifier-cuda" || s.MemLimit == "" || s.MemLimit == onCPU.MemLimit {
+			t.Errorf("%s: %+v: want the verifier alone, with the image for GPUs and a limit of memory that fits its weights", file, over)
+		}
+		s.Volumes = onCPU.Volumes
+		s.reachesGPU(t, way, "${DEVICE:-auto}")
+		s.Runtime, s.Devices, s.Environment, s.Volumes = "", nil, nil, nil
+		s.Image, s.MemLimit, s.Build.Target = "", "", ""
+		if !reflect.DeepEqual(s, composeService{}) {
+			t.Errorf("%s changes more: %+v", file, s)
+		}
+	}
+	text, err := os.ReadFile("../deploy/Dockerfile")
+	for _, target := range []string{"verifier-cuda", "drafter-cuda"} {
+		image := " AS " + target + "\nENTRYPOINT [\"/tandem\", \"" + strings.TrimSuffix(target, "-cuda") + "\"]"
+		if err != nil || !strings.Contains(string(text), image) {
+			t.Errorf("the Dockerfile lacks the image %s (%v)", target, err)
+		}
 	}
 }
 
