@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func config(places []Place, answers ...any) Config {
 	i := 0
 	return Config{Target: "a/target.gguf", Draft: "draft.gguf", Reference: "cpu", Contexts: []int{1}, Steps: 1, Repeat: 1, Places: places,
 		Prompts: []prompts.Prompt{{ID: "1", Prompt: "one"}, {ID: "2", Prompt: "two"}}, Plain: plain, Speculating: spec,
-		Start: func(p Place, do func(context.Context, Processes) error) error {
+		Start: func(_ context.Context, p Place, do func(context.Context, Processes) error) error {
 			a := answers[i]
 			i++
 			if err, failed := a.(error); failed {
@@ -72,7 +73,8 @@ func TestPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, drafts := r.Places[0], r.Places[1]
-	if first.Plain != (rateResult{16, 1, 1}) || first.Spec != (rateResult{16, 16.0 / 12, 2}) || !first.Equal || first.Drafts != 1.0/3 {
+	if !reflect.DeepEqual([]rateResult{first.Plain, first.Spec}, []rateResult{{16, 1, 1, nil}, {16, 16.0 / 12, 2, nil}}) ||
+		!first.Equal || first.Drafts != 1.0/3 {
 		t.Errorf("cpu alone: %+v", first)
 	}
 	want := aheadResult{Drafting: 0.5, Hits: 0.75, InTurn: 16.0 / 12, Ahead: 16.0 / 9, Ratio: 12.0 / 9, Bound: 1.5 / 1.125, Share: 1}
@@ -108,8 +110,8 @@ func TestMissedBar(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		c := config([]Place{{Name: "p", Ahead: own}}, slow)
 		start := c.Start
-		c.Start = func(p Place, do func(context.Context, Processes) error) error {
-			return start(p, func(ctx context.Context, of Processes) error { return do(ctx, late{of}) })
+		c.Start = func(ctx context.Context, p Place, do func(context.Context, Processes) error) error {
+			return start(ctx, p, func(ctx context.Context, of Processes) error { return do(ctx, late{of}) })
 		}
 		r, err := Run(t.Context(), c)
 		if err != nil || (len(r.Missed) == 1) != own || (r.Err() != nil) != own {

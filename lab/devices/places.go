@@ -25,9 +25,10 @@ type placeResult struct {
 
 // rateResult is decoding in one way.
 type rateResult struct {
-	Tokens   int     `json:"tokens"`
-	TokS     float64 `json:"tok_s"`
-	PerRound float64 `json:"tokens_per_round"`
+	Tokens   int       `json:"tokens"`
+	TokS     float64   `json:"tok_s"`
+	PerRound float64   `json:"tokens_per_round"`
+	Joules   []float64 `json:"joules,omitempty"` // a token, by each source of Config.Energy
 }
 
 // aheadResult is what drafting ahead brings. In turn a round takes verifying and drafting; ahead, the drafting of hits is done already.
@@ -72,6 +73,7 @@ func (t *truth) check(prompt, by string, ids []tandem.Token) bool {
 // sum adds up generations.
 type sum struct {
 	tokens int
+	joules []float64
 	tandem.Stats
 }
 
@@ -85,8 +87,22 @@ func (s *sum) add(tokens int, o tandem.Stats) {
 	s.AheadHits += o.AheadHits
 }
 
+func (s *sum) spend(joules []float64) {
+	if s.joules == nil {
+		s.joules = make([]float64, len(joules))
+	}
+	for i, j := range joules {
+		s.joules[i] += j
+	}
+}
+
 func (s *sum) rate() rateResult {
-	return rateResult{s.tokens, figures.Share(float64(s.tokens), s.Decode.Seconds()), figures.Share(float64(s.tokens), float64(s.Rounds))}
+	r := rateResult{Tokens: s.tokens, TokS: figures.Share(float64(s.tokens), s.Decode.Seconds()),
+		PerRound: figures.Share(float64(s.tokens), float64(s.Rounds))}
+	for _, j := range s.joules {
+		r.Joules = append(r.Joules, figures.Share(j, float64(s.tokens)))
+	}
+	return r
 }
 
 // way is one way to decode.
@@ -115,7 +131,9 @@ func (p *placeResult) run(ctx context.Context, c *Config, place Place, processes
 				if (round+i)%2 == 1 { // slow changes of the machine affect all alike
 					w = ways[len(ways)-1-k]
 				}
+				before := c.Energy.Joules()
 				equal, err := w.generate(ctx, place.Name, prompt, processes, ids)
+				w.sum.spend(c.Energy.since(before, 1))
 				if err != nil {
 					return err
 				}

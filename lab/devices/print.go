@@ -29,13 +29,24 @@ func (r *Result) Print(to io.Writer) error {
 		fmt.Fprintf(to, "the draft's step on %s, context %d: %.3f ms (best %.3f); weights and cache at %.0f GB/s %.3f ms, %s\n",
 			s.Device, s.Context, s.MS, s.BestMS, s.ReadGBS, s.ReadMS, empty)
 	}
+	if len(r.Passes) > 0 {
+		t := figures.NewTable(to, "%s\t%d\t%.2f\t%.2f\t%.2f\t%d")
+		t.Head("pass of the target on", "rows", "ms", "limit ms", "share", "launches")
+		for _, p := range r.Passes {
+			t.Row(p.Device, p.Rows, p.MS, p.LimitMS, p.Share, p.Launches)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
 	if err := r.printPlaces(to); err != nil {
 		return err
 	}
 	for _, list := range []struct {
 		name string
 		all  []string
-	}{{"NOT THE SAME", r.Differ}, {"not measured", r.Failed}, {"bar missed", r.Missed}} {
+	}{{"NOT THE SAME", r.Differ}, {"saved", r.Saved}, {"not measured", r.Failed}, {"not on this device", r.Absent}, {"skipped", r.Skipped},
+		{"bar missed", r.Missed}} {
 		for _, x := range list.all {
 			fmt.Fprintf(to, "%s: %s\n", list.name, x)
 		}
