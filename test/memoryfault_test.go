@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem/test/testkit"
+	"github.com/tandem-llm/tandem/test/testkit/family"
 )
 
 // packing is a command that packs the shipped target in little memory, in the process that is started.
@@ -229,6 +230,33 @@ func TestSlowDisk(t *testing.T) {
 		t.Errorf("killed: %v, tokens\n%v, undisturbed\n%v", err, got, want)
 	}
 	g.back(t, "verifier", before)
+}
+
+// TestStreamedMixtureKilled: a verifier that streams the experts of a mixture is killed in mid-stream; another goes on with the packed
+// file, and the text is that of a verifier with all experts in memory.
+func TestStreamedMixtureKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := family.Make("gpt-oss-mxfp4", family.Shape{Layers: 4, Dim: 128, Heads: 4, KV: 2, HeadDim: 32, RopeDim: 32, FFN: 512,
+		Experts: 24, Used: 2, Width: 128, Window: 9, Words: 20}, 8).Write(t, dir)
+	flags := []string{"--target", target, "--draft", "lookup", "--sessions", "1", "--ctx", "512", "--no-measure"}
+	request := setting{0.8, 3}.request("", 300)
+	request.Tokens, request.IgnoreEOS = []uint32{1, 40, 99, 7}, true
+	resident := up(t, flags...)
+	want := resident.run(t, request).tokens
+	least := newWorld(t).leastOf(append([]string{"up", "--http", "off"}, flags...)...)
+	cache := disk(t)
+	g := up(t, append(flags, "--memory-budget", least, "--cache", cache)...)
+	before := g.w.one(t, "verifier")
+	got, err := g.during(t, request, func() { g.w.signal(syscall.SIGKILL, "verifier") })
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("killed: %v, tokens\n%v, in memory\n%v", err, got, want)
+	}
+	g.back(t, "verifier", before)
+	if got := g.run(t, request).tokens; !slices.Equal(got, want) {
+		t.Errorf("after the kill: tokens\n%v, in memory\n%v", got, want)
+	}
+	packed(t, cache) // there is one: experts were streamed
 }
 
 // TestModelLargerThanMemory: in a control group that allows less than the target's file takes, generate streams it without being told, says
