@@ -66,12 +66,13 @@ const (
 	walkBytes = int(unsafe.Sizeof(cWalk{}))
 	actBytes  = int(unsafe.Sizeof(cAct{}))
 
-	threads  = 256                  // THREADS
-	block    = 256                  // BLOCK
-	queries  = 8                    // QUERIES
-	topChunk = 4096                 // TOP_CHUNK
-	segments = 8                    // MOST_SEGMENTS
-	topRow   = 2*kernels.MaxTop + 2 // TOP_ROW
+	threads     = 256                  // THREADS
+	block       = 256                  // BLOCK
+	queries     = 8                    // QUERIES
+	topChunk    = 4096                 // TOP_CHUNK
+	segments    = 8                    // MOST_SEGMENTS
+	lanesAtOnce = 4                    // LANES_AT_ONCE
+	topRow      = 2*kernels.MaxTop + 2 // TOP_ROW
 
 	rowsNorm, rowsNormAdd, rowsHeadNorm, rowsRope, rowsStore                   = 1, 2, 3, 4, 5 // of ROWS_NORM and so on
 	rowsBias, rowsCopy, rowsScale, rowsAddScaled, rowsTurns, rowsExperts       = 6, 7, 8, 9, 10, 11

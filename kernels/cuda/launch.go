@@ -230,8 +230,8 @@ func (l *launch) multiply(r int, s Shape) (string, Shape) {
 	}
 	s.Shared = 2 * warps * r * group * 4
 	if r == 1 && l.lanes {
-		warps = 8 * min(2, all)
-		s.Shared = warps/8*256*16 + warps/8*group*4
+		warps = 8
+		s.Shared = lanesAtOnce * (256*16 + group*4)
 	}
 	s.Block = [3]int{group, warps, 1}
 	return l.kernel + strconv.Itoa(r), s

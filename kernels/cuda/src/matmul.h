@@ -133,27 +133,30 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
     if (!EXPERTS && op->tails) finish(op, pass, next, min(R, rows - next), group, parts);
 }
 
-// multiply_one is multiply with one row: a warp takes 32 inputs of a segment, and the first of 8 such warps adds up what they found, in
-// order. Blocks have (32, 8·segments) threads, at most 2 segments at a time, and for each of these 256 float4 and 32 floats of shared
+// multiply_one is multiply with one row: a warp takes 32 inputs of each segment, LANES_AT_ONCE segments at a time, and then a warp for each
+// segment adds up what they found, in order. Blocks have (32, 8) threads, and for each such segment 256 float4 and 32 floats of shared
 // memory.
+enum { LANES_AT_ONCE = 4 };
 template <class T, int EXPERTS>
 static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pass) {
     SHARED(float4, parts);
     op += blockIdx.y;
-    int lane = threadIdx.x, b = threadIdx.y % 8, s = threadIdx.y / 8, most = blockDim.y / 8, row = blockIdx.x;
+    int lane = threadIdx.x, b = threadIdx.y, row = blockIdx.x;
     int from = op->from, to = op->to, cut = cut_of(from, to, pass->left), rows = rows_of(op, pass) * (EXPERTS ? op->used : 1);
     if (op->side == 1) to = cut;
     if (op->side == 2) from = cut;
-    int group = from / 32 + blockIdx.z, out = group * 32 + lane, segments = (op->cols + 255) / 256;
+    int group = from / 32 + blockIdx.z, out = group * 32 + lane, cols = op->cols, segments = (cols + 255) / 256;
     if (group * 32 >= to || row >= rows) return;
-    float *sums = (float *)(parts + most * 256), total = 0;
-    int expert = EXPERTS ? op->route[row] : 0, input = EXPERTS && op->src.dim == op->cols ? row / op->used : row;
+    float *sums = (float *)(parts + LANES_AT_ONCE * 256), total = 0;
+    int expert = EXPERTS ? op->route[row] : 0, input = EXPERTS && op->src.dim == cols ? row / op->used : row;
     const unsigned char *w = op->w + ((size_t)expert * ((op->outputs + 31) / 32) + group) * segments * segment_bytes<T>();
-    for (int s0 = 0; s0 < segments; s0 += most) {
-        int seg = s0 + s, n = min(256, op->cols - 256 * seg);
-        if (seg < segments && 32 * b < n) {
+    for (int s0 = 0; s0 < segments; s0 += LANES_AT_ONCE) {
+#pragma unroll
+        for (int s = 0; s < LANES_AT_ONCE; s++) {
+            int seg = s0 + s;
+            if (256 * seg + 32 * b >= cols) break;
             const Act &a = op->src;
-            size_t at = (size_t)input * op->cols + 256 * seg;
+            size_t at = (size_t)input * cols + 256 * seg;
             Inputs<1> in;
             in.q[0] = (T::SUPER ? a.q256 : a.q) + at;
             in.scale[0] = T::SUPER ? 0 : a.scale + at / 32;
@@ -161,15 +164,16 @@ static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pa
             parts[(s * 8 + b) * 32 + lane] = T::part((const uint4 *)(w + seg * segment_bytes<T>()) + lane, lane, b, in);
         }
         __syncthreads();
-        if (b == 0 && seg < segments) sums[s * 32 + lane] = T::whole(parts + s * 256 + lane, n);
+        if (b < LANES_AT_ONCE && s0 + b < segments)
+            sums[b * 32 + lane] = T::whole(parts + b * 256 + lane, min(256, cols - 256 * (s0 + b)));
         __syncthreads();
-        for (int i = 0; threadIdx.y == 0 && i < min(most, segments - s0); i++) {
+        for (int i = 0; b == 0 && i < min((int)LANES_AT_ONCE, segments - s0); i++) {
             float x = sums[i * 32 + lane];
             if (T::SUPER) total = __fmaf_rn(x, op->src.scale256[(size_t)input * segments + s0 + i], total);
             else total += x;
         }
     }
-    if (threadIdx.y == 0 && out >= from && out < to) {
+    if (b == 0 && out >= from && out < to) {
         float *y = op->out + (size_t)row * (EXPERTS ? op->outputs : op->dim) + out;
         if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
         *y = op->add ? *y + total : total;
@@ -183,13 +187,12 @@ static __device__ __forceinline__ void one_row(const Op *op, const Pass *pass) {
     else multiply<T, 1, EXPERTS>(op, pass);
 }
 
-#define WIDE_KERNEL KERNEL __launch_bounds__(512)
 #define MATMUL(name, type)                                                                       \
-    WIDE_KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass); }    \
+    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass); }         \
     KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass); }     \
     KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass); }     \
     KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass); }     \
-    WIDE_KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); } \
+    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); }    \
     KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 1>(op, pass); }
 
 // embed has a block of THREADS for each 256 columns of a row.
