@@ -42,7 +42,7 @@ func TestDraftOnGPU(t *testing.T) {
 	ended := s.DrafterOn("drafter", func() (roles.Device, error) { return gpu, nil }, draft)
 	s.Await("the drafter on the GPU", up)
 	drafted("a request drafted on the GPU")
-	driver.FailLaunch(400)
+	driver.FailLaunch(160)
 	s.await("the GPU's loss", func() bool {
 		got, _, _, err := s.Generate(request)
 		if err != nil || !slices.Equal(got, want) {

@@ -56,7 +56,7 @@ func TestLayersOnGPU(t *testing.T) {
 	request.NoDraft = false
 	s.awaitDrafted("drafted, with layers on the GPU", request, want)
 
-	driver.FailLaunch(100)
+	driver.FailLaunch(40)
 	lost := make(chan error, 1)
 	go func() {
 		got, _, _, err := s.Generate(request)
