@@ -106,6 +106,12 @@ func Configured(dir *supervise.RunDir, role string, settings []byte) ([]string, 
 // End ends one of the processes for good, by its name. The others go on.
 func (p *Processes) End(name string) { p.group.End(name) }
 
+// Add starts a further process: see supervise.Group.Add.
+func (p *Processes) Add(s supervise.Spec) { p.group.Add(s) }
+
+// Again starts one of the processes anew, by its name, with what its file of settings says now. The others go on.
+func (p *Processes) Again(name string) { p.group.Again(name) }
+
 // Failed receives one error when a process is gone for good.
 func (p *Processes) Failed() <-chan error { return p.group.Failed() }
 

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -32,5 +33,42 @@ func TestLate(t *testing.T) {
 	defer g.Stop(t.Context())
 	if err := g.Start(t.Context(), late, spec("a", false, "exit=1")); err == nil || g.Pids()["late"] != 0 {
 		t.Errorf("error %v, processes %v: want no late one beside one that does not start", err, g.Pids())
+	}
+}
+
+// TestAddAndAgain: a process can be added to those that run, and says how it ended without being their end; one that is asked for again is
+// another process of the same name, and nobody says that it died. After Stop nothing is added.
+func TestAddAndAgain(t *testing.T) {
+	t.Parallel()
+	g, out := group(t)
+	if err := g.Start(t.Context(), spec("a", true, "ready", "sleep")); err != nil {
+		g.Stop(t.Context())
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	for exit, name := range []string{"well", "badly"} {
+		s := spec(name, false, "ready", fmt.Sprint("exit=", exit))
+		s.Late, s.Ended = true, func(why error) { ended <- why }
+		g.Add(s)
+		if why := <-ended; (why != nil) != (exit > 0) || why != nil && why.Error() != "exit status 1" {
+			t.Errorf("%s: %v", name, why)
+		}
+	}
+	before := g.Pids()["a"]
+	g.Again("a")
+	g.Again("nobody")
+	testkit.Eventually(t, "it runs again", func() bool { return g.Pids()["a"] != 0 && g.Pids()["a"] != before })
+	if strings.Contains(out.String(), "died") || strings.Contains(out.String(), "ended") {
+		t.Errorf("said %q", out)
+	}
+	select {
+	case err := <-g.Failed():
+		t.Errorf("the group ends: %v", err)
+	default:
+	}
+	g.Stop(t.Context())
+	g.Add(spec("late", false, "ready", "sleep"))
+	if pids := g.Pids(); len(pids) != 0 {
+		t.Errorf("%v run after Stop", pids)
 	}
 }
