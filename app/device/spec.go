@@ -4,6 +4,7 @@ package device
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,3 +231,19 @@ func (p Spec) there() error {
 
 // Streams reports whether weights can be streamed to p: only to cores of the processor alone.
 func (p Spec) Streams() bool { return p.GPU == nil && p.Right == nil && p.Layers == 0 }
+
+// GPUs names this machine's GPUs and their driver, for what was measured with them; "": none can be used.
+func GPUs() string {
+	chips, err := gpu.Chips()
+	if err != nil {
+		return ""
+	}
+	var all []string
+	for _, c := range chips {
+		all = append(all, About(c))
+	}
+	driver, _ := os.ReadFile("/proc/driver/nvidia/version") // missing where the driver is the system's own
+	line, _, _ := strings.Cut(string(driver), "\n")
+	words := strings.Join(strings.Fields(strings.Join(append(all, line), "; ")), " ")
+	return words[:min(len(words), 200)]
+}

@@ -40,11 +40,12 @@ func Decided(file, version, target, kv string, tell func(why error)) *profile.De
 
 // Target returns where a decision has the target. Errors: Invalid for what is no device, or is not there.
 func Target(d *profile.Decision) (device.Spec, error) {
-	return spec("device", d.Placements[0].Device)
+	return At("device", d.Placements[0].Device)
 }
 
-// spec reads a device of a placement: what follows a comma and a space are other settings.
-func spec(flag, at string) (device.Spec, error) {
+// At reads a device of a placement for the flag --device or --draft-device: what follows a comma and a space are other settings. Errors:
+// Invalid for what is no device, or is not there.
+func At(flag, at string) (device.Spec, error) {
 	if bytes, layers := strings.CutPrefix(at, "cpu"+device.LayersSetting); layers {
 		n, err := strconv.ParseInt(bytes, 10, 64)
 		if err != nil || n < 1 || flag != "device" {
@@ -134,7 +135,7 @@ func Drafts(d *profile.Decision, target string, threads int, tell func(format st
 	if best == nil {
 		return auto
 	}
-	p, err := spec("draft-device", best.DraftDevice)
+	p, err := At("draft-device", best.DraftDevice)
 	if err == nil {
 		err = p.CheckThreads("draft-device", "drafter-threads", threads)
 	}

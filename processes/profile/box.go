@@ -16,10 +16,11 @@ import (
 
 // Box names a machine by what decides how long passes take on it. Two machines of the same kind are the same box.
 type Box struct {
-	CPU    string `json:"cpu"`    // the processor's own name
-	Cores  int    `json:"cores"`  // cores that the process may use
-	Memory int    `json:"memory"` // GiB, rounded
-	System string `json:"system"` // such as linux/amd64
+	CPU    string `json:"cpu"`           // the processor's own name
+	Cores  int    `json:"cores"`         // cores that the process may use
+	Memory int    `json:"memory"`        // GiB, rounded
+	System string `json:"system"`        // such as linux/amd64
+	GPU    string `json:"gpu,omitempty"` // GPUs and their driver, where they count: ThisBox leaves them out
 }
 
 // ThisBox returns the box that this process runs on. What cannot be found out is left empty.
@@ -89,7 +90,7 @@ func (b Box) validate() error {
 	if b.Cores < 1 || b.Cores > mostRows || b.Memory < 0 || b.Memory > 1<<20 {
 		return corrupt("a box of %d cores and %d GiB: want 1 to %d cores, 0 to %d GiB", b.Cores, b.Memory, mostRows, 1<<20)
 	}
-	return firstError(text("cpu", b.CPU), name("system", b.System))
+	return firstError(text("cpu", b.CPU), name("system", b.System), text("gpu", b.GPU))
 }
 
 // Costs returns the measured times of what, if the plan has them for this box and version. Errors: Stale, with the reason in words, such

@@ -17,12 +17,14 @@ import (
 //	CACHE/costs/BOX.json         a plan without tables; BOX is Box.ID
 //	               .lock         held by the process of this box that measures
 //	               .earned.json  a plan that holds what drafts brought to answers alone
+//	      GPUBOX.placed.json     a plan that holds where targets and drafts were found to be fastest; GPUBOX is a Box with its GPU
 //
 // Unlike a plan's, they are behind one context, and no user asked for them. The zero value keeps nothing. Safe for concurrent use, also by
 // several processes.
 type Kept struct {
 	Cache   string // the cache's folder; "": nothing is kept
 	Version string // of the program: costs of another one do not count
+	GPU     string // the GPUs and their driver, for what is placed; "": none
 }
 
 // Turn is the right of a process to measure. At most one process of a box has it.
@@ -33,7 +35,16 @@ type Turn struct {
 
 // file returns the path of the file with that ending.
 func (k Kept) file(ending string) string {
-	return filepath.Join(k.Cache, "costs", ThisBox().ID()+ending)
+	return filepath.Join(k.Cache, "costs", k.box(ending).ID()+ending)
+}
+
+// box returns the box that the file with that ending is of.
+func (k Kept) box(ending string) Box {
+	b := ThisBox()
+	if ending == placedFile {
+		b.GPU = k.GPU
+	}
+	return b
 }
 
 // Costs returns what is kept of what. Errors: Stale if there is nothing of it, as after another version; Corrupt for a file that is
@@ -62,7 +73,7 @@ func (k Kept) read(ending string) (*Plan, error) {
 		return nil, corrupt("%s has mode %04o, so that others could write it: want 0600", path, st.Mode().Perm())
 	}
 	p, err := Read(path)
-	if err == nil && (p.Machine == nil || p.Machine.Box != ThisBox()) {
+	if err == nil && (p.Machine == nil || p.Machine.Box != k.box(ending)) {
 		err = corrupt("%s: it was measured on another machine", path)
 	}
 	return p, err

@@ -197,16 +197,26 @@ func (d Decision) validate() error {
 		return err
 	case d.Bytes < 1:
 		return corrupt("a target of %d bytes: want 1 or more", d.Bytes)
-	case len(d.Placements) == 0 || len(d.Placements) > mostSubjects:
-		return corrupt("%d placements: want 1 to %d", len(d.Placements), mostSubjects)
+	}
+	if err := validPlacements(d.Placements); err != nil {
+		return err
 	}
 	for i, p := range d.Placements {
-		if err := p.validate(); err != nil {
-			return fmt.Errorf("placement %d: %w", i, err)
-		}
 		if i > 0 && p.TokensPerSecond > d.Placements[i-1].TokensPerSecond {
 			return corrupt("placement %d has %v tokens per second, the one before %v: want the best first", i, p.TokensPerSecond,
 				d.Placements[i-1].TokensPerSecond)
+		}
+	}
+	return nil
+}
+
+func validPlacements(all []Placement) error {
+	if len(all) == 0 || len(all) > mostSubjects {
+		return corrupt("%d placements: want 1 to %d", len(all), mostSubjects)
+	}
+	for i, p := range all {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("placement %d: %w", i, err)
 		}
 	}
 	return nil

@@ -57,6 +57,7 @@ type Machine struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	Pairs     []Paired   `json:"pairs,omitempty"`
 	Earned    []Earned   `json:"earned,omitempty"`
+	Placed    []Placed   `json:"placed,omitempty"`
 }
 
 // Subject is something that takes time: a model that runs passes, or heads that run behind one.
@@ -190,7 +191,8 @@ func (m *Machine) validate() error {
 		}
 		seen[s.What] = true
 	}
-	return firstError(validDivided(m.Divided), validDecisions(m.Decisions), validPairs(m.Pairs), validEarned(m.Earned))
+	return firstError(validDivided(m.Divided), validDecisions(m.Decisions), validPairs(m.Pairs), validEarned(m.Earned),
+		validPlaced(m.Placed))
 }
 
 func (w What) validate() error {
