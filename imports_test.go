@@ -43,7 +43,7 @@ var rooms = map[string][]string{
 
 	// what --device names, opened: for the programs, which hand devices to everybody else
 	"app/start": {".", "app/device", "app/find", "app/modelinfo", "app/terminal", "client", "engine", "gateway", "kernels", "kernels/cpu",
-		"kernels/cuda/gpu", "kernels/stream", "modelfile", "processes/cache", "processes/cache/packed",
+		"kernels/cuda", "kernels/cuda/gpu", "kernels/stream", "modelfile", "processes/cache", "processes/cache/packed",
 		"processes/cache/prefixes", "processes/placement", "processes/profile", "processes/roles", "processes/roles/chats",
 		"processes/roles/drafter", "processes/roles/gateway", "processes/roles/group", "processes/roles/pair", "processes/settings",
 		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn", "spec/worth",
@@ -219,7 +219,8 @@ var rooms = map[string][]string{
 		"processes/profile", "processes/roles",
 		"processes/roles/group", "spec/shape", "spec/worth", "text"},
 	// kernels/stream: how fast the disk is; processes/roles/pair: what it weighs drafts with
-	"processes/placement": {".", "processes/measure", "app/device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile",
+	"processes/placement": {".", "processes/measure", "app/device", "engine", "kernels", "kernels/cuda", "kernels/cuda/gpu",
+		"kernels/stream", "modelfile",
 		"processes/profile", "processes/roles",
 		"processes/roles/pair", "spec/worth"},
 	"app/demo":          {"."},

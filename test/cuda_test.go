@@ -182,7 +182,7 @@ func TestDevices(t *testing.T) {
 		{[]string{"logits", "--tokens", "1", "--gpu-memory", "0"}, 2, `--gpu-memory: "0": want the memory for at least one layer`},
 		{[]string{"verifier", "--gpu-memory=-1GiB"}, 2, `--gpu-memory: "-1GiB": want the memory for at least one layer`},
 		{[]string{"verifier", "--gpu-memory", "1GiB", "--device", "cuda"}, 2, "--gpu-memory 1.0 GiB with --device cuda: it is for"},
-		{[]string{"up", "--gpu-memory", "1GiB", "--device", "auto"}, 2, "--gpu-memory 1.0 GiB with --device auto: it is for"},
+		{[]string{"verifier", "--gpu-memory", "1GiB", "--device", "auto"}, 2, "--gpu-memory 1.0 GiB with --device auto: it is for"},
 		{[]string{"logits", "--tokens", "1", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
 		{[]string{"generate", "--prompt", "x", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
 		{[]string{"bench", "kernels"}, 2, "./tandem-lab bench kernels"},

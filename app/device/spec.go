@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 )
 
@@ -232,10 +233,9 @@ func (p Spec) there() error {
 // Streams reports whether weights can be streamed to p: only to cores of the processor alone.
 func (p Spec) Streams() bool { return p.GPU == nil && p.Right == nil && p.Layers == 0 }
 
-// GPUs names this machine's GPUs and their driver, for what was measured with them; "": none can be used.
-func GPUs() string {
-	chips, err := gpu.Chips()
-	if err != nil {
+// GPUs names GPUs and their driver, for what was measured with them; "" without a GPU.
+func GPUs(chips []cuda.Chip) string {
+	if len(chips) == 0 {
 		return ""
 	}
 	var all []string

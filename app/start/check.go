@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/cache"
-	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -42,7 +41,9 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	if err == nil && s.Room.Cut() {
 		env.Say("tandem: %s", s.Room.Shortage())
 	}
-	s.planned(env)
+	if err == nil {
+		s.planned(env)
+	}
 	return s, err
 }
 
@@ -89,7 +90,10 @@ func (s Setup) wide() tandem.Bounds {
 }
 
 // check refuses values that no process accepts.
-func (s Setup) check() error {
+func (s *Setup) check() error {
+	if s.Device == auto && s.GPUMemory > 0 {
+		s.Device = "cpu" // with layers on the GPU: that is a place
+	}
 	for _, f := range []struct {
 		device, at, threads string
 		n                   int
@@ -124,19 +128,6 @@ func (s Setup) check() error {
 func (s *Setup) Wide() {
 	if planner := string(tandem.StrategyPlanner); s.Streamed && s.Tree == "" && cmp.Or(s.Strategy, planner) == planner {
 		s.Strategy, s.Tree = planner, s.wide().String()
-	}
-}
-
-// planned asks the plan for processes that are started together where the target computes, and with --draft-device auto where the drafts
-// do.
-func (s *Setup) planned(env Env) {
-	if s.Device != "auto" && s.DraftDevice != "auto" {
-		return
-	}
-	s.decision = placement.Decided(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType, nil)
-	if s.decision != nil && s.DraftDevice == "auto" && len(s.files()) > 0 {
-		s.DraftDevice = placement.Drafts(s.decision, s.Device, s.DrafterThreads,
-			func(format string, args ...any) { env.Say("tandem: "+format, args...) })
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type Compute struct {
 	settings.Processor
 	settings.GPULayers
+	OrCPU bool `kong:"-"` // on the cores where Device and GPUMemory cannot be had
 }
 
 // Validate returns an error for values that no device takes, or that name a processor that is not there: see device.Check.
@@ -25,6 +26,9 @@ func (c Compute) Validate() error {
 	p, err := device.Parse("device", c.Device)
 	if err != nil {
 		return err
+	}
+	if c.OrCPU {
+		return cmp.Or(c.GPULayers.Check(c.Device), p.CheckThreads("device", "threads", c.Threads))
 	}
 	return cmp.Or(c.GPULayers.Check(c.Device), p.CheckThreads("device", "threads", c.Threads), device.Check("device", c.Device))
 }
@@ -49,9 +53,16 @@ func (c Compute) ThreadsAt(p device.Spec) int {
 	return c.Threads
 }
 
-// Choose calls run with the place to compute at: see placement.Choose. d is what a profile has decided for auto; nil: nothing.
-func (c Compute) Choose(say Say, d *profile.Decision, run func(p device.Spec) error) error {
-	return placement.Choose(c.Device, c.Threads, d, func(format string, args ...any) { say("tandem: "+format, args...) }, run)
+// Choose calls run with the place to compute at: see placement.Choose. d is what a profile has decided for auto; nil: nothing. With OrCPU
+// it calls run again, with the cores, if the place cannot be used; then c has no GPUMemory.
+func (c *Compute) Choose(say Say, d *profile.Decision, run func(p device.Spec) error) error {
+	err := placement.Choose(c.Device, c.Threads, d, func(format string, args ...any) { say("tandem: "+format, args...) }, run)
+	if c.OrCPU && device.NoRoom(err) {
+		say("tandem: on the cores instead of %s: %v", c.Device, err)
+		c.GPUMemory = 0
+		return run(device.Spec{})
+	}
+	return err
 }
 
 // Load opens a device and calls open for a model on it. The caller calls closed, which closes both; it is nil after an error. Errors: those

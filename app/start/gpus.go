@@ -25,10 +25,8 @@ func (s Setup) ownMemory() (sum int64) {
 			continue
 		}
 		for side := &p; side != nil; side = side.Right {
-			if side.GPU != nil {
+			if side.GPU != nil { // auto may come to compute on the cores, so all must have room there
 				uses[*side.GPU] = math.MaxInt64
-			} else if side.Auto {
-				uses[0] = math.MaxInt64
 			}
 		}
 	}

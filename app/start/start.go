@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/find"
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -33,7 +35,8 @@ type Say func(format string, args ...any)
 type Env struct {
 	Stderr  io.Writer // shows how models load
 	Say     Say
-	Version string // of the program: plans of other versions do not count
+	Version string                      // of the program: plans of other versions do not count
+	GPUs    func() ([]cuda.Chip, error) // that this program can use, as gpu.Chips
 }
 
 // Setup says which processes to start.
@@ -62,6 +65,8 @@ type Setup struct {
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
 	rows           int               // of a tree that its passes verify; 0: of any
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
+	orCPU          bool              // what does not find its device computes on the cores: auto has chosen it
+	survey         *survey           // what finds out where target and drafts are fastest; nil: that is known, or was said
 
 	weights *os.File // memory for the target's packed weights, which all its processes share; nil: each has its own
 }
@@ -80,9 +85,16 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 			env.Say("tandem: target and draft are one file, and each process has its weights: %v", err)
 		}
 	}
-	return group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
-		Line: s.Logging.ChildLine(), Specs: s.specs, Dial: s.dial, Heard: s.heard(env), Weights: s.weights,
+	now := new(atomic.Pointer[Setup]) // drafts may move
+	now.Store(&s)
+	p, err := group.Start(ctx, group.Config{RunDir: s.RunDir, Notes: notes, Addr: s.At, Grace: s.Grace, Stderr: said,
+		Line: s.Logging.ChildLine(), Dial: s.dial, Heard: s.heard(env), Weights: s.weights,
+		Specs:  func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) { return now.Load().specs(dir, addr) },
 		Drafts: len(s.files()) > 0 && !s.late, HTTPURL: s.Web.URL()})
+	if err == nil && s.survey != nil {
+		(&moving{env: env, group: p, dir: p.Dir, addr: p.Addr, now: now}).begin()
+	}
+	return p, err
 }
 
 // shares reports whether verifier and drafter want the same packed weights. Alone, a model has its weights in memory of its own: hardly a
@@ -172,6 +184,9 @@ func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, erro
 		if i > 0 && s.weights != nil {
 			specs[i].Weights = s.weights
 			specs[i].Args = append(specs[i].Args, "--shared-model="+s.TargetFile)
+		}
+		if i > 0 && s.orCPU {
+			specs[i].Args = append(specs[i].Args, "--or-cpu")
 		}
 	}
 	return specs, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/settings"
@@ -56,17 +57,17 @@ func TestDraftsFollowThePlan(t *testing.T) {
 		threads                                     int
 	}{
 		"both":         {"auto", "auto", "cores:0", "cores:0", "on cores:0: the plan expects 200 tokens/s with drafts there", 0},
-		"with threads": {"auto", "auto", "auto", "auto", "where the plan has the drafts: --drafter-threads 1", 1},
+		"with threads": {"auto", "auto", "auto", "cpu", "where the plan has the drafts: --drafter-threads 1", 1},
 		"drafts alone": {"cpu", "auto", "cpu", "cpu", "expects 100 tokens/s", 0},
 		"target alone": {"auto", "cpu", "cores:0", "cpu", "", 0},
 		"nobody":       {"cpu", "cpu", "cpu", "cpu", "", 0},
-		"elsewhere":    {"cuda:5", "auto", "cuda:5", "auto", "", 0},
+		"elsewhere":    {"cuda:5", "auto", "cuda:5", "cpu", "", 0},
 	} {
 		s := Setup{TargetFile: smallTarget, DraftFiles: []string{"d.gguf"}}
 		s.Device, s.DraftDevice, s.KVType, s.Plan = c.device, c.drafts, "f16", file
 		s.VerifierThreads, s.DrafterThreads = c.threads, c.threads
 		said := ""
-		s.planned(Env{Version: version, Say: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }})
+		s.planned(Env{Version: version, GPUs: gpu.Chips, Say: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }})
 		target, drafts, err := s.places()
 		if err != nil || target.String() != c.wantTarget || drafts.String() != c.wantDrafts || !strings.Contains(said, c.say) ||
 			c.say == "" && said != "" || s.Device != c.device {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/app/find"
+	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/roles/drafter"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/test/testkit/family"
@@ -57,7 +58,7 @@ func TestUnnamed(t *testing.T) {
 			[]string{good + ": the small model of Gophers; 1.4 × plain, measured"}},
 	} {
 		var said []string
-		env := Env{Stderr: os.Stderr, Version: version}
+		env := Env{Stderr: os.Stderr, Version: version, GPUs: gpu.Chips}
 		env.Say = func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 		s := Setup{Group: settings.Default[settings.Group](), TargetFile: c.target, DraftFiles: lookup, Candidates: c.candidates,
 			Unknown: true, AtOnce: 1}

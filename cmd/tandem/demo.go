@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/app/terminal"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/modelfile/hub"
 	"github.com/tandem-llm/tandem/processes/cache"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -177,7 +178,7 @@ func (c *demoCmd) view(a *app) demo.View {
 
 // env is what starting processes needs.
 func (a *app) env() start.Env {
-	return start.Env{Stderr: a.stderr, Say: a.say, Version: buildVersion().Version}
+	return start.Env{Stderr: a.stderr, Say: a.say, Version: buildVersion().Version, GPUs: gpu.Chips}
 }
 
 // start starts processes, and says what of the command line is outdated once they serve. Behind the first answer a draft is fetched, until

@@ -21,7 +21,7 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	compute := start.Compute{Processor: c.Processor}
+	compute := start.Compute{Processor: c.Processor, OrCPU: c.OrCPU}
 	models, err := kernelFlags{compute, c.Loading}.models(a)
 	if err != nil {
 		return err

@@ -55,6 +55,7 @@ type cli struct {
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
+	Survey     surveyCmd     `cmd:"" hidden:"" help:"Measure where models are fastest, for up."`
 	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0, else 1."`
 	Drain      drainCmd      `cmd:"" help:"Have a process finish its sessions and take no new ones."`
 	NATSConfig natsConfigCmd `cmd:"" name:"nats-config" help:"Print who may do what at a NATS server of yours."`

@@ -16,6 +16,8 @@ type childFlags struct {
 	PulseFD int `name:"pulse-fd" hidden:"" setting:"-"`
 	// SharedModel is the model whose weights lie in supervise.WeightsFD; "": nothing lies there.
 	SharedModel string `name:"shared-model" hidden:"" setting:"-"`
+	// OrCPU has it compute on the cores where --device cannot be used, such as a GPU that was lost: --device was chosen by auto.
+	OrCPU bool `name:"or-cpu" hidden:"" setting:"-"`
 }
 
 // sharing adds the memory that others share to how a process loads models.

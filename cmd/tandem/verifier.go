@@ -23,7 +23,7 @@ type verifierCmd struct {
 
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
-	compute, budget := start.Compute{Processor: c.Processor, GPULayers: c.GPULayers}, start.Budget{Budget: c.Budget}
+	compute, budget := start.Compute{Processor: c.Processor, GPULayers: c.GPULayers, OrCPU: c.OrCPU}, start.Budget{Budget: c.Budget}
 	if err := cmp.Or(start.CheckPlan(c.PassCosts), budget.Validate(), budget.On(c.Device, c.GPULayers)); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (c *verifierCmd) Run(a *app) error {
 	}
 	return compute.Choose(a.say, decision, func(p device.Spec) error {
 		models.Device, models.Threads = compute.Place(p), compute.ThreadsAt(p)
-		models.Streaming = budget.Streaming(a.env(), p.String(), c.GPULayers, c.CacheFolder)
+		models.Streaming = budget.Streaming(a.env(), p.String(), compute.GPULayers, c.CacheFolder)
 		with := c.Verifier
 		with.CacheDir = start.KeepIn(c.CacheDir)
 		if with.Target, with.Plan = path, start.PlanFile(c.PassCosts); !p.Shared() {

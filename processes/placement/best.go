@@ -103,20 +103,28 @@ func (m Measured) lengths() (all []profile.Length) {
 // present is where target and draft were measured to be.
 func Reason(all []profile.Placement, present profile.Placement) string {
 	best := all[0]
-	said := fmt.Sprintf("%s: about %.3g tokens/s", words(best), best.TokensPerSecond)
+	said := fmt.Sprintf("%s: about %s tokens/s", words(best), speed(best))
 	if best.Device == present.Device && best.DraftDevice == present.DraftDevice {
 		said = "all stays where it is, " + said
 	} else {
 		for _, p := range all {
 			if p.Device == present.Device && p.DraftDevice == present.DraftDevice {
-				return fmt.Sprintf("%s, and %.3g where they were, with %s", said, p.TokensPerSecond, words(p))
+				return fmt.Sprintf("%s, and %s where they were, with %s", said, speed(p), words(p))
 			}
 		}
 	}
 	if len(all) > 1 {
-		said += fmt.Sprintf(", and %.3g with %s", all[1].TokensPerSecond, words(all[1]))
+		said += fmt.Sprintf(", and %s with %s", speed(all[1]), words(all[1]))
 	}
 	return said
+}
+
+// speed writes tokens per second with two digits at least.
+func speed(p profile.Placement) string {
+	if p.TokensPerSecond < 10 {
+		return fmt.Sprintf("%.1f", p.TokensPerSecond)
+	}
+	return fmt.Sprintf("%.0f", p.TokensPerSecond)
 }
 
 // words names a placement.

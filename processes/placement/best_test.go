@@ -206,8 +206,8 @@ func TestReason(t *testing.T) {
 		all  []profile.Placement
 		want string
 	}{
-		{[]profile.Placement{far, now}, "the target on cuda and drafts on cpu: about 84.2 tokens/s, and 31 where they were, with the"},
-		{[]profile.Placement{now, far}, "all stays where it is, the target on cpu and drafts on cpu: about 31 tokens/s, and 84.2 with"},
+		{[]profile.Placement{far, now}, "the target on cuda and drafts on cpu: about 84 tokens/s, and 31 where they were, with the"},
+		{[]profile.Placement{now, far}, "all stays where it is, the target on cpu and drafts on cpu: about 31 tokens/s, and 84 with"},
 		{[]profile.Placement{now}, "all stays where it is, the target on cpu and drafts on cpu: about 31 tokens/s"},
 	} {
 		if got := Reason(c.all, now); !strings.HasPrefix(got, c.want) {

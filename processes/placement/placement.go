@@ -46,21 +46,29 @@ func Target(d *profile.Decision) (device.Spec, error) {
 // At reads a device of a placement for the flag --device or --draft-device: what follows a comma and a space are other settings. Errors:
 // Invalid for what is no device, or is not there.
 func At(flag, at string) (device.Spec, error) {
+	p, err := Parse(flag, at)
+	switch {
+	case err != nil:
+		return p, err
+	case p.Layers > 0:
+		return p, device.CheckLayers(p.Layers)
+	}
+	return p, device.Check(flag, at)
+}
+
+// Parse is At for a device that need not be there.
+func Parse(flag, at string) (device.Spec, error) {
 	if bytes, layers := strings.CutPrefix(at, "cpu"+device.LayersSetting); layers {
 		n, err := strconv.ParseInt(bytes, 10, 64)
 		if err != nil || n < 1 || flag != "device" {
 			return device.Spec{}, tandem.Errorf("", tandem.Invalid, "%q is no device for --%s", at, flag)
 		}
-		return device.Spec{Layers: n}, device.CheckLayers(n)
+		return device.Spec{Layers: n}, nil
 	}
-	name, settings, more := strings.Cut(at, ", ")
-	if more {
+	if _, settings, more := strings.Cut(at, ", "); more {
 		return device.Spec{}, tandem.Errorf("", tandem.Invalid, "%s needs more than a device: %s", at, settings)
 	}
-	if err := device.Check(flag, name); err != nil {
-		return device.Spec{}, err
-	}
-	p, err := device.Parse(flag, name)
+	p, err := device.Parse(flag, at)
 	if err == nil && p.Auto {
 		err = tandem.Errorf("", tandem.Invalid, "auto is no device that was measured")
 	}

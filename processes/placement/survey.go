@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -137,31 +138,41 @@ func (s *Survey) place(ctx context.Context, path string, at device.Spec, draft b
 	}
 	defer closed()
 	t = Timed{At: at, Needs: s.Needs(at, path), Burden: map[string]float64{}}
-	err = s.measure(ctx, func(ctx context.Context, alive func()) (err error) {
-		if draft {
-			t.Costs, err = measure.Draft(ctx, m, alive)
+	what := profile.What{Kind: "target", Identity: m.Names().Identity, Threads: m.About().Threads, Device: m.About().Kernels}
+	if draft {
+		what.Kind = "draft"
+	}
+	err = s.measure(ctx, func(ctx context.Context, turn *profile.Turn, alive func()) (err error) {
+		if t.Costs, err = s.costs(ctx, m, draft, alive); err != nil {
 			return err
 		}
-		if left, _ := m.Passes().Sides(); left != nil {
-			shares, err := measure.GuessShares(m)
-			if err == nil {
-				err = m.Passes().Divide(shares)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		t.Costs, err = measure.Costs(ctx, m, surveyStep, alive)
-		return err
+		return turn.Keep(what, t.Costs) // for the process that computes there
 	})
 	if err == nil && draft && at.OnGPU() {
-		err = s.measure(ctx, func(ctx context.Context, _ func()) error {
+		err = s.measure(ctx, func(ctx context.Context, _ *profile.Turn, _ func()) error {
 			share, err := s.burden(ctx, m)
 			t.Burden[device.Spec{}.String()] = share
 			return err
 		})
 	}
 	return t, err
+}
+
+// costs returns what passes of a model cost. It divides them as a verifier does that has no plan.
+func (s *Survey) costs(ctx context.Context, m *engine.Model, draft bool, alive func()) ([]tandem.Cost, error) {
+	if draft {
+		return measure.Draft(ctx, m, alive)
+	}
+	if left, _ := m.Passes().Sides(); left != nil {
+		shares, err := measure.GuessShares(m)
+		if err == nil {
+			err = m.Passes().Divide(shares)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return measure.Costs(ctx, m, surveyStep, alive)
 }
 
 // burden returns what a draft takes from the cores.
@@ -181,14 +192,14 @@ func (s *Survey) burden(ctx context.Context, m *engine.Model) (float64, error) {
 
 // measure calls do once there is nothing to do and no other process of this box measures, and again if something comes between: do calls
 // alive before each pass, and fails with its ctx.
-func (s *Survey) measure(ctx context.Context, do func(ctx context.Context, alive func()) error) error {
+func (s *Survey) measure(ctx context.Context, do func(ctx context.Context, turn *profile.Turn, alive func()) error) error {
 	for {
 		turn, ok, err := s.Kept.Turn()
 		if err != nil {
 			return err
 		}
 		if ok && s.Idle() {
-			err = s.once(ctx, do)
+			err = s.once(ctx, turn, do)
 			turn.End()
 			if !errors.Is(err, errBusy) {
 				return err
@@ -203,11 +214,11 @@ func (s *Survey) measure(ctx context.Context, do func(ctx context.Context, alive
 }
 
 // once calls do, until there is something to do or the time of the survey is over.
-func (s *Survey) once(ctx context.Context, do func(ctx context.Context, alive func()) error) error {
+func (s *Survey) once(ctx context.Context, turn *profile.Turn, do func(ctx context.Context, turn *profile.Turn, alive func()) error) error {
 	begun := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := do(ctx, func() {
+	err := do(ctx, turn, func() {
 		switch {
 		case !s.Idle():
 			cancel(errBusy)
@@ -221,3 +232,9 @@ func (s *Survey) once(ctx context.Context, do func(ctx context.Context, alive fu
 	}
 	return err
 }
+
+// Needs returns what a model whose file has so many bytes needs on a GPU: an eighth more, for keys, values and buffers.
+func Needs(file int64) int64 { return file + file/8 }
+
+// Room returns how much of a GPU's memory models may have: a tenth is the driver's and others'.
+func Room(c cuda.Chip) int64 { return c.Total / 10 * 9 }

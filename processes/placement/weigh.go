@@ -54,6 +54,14 @@ func (w *Weigher) Measured(draft string) float64 {
 	return 0
 }
 
+// Right returns how often the tokens of a draft's chains are right, as Measured takes it; nil if the plan has no such pair.
+func (w *Weigher) Right(draft string) []float64 {
+	if known := w.known(draft); known != nil {
+		return known.Depths()
+	}
+	return nil
+}
+
 // Brings returns a function that says in one line what a draft brings a target on this machine by the plan in a file; "" if the plan says
 // nothing of the two.
 func Brings(file, version string) func(target, draft string) string {

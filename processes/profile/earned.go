@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/spec/worth"
 )
@@ -33,8 +35,11 @@ const (
 	mostAnswers  = 16 // that are summed up before they are halved
 )
 
-// See returns how the file of a model looks now. Errors: the system's.
+// See returns how the file of a model looks now; of one that the program carries its version says the rest. Errors: the system's.
 func See(path string) (Sighting, error) {
+	if name, carried := strings.CutPrefix(path, gguf.Builtin); carried {
+		return Sighting{Name: name}, nil
+	}
 	st, err := os.Stat(side.FileOf(path))
 	if err != nil {
 		return Sighting{}, err

@@ -8,9 +8,9 @@ type Group struct {
 	DrafterOptions
 	VerifierOptions
 	ModelOptions
-	Device          string `help:"Where the target computes: cpu, cuda, cores:…, auto. cuda is an NVIDIA GPU, cuda:1 the second; cores:0-3,6 is a group of cores; two of them divide each pass (cuda+cpu); auto is where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE" group:"Devices"`
+	Device          string `help:"Where the target computes: cpu, cuda, cores:…, auto. cuda is an NVIDIA GPU, cuda:1 the second; cores:0-3,6 is a group of cores; two of them divide each pass (cuda+cpu); auto is where the plan of 'tandem profile' says, else where it was measured to be fastest. With a GPU, up begins on the cores, measures in idle moments and then moves new conversations. All give the same results." default:"auto" placeholder:"DEVICE" group:"Devices"`
 	DraftAnyway     bool   `help:"Load the drafts even where they are predicted to cost speed. By default a draft is left out if its memory makes the target read more from the disk and the prediction says that this does not pay, or if 'tandem profile' has found that it brings less than a fiftieth here." more:"" group:"Memory"`
-	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE" group:"Devices"`
+	DraftDevice     string `help:"Where the drafts compute, likewise." default:"auto" placeholder:"DEVICE" group:"Devices"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores. Or, if passes are found to be about as quick, only those that the drafter does not use." default:"0" group:"Devices"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1, and all for a draft of 64 MiB or more." default:"0" more:"" group:"Devices"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avxvnni, avx512, neon, neon-dot, neon-i8mm." default:"auto" more:"" group:"Devices"`
