@@ -279,7 +279,6 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"app/pull":                 {"modelfile", "modelfile/hub/hubtest"},
 	"processes/roles/verifier": {"kernels/split"},
 	"processes/measure":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/split", "kernels/stream"},
-	"processes/placement":      {"kernels/cuda"},
 	// a model that many runs share; a streamed one
 	"app/states":  {"processes/measure", "kernels", "kernels/cpu", "kernels/stream"},
 	"lab/guesses": {"kernels", "kernels/split"}, // a target on two groups of cores
@@ -287,6 +286,7 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 		"processes/roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"services/peers/discovery", "services/peers/pool", "services/peers/rpc", // what a verifier announces, and the call that drains it
 		"kernels", "kernels/stream", // a target whose weights are streamed
+		"app/device", "processes/placement", "processes/profile", // a target that is placed by measurement
 		"modelfile/trim"},
 	"processes/roles/pair": {"processes/roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 

@@ -49,6 +49,7 @@ type System struct {
 	heads       []string                        // the running verifier's side files
 	guest       string                          // the draft in the process of the next verifier; "": none
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
+	measures    string                          // the cache in which the next verifiers keep what they measure; "": none does
 	wrong       sync.Map                        // by name: the time.Duration by which a process's wall clock is wrong
 }
 
@@ -242,6 +243,9 @@ func (s *System) verifierSetup(name string, with roles.Models) verifier.Setup {
 	peer.Pool = s.pool()
 	c := verifier.Setup{Program: program, Models: with, Verifier: settings.Verifier{Target: s.target, Peer: peer,
 		Taps: settings.Taps{Taps: s.taps}, VerifierOptions: settings.VerifierOptions{FeatureMemory: 1}}}
+	if c.Cache = s.measures; c.Cache != "" {
+		c.Measure, c.Calm = true, func() bool { return true }
+	}
 	if s.guest != "" {
 		c.Guest = s.drafterSetup(name, roles.Models{}, []string{s.guest})
 	}
