@@ -26,6 +26,7 @@ golden: ## compares logits and tokens with another engine's
 
 long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
 	$(GO) test ./kernels/cpu ./kernels/cuda ./gateway -long -count 1 -timeout 0
+	$(GO) test ./engine -run '^TestCoupleModels$$' -long -count 1 -timeout 0
 	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
 
 faults: ## processes killed or stopped, messages lost or garbage, in long form: about half an hour on 2 cores

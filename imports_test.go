@@ -27,7 +27,7 @@ var rooms = map[string][]string{
 	"kernels/ref":        {},
 	"kernels/ref/device": {"kernels", "kernels/ref"},
 	"kernels/cpu":        {"kernels"},
-	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
+	"kernels/cuda":       {"kernels", "kernels/ref", "kernels/cpu"}, // ref: takes rows of a file apart; cpu: computes beside the GPU
 	"kernels/split":      {"kernels"},
 	"kernels/layers":     {"kernels"},
 	"kernels/sum":        {},
@@ -264,12 +264,12 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"modelfile":    {"engine", "text"}, "app/bench/system": {"text"},
 	"lab/devices": {"kernels", "kernels/cuda", "kernels/cuda/emulated"}, "lab/passes": {"kernels/cuda/emulated"},
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
-	"engine": {"engine/enginetest", "engine/naive", "engine/tensors", "kernels/cpu", "kernels/cuda/emulated", "kernels/layers",
-		"kernels/split", "kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
+	"engine": {"engine/enginetest", "engine/naive", "engine/tensors", "kernels/cpu", "kernels/cuda/emulated", "kernels/kerneltest",
+		"kernels/layers", "kernels/split", "kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
 	"engine/arch":   {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device"},
 	"engine/blocks": {"engine", "engine/arch", "engine/enginetest", "engine/naive", "kernels/cpu"},
 	"engine/guess":  {"engine", "engine/enginetest"},
-	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest", "kernels/replay"}, "kernels/cuda/emulated": {"kernels/ref"},
+	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest", "kernels/replay", "kernels/split"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"app/start":      {"github.com/alecthomas/kong"}, // reads flags

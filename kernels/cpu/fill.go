@@ -200,6 +200,9 @@ func (r *runner) floats(b kernels.Buf) *C.float {
 	if b < 0 || (r.program.Buffers[b].Wanted && r.program.MaxWanted == 0) {
 		return nil
 	}
+	if s := r.half.shared; s != nil {
+		return (*C.float)(s.Buffers[b])
+	}
 	if of := r.half.of; of != nil {
 		return of.floats(b)
 	}

@@ -240,8 +240,27 @@ struct tk_meeting {
     struct { _Alignas(64) _Atomic uint32_t came; _Atomic int asleep; } half[2];  // asleep: threads that wait for this half
 };
 
+// Meets another device. If it is lost or never comes, this half goes on alone, and its results are of no use.
+static void meet_device(tk_prog *p) {
+    tk_flags *f = p->flags;
+    uint32_t n = ++p->met;
+    p->second += (int32_t)(__atomic_load_n(&f->there.came, __ATOMIC_ACQUIRE) - n) >= 0;
+    __atomic_store_n(&f->here.came, n, __ATOMIC_SEQ_CST);
+    int64_t begin = now_ns(), waited = 0;
+    for (int i = 1; (int32_t)(__atomic_load_n(&f->there.came, __ATOMIC_SEQ_CST) - n) < 0; i++) {
+        if (__atomic_load_n(&f->there.gone, __ATOMIC_ACQUIRE) || f->here.gone) return;
+        relax();
+        if (i % 64) continue;
+        waited = now_ns() - begin;
+        if (waited > f->patience) __atomic_store_n(&f->here.gone, 1, __ATOMIC_RELEASE);
+        if (waited > MEET_NS) usleep(20);
+        else if (waited > SPIN_NS) sched_yield();
+    }
+}
+
 // An operation of both halves: neither goes on before the other has come. Both have been prepared, so both will.
 void tk_meet(tk_prog *p) {
+    if (p->flags) { meet_device(p); return; }
     tk_meeting *m = p->meeting;
     uint32_t n = ++p->met, seen;
     atomic_store(&m->half[p->half].came, n);

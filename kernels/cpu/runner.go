@@ -50,7 +50,8 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 type half struct {
 	whole   *kernels.Program
 	of      *runner
-	coupled bool // it runs together with the other half
+	coupled bool    // it runs together with the other half
+	shared  *Shared // the other half is another device's
 }
 
 func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache, h half) (*runner, error) {
@@ -58,7 +59,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	if err != nil {
 		return nil, err
 	}
-	l.borrows, l.repeats = h.of != nil, d.repeat > 1
+	l.borrows, l.repeats = h.of != nil || h.shared != nil, d.repeat > 1
 	cache, err := kernels.CacheFor[*Cache](p, c)
 	if err != nil {
 		return nil, err

@@ -361,6 +361,11 @@ typedef struct { float *mem; size_t cap; int heads, group, dim; } tk_parts;
 // Where the two halves of a divided pass meet: how often each has come.
 typedef struct tk_meeting tk_meeting;
 
+// Where they meet if another device runs the other half: words in memory that both see, each with one writer. kernels/cuda/src/abi.h has
+// the same structure. A side that has gone comes no more, and nobody waits for it; one that has waited for patience nanoseconds goes.
+typedef struct { uint32_t came, gone, pad[30]; } tk_arrivals;
+typedef struct { tk_arrivals here, there; int64_t patience; } tk_flags;
+
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
 typedef struct { int64_t busy, wait; } tk_time;  // nanoseconds
 
@@ -391,6 +396,8 @@ typedef struct {
     tk_meeting *meeting;         // NULL: no other half
     int half;                    // 0 left, 1 right
     uint32_t met;                // how often this half has come
+    tk_flags *flags;             // NULL: no other device
+    uint32_t second;             // how often the other device had come before
     int repeat;                  // of products and blocks of attention, for tests of slow processors: 0 and 1 are once
     float *dummy;                // where repeated products go: as many floats as the widest matrix has outputs
     float *delta_rows;           // (steps of a pass): see tk_delta
@@ -413,6 +420,7 @@ tk_couple *tk_couple_new(int *err);
 void tk_couple_free(tk_couple *);
 int tk_couple_run(tk_couple *, tk_pool *left, tk_prog *l, tk_pool *right, tk_prog *r);  // 0 or an errno
 void tk_meet(tk_prog *);
+static inline void tk_leave(tk_arrivals *a) { __atomic_store_n(&a->gone, 1, __ATOMIC_RELEASE); }
 
 size_t tk_sync_bytes(void);
 

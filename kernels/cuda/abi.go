@@ -34,6 +34,7 @@ type cOp struct {
 	later, taps, group                                 int32
 	chunks, mostWanted, used, sigmoid, normed, biased  int32
 	ahead, blank, each, every, steps, valueDim, latent int32
+	tiled                                              int32
 	eps, scale, softCap, magnitude                     float32
 }
 
@@ -50,7 +51,7 @@ const (
 
 type cPass struct {
 	tokens, pos, turn, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
-	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held, each                             int32
+	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held, each, blocks                     int32
 }
 
 // lists are the addresses of a pass, in order.

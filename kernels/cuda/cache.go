@@ -58,15 +58,10 @@ func layersOf(s kernels.KVShape) (all []kvLayer, page int, err error) {
 
 // NewCache reserves a cache.
 func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
-	layers, page, err := layersOf(shape)
+	c, err := d.newCache(shape, pages)
 	if err != nil {
 		return nil, err
 	}
-	if pages < 1 || pages > kernels.MaxPages {
-		return nil, fmt.Errorf("cuda: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
-	}
-	c := &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line),
-		statesAt: round(pages*page, 256)}
 	c.movesAt = round(c.statesAt+c.states.Size, 256)
 	if c.mem, err = d.alloc(c.movesAt + c.moveBytes()); err != nil {
 		return nil, err
@@ -76,6 +71,19 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 		return nil, err
 	}
 	return c, nil
+}
+
+// newCache returns a cache that has no memory yet, and no room for moves: a couple's are the processor's.
+func (d *Device) newCache(shape kernels.KVShape, pages int) (*cache, error) {
+	layers, page, err := layersOf(shape)
+	if err != nil {
+		return nil, err
+	}
+	if pages < 1 || pages > kernels.MaxPages {
+		return nil, fmt.Errorf("cuda: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
+	}
+	return &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line),
+		statesAt: round(pages*page, 256)}, nil
 }
 
 func (c *cache) Shape() kernels.KVShape { return c.shape }

@@ -28,6 +28,8 @@ type Chip struct {
 	Name       string // "NVIDIA H200"
 	Arch       string // "sm_90"
 	Integrated bool   // shares the processor's memory, so that Memory.Host is always there
+	Pageable   bool   // reads and writes the processor's memory through the processor's page tables
+	Atomics    bool   // the link to the processor's memory carries atomics of both
 	Total      int64  // bytes of memory
 	Processors int    // multiprocessors
 }
@@ -40,7 +42,9 @@ type Driver interface {
 	Free() (int64, error)
 	// Alloc returns memory. Errors: *OutOfMemory.
 	Alloc(bytes int) (Memory, error)
-	// Release gives memory of Alloc back. Nothing that was launched may still use it.
+	// AllocShared returns memory of the processor that the GPU reads and writes in place: Host is there. Errors: as for Alloc.
+	AllocShared(bytes int) (Memory, error)
+	// Release gives memory of Alloc or AllocShared back. Nothing that was launched may still use it.
 	Release(m Memory) error
 	// Write copies src to the GPU's memory, after what was launched before and before what is launched next. src may be changed as soon
 	// as it returns.

@@ -34,7 +34,8 @@ func launches(items []item, first int) (all []launch) {
 	return all
 }
 
-// tail returns how many items behind the first n can be their tail (src/tail.h), and says so to these.
+// tail returns how many items behind the first n can be their tail (src/tail.h), and says so to these. Halves of a pass in one memory have
+// none behind products (product16) and blocks of attention: what follows reads what the other side writes, and a meeting lies between.
 func tail(items []item, n int) (tails int) {
 	x, next := &items[0], items[n:]
 	spans, blocks := 0, 0
@@ -182,6 +183,10 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.kernel, grid((columns/2+threads-1)/threads, rows, l.count, threads, 0), true
 	case product:
 		return l.product(rows, items)
+	case product16:
+		return l.product16(rows, items)
+	case meeting:
+		return l.kernel, grid(1, 1, 1, 1, 0), true
 	case choosing:
 		return l.kernel, grid(1, rows, 1, threads, fillShared+4*int(c.dim)), true
 	case expertProduct:

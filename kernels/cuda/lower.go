@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // form says which blocks and threads the launches of a kernel have.
@@ -26,6 +27,8 @@ const (
 	topJoin
 	deltaIn
 	deltaWalk
+	product16 // of weights in the processor's order
+	meeting
 )
 
 // item is one kernel's work for one operation.
@@ -58,6 +61,9 @@ type placed struct {
 	pairs                           int // that scratch has room for
 	room                            int // floats, for states that walks hold, behind the rows of delta nets
 	items                           int
+
+	shared bool // a half of a pass, in memory that the processor sees too: couple.go
+	flags  int  // where both meet
 }
 
 // forms are the forms in which products read an activation.
@@ -69,9 +75,13 @@ const (
 	scratchMost = 32 << 20
 )
 
-// newPlaced checks p and places everything. pages is 0 if there is no cache yet.
-func newPlaced(p *kernels.Program, pages int) (*placed, error) {
-	if err := p.CheckFor(name, kernels.Groups32, false); err != nil {
+// newPlaced checks p and places everything. pages is 0 if there is no cache yet. shared says that p is a half of a pass.
+func newPlaced(p *kernels.Program, pages int, shared bool) (*placed, error) {
+	order := kernels.Groups32
+	if shared {
+		order = kernels.Groups16
+	}
+	if err := p.CheckFor(name, order, shared); err != nil {
 		return nil, err
 	}
 	if p.MaxRows > mostRows {
@@ -85,7 +95,7 @@ func newPlaced(p *kernels.Program, pages int) (*placed, error) {
 	if err := checkRoutes(p); err != nil {
 		return nil, err
 	}
-	l := &placed{Program: p, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
+	l := &placed{Program: p, shared: shared, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
 	if len(p.KV.Layers) > 0 {
 		var err error
 		if l.layers, l.page, err = layersOf(p.KV); err != nil {
@@ -187,6 +197,9 @@ func (l *placed) place(pages int) {
 		scratch = max(scratch, l.pairs*one)
 	}
 	l.scratch = l.add(scratch)
+	if l.shared {
+		l.flags = l.add(cpu.FlagBytes)
+	}
 }
 
 // units is the most that launches count the blocks of: rows of an attention; tiles of a product's rows, or 256 columns of these.
@@ -230,7 +243,7 @@ func (l *placed) act(i, rows int, at Pointer) cAct {
 
 // Footprint returns what p takes in the GPU's memory, which may be the processor's.
 func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
-	l, err := newPlaced(p, 0)
+	l, err := newPlaced(p, 0, false)
 	if err != nil {
 		return f, err
 	}
@@ -452,7 +465,8 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
 		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(o.Out), heads: int32(heads), window: int32(o.Window),
 			later: flag(o.Later)}
-		x.c.valueDim = int32(l.valueDim(o.Layer))
+		kvHeads, _, value := l.kept(o.Layer).Seen()
+		x.c.kvHeads, x.c.valueDim = int32(kvHeads), int32(value)
 		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(o.Sinks != nil)
 		if o.Gated {
 			x.c.in, x.reads = l.buf(o.Gate), []kernels.Buf{o.Gate}
@@ -461,26 +475,24 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 	}
 	switch o := o.(type) {
 	case kernels.StoreKV:
-		if o.K == kernels.None { // a compressed layer whose keys do not turn
-			x := l.onCache("store", storing, o.Layer, o.V)
-			x.c.kind = rowsStore
-			x.c.in2 = l.buf(o.V)
-			return []item{x}
+		x := l.onCache("store", storing, o.Layer, o.V)
+		x.c.kind, x.c.in2 = rowsStore, l.buf(o.V)
+		if o.K != kernels.None { // otherwise a compressed layer whose keys do not turn
+			x.c.in, x.reads = l.buf(o.K), []kernels.Buf{o.K, o.V}
 		}
-		x := l.onCache("store", storing, o.Layer, o.K, o.V)
-		x.c.kind = rowsStore
-		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}
 	case kernels.Attention:
 		_, joined := o.Blocks(kernels.None, kernels.Whole, 0)
 		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(joined, o.Heads)}
 	case kernels.AttendBlocks:
 		x := attend(o.AttentionOpt, o.Q, o.Layer, o.Heads)
-		x.parts, x.c.side, x.c.shared = o.Out, int32(o.Side), int32(o.Shared)
+		x.parts, x.c.side, x.c.shared, x.c.tiled = o.Out, int32(o.Side), int32(o.Shared), flag(l.shared)
 		return []item{x}
+	case kernels.Meet:
+		return []item{l.meet()}
 	case kernels.JoinBlocks:
 		x := join(o, l.Parts[o.In].Heads)
-		x.parts = o.In
+		x.parts, x.c.tiled = o.In, flag(l.shared)
 		return []item{x}
 	}
 	panic(fmt.Sprintf("cuda: operation %T", o)) // newPlaced has refused it

@@ -10,6 +10,7 @@ import (
 // inputs is a pass in the form that the kernels read: structures, then numbers, whose pointers are offsets until they are in place.
 type inputs struct {
 	rows, nwanted, topk, npairs int
+	blocks                      int      // the most that a row sees
 	chunks                      []extent // of attention, if its pairs need more room than there is
 	heads                       []cPass  // the whole pass, then the chunks
 	first                       []int32  // per row: its first pair
@@ -21,11 +22,13 @@ type inputs struct {
 func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 	n.rows, n.nwanted, n.topk = a.Rows, len(a.Wanted), min(a.TopK, l.vocabulary)
 	var pairs []cPair
-	n.first = n.first[:0]
+	n.first, n.blocks = n.first[:0], 0
 	if len(l.layers) > 0 {
 		for row := range a.Rows {
 			n.first = append(n.first, int32(len(pairs)))
-			for b := range int32(a.Keys(row)-1)/block + 1 {
+			blocks := (a.Keys(row)-1)/block + 1
+			n.blocks = max(n.blocks, blocks)
+			for b := range int32(blocks) {
 				pairs = append(pairs, cPair{int32(row), b})
 			}
 		}
@@ -49,6 +52,7 @@ func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 		h := &n.heads[i]
 		h.rows, h.nwanted, h.topk, h.left = int32(n.rows), int32(n.nwanted), int32(n.topk), a.Left
 		h.nwalks, h.nsteps, h.held = int32(len(n.walks.all)), int32(len(n.walks.steps)), n.walks.held
+		h.blocks = int32(n.blocks)
 		for j, p := range h.lists() {
 			*p = at[j]
 		}

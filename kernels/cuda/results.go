@@ -94,6 +94,9 @@ func (r *runner) growParts(g Driver) error {
 	for i, s := range r.program.Parts {
 		p := &r.parts[i]
 		p.size, p.fresh, p.lent = 4*r.pass.npairs*s.Heads*(s.Dim+2), false, false
+		if r.program.shared {
+			p.size = r.tiledBytes(kernels.Parts(i))
+		}
 		if p.size <= p.mem.Size {
 			continue
 		}
@@ -104,7 +107,7 @@ func (r *runner) growParts(g Driver) error {
 			p.mem = Memory{}
 		}
 		var err error
-		if p.mem, err = g.Alloc(2 * p.size); err != nil {
+		if p.mem, err = r.allocate(g, 2*p.size); err != nil {
 			return err
 		}
 		grown = true

@@ -52,15 +52,27 @@ const mostPasses = 64
 
 // Compile lays out buffers and operations.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
-	pages := 0
-	if kv, _ := c.(*cache); kv != nil {
-		pages = kv.pages
-	}
-	l, err := newPlaced(p, pages)
+	kv, err := kernels.CacheFor[*cache](p, c)
 	if err != nil {
 		return nil, err
 	}
-	kv, err := kernels.CacheFor[*cache](p, c)
+	r, err := d.compile(p, w, kv, false)
+	if err != nil {
+		return nil, err
+	}
+	if r.mem.Host == nil {
+		return bulk{r}, nil
+	}
+	return r, nil
+}
+
+// compile compiles a program, or a half whose weights are in w's program.
+func (d *Device) compile(p *kernels.Program, w kernels.Weights, kv *cache, shared bool) (*runner, error) {
+	pages := 0
+	if kv != nil {
+		pages = kv.pages
+	}
+	l, err := newPlaced(p, pages, shared)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +81,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	}
 	r := &runner{dev: d, program: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
 		parts: make([]partMemory, len(p.Parts)), mirrors: make([]mirror, len(p.Buffers))}
-	if r.mem, err = d.alloc(l.size); err == nil {
+	if err = d.do(func(g Driver) error { r.mem, err = r.allocate(g, l.size); return err }); err == nil {
 		r.input, err = d.alloc(l.inputBytes(pages))
 	}
 	if err == nil {
@@ -78,9 +90,6 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if err != nil {
 		r.Close()
 		return nil, err
-	}
-	if r.mem.Host == nil {
-		return bulk{r}, nil
 	}
 	return r, nil
 }
@@ -93,7 +102,7 @@ func (r *runner) lower(kv *cache) error {
 		firsts = append(firsts, len(r.items))
 		from, to := l.StageOps(i)
 		for j := from; j < to; j++ {
-			all := l.lower(j)
+			all := l.inOrder(l.lower(j))
 			if all[0].kernel == "angles" { // needs nothing of the stage
 				r.items, all = slices.Insert(r.items, firsts[i], all[0]), all[1:]
 			}

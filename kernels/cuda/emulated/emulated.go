@@ -31,6 +31,8 @@ type Options struct {
 	Memory     int64         // bytes of the GPU (4 GiB); only what is used takes memory
 	Arch       string        // what Chip reports ("emulated")
 	Seed       uint64        // of the order of blocks and threads (the environment's TANDEM_EMULATED_SEED, or 1)
+	Coherent   bool          // reads the processor's memory through its page tables, with atomics of both
+	Delay      time.Duration // what a fence for other processors takes at most: half of them take none (0)
 	Limit      time.Duration // what one launch may take, in whole seconds (2 minutes)
 	Drop       Barrier       // a barrier that is left out (none)
 	Gauge      []int         // second-level caches for Moved, each in KiB, at most 4; blocks then run in order (none)
@@ -104,7 +106,8 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	chip := cuda.Chip{Name: "emulated GPU", Arch: o.Arch, Integrated: o.Integrated, Total: o.Memory, Processors: 4}
+	chip := cuda.Chip{Name: "emulated GPU", Arch: o.Arch, Integrated: o.Integrated, Pageable: o.Coherent, Atomics: o.Coherent,
+		Total: o.Memory, Processors: 4}
 	d := &Driver{chip: chip, sanitized: o.Sanitize, gauges: len(o.Gauge), kernels: map[string]uint32{}}
 	file, err := d.memory.open(o.Memory)
 	if err != nil {

@@ -146,6 +146,16 @@ func (d *Driver) Alloc(bytes int) (cuda.Memory, error) {
 	return m, d.process.send(allocated, 1, words(uint64(m.At), uint64(p.size)))
 }
 
+// AllocShared is Alloc: the processor sees all memory.
+func (d *Driver) AllocShared(bytes int) (cuda.Memory, error) {
+	m, err := d.Alloc(bytes)
+	if err == nil {
+		at := int(m.At - d.memory.base)
+		m.Host = d.memory.view[at : at+bytes : at+bytes]
+	}
+	return m, err
+}
+
 // Release waits for everything before, as a GPU does.
 func (d *Driver) Release(m cuda.Memory) error {
 	if err := d.ready("Release"); err != nil {

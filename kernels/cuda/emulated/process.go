@@ -47,7 +47,8 @@ func (p *process) start(program string, memory *os.File, o Options) error {
 	seconds := int(o.Limit / time.Second)
 	p.cmd = exec.Command(program, strconv.FormatInt(o.Memory, 10), strconv.FormatUint(o.Seed, 10), strconv.Itoa(seconds), o.Drop.File,
 		strconv.Itoa(o.Drop.Line), caches(o.Gauge), strconv.Itoa(o.Resident))
-	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
+	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1",
+		fmt.Sprint("TANDEM_EMULATED_DELAY=", o.Delay.Microseconds()))
 	p.cmd.ExtraFiles = []*os.File{memory}
 	p.cmd.Stderr = &p.stderr
 	var err error

@@ -62,26 +62,32 @@ func (d *driver) Alloc(bytes int) (cuda.Memory, error) {
 	if bytes < 1 {
 		return cuda.Memory{}, fmt.Errorf("%s: memory of %d bytes: want 1 or more", d.chip.Name, bytes)
 	}
-	doing := fmt.Sprintf("allocating %d bytes", bytes)
 	if d.chip.Integrated {
-		host, at, err := allocMapped(bytes)
-		if err != nil {
-			return cuda.Memory{}, d.failed(doing, int64(bytes), err)
-		}
-		seen := unsafe.Slice((*byte)(host), bytes)
-		clear(seen)
-		d.hosts[at] = host
-		return cuda.Memory{At: at, Size: bytes, Host: seen}, nil
+		return d.AllocShared(bytes)
 	}
 	at, err := cu.MemAlloc(int64(bytes))
 	if err != nil {
-		return cuda.Memory{}, d.failed(doing, int64(bytes), err)
+		return cuda.Memory{}, d.failed(allocating(bytes), int64(bytes), err)
 	}
 	m := cuda.Memory{At: cuda.Pointer(at), Size: bytes}
 	if err := cu.MemsetD8Async(at, 0, int64(bytes), d.stream); err != nil {
 		return cuda.Memory{}, d.failed("clearing memory", 0, err)
 	}
 	return m, nil
+}
+
+func allocating(bytes int) string { return fmt.Sprintf("allocating %d bytes", bytes) }
+
+// AllocShared takes mapped memory of the processor.
+func (d *driver) AllocShared(bytes int) (cuda.Memory, error) {
+	host, at, err := allocMapped(bytes)
+	if err != nil {
+		return cuda.Memory{}, d.failed(allocating(bytes), int64(bytes), err)
+	}
+	seen := unsafe.Slice((*byte)(host), bytes)
+	clear(seen)
+	d.hosts[at] = host
+	return cuda.Memory{At: at, Size: bytes, Host: seen}, nil
 }
 
 // Release waits for what was launched before: nothing may use the memory any more.

@@ -63,13 +63,17 @@ func chip(index int) (cu.Device, cuda.Chip, error) {
 		return dev, cuda.Chip{}, explain(fmt.Sprintf("finding GPU %d", index), err)
 	}
 	var c cuda.Chip
-	var integrated, major, minor int
+	var integrated, major, minor, pageable, tables, atomics int
 	read := func(to *int, a cu.DeviceAttribute) {
 		if err == nil {
 			*to, err = dev.Attribute(a)
 		}
 	}
+	const usesHostPageTables cu.DeviceAttribute = 100 // which cu does not name
 	read(&integrated, cu.Integrated)
+	read(&pageable, cu.PageableMemoryAccess)
+	read(&tables, usesHostPageTables)
+	read(&atomics, cu.HostNativeAtomicSupported)
 	read(&major, cu.ComputeCapabilityMajor)
 	read(&minor, cu.ComputeCapabilityMinor)
 	read(&c.Processors, cu.MultiprocessorCount)
@@ -80,6 +84,7 @@ func chip(index int) (cu.Device, cuda.Chip, error) {
 		c.Name, err = dev.Name()
 	}
 	c.Arch, c.Integrated = fmt.Sprintf("sm_%d%d", major, minor), integrated != 0
+	c.Pageable, c.Atomics = pageable != 0 && tables != 0, atomics != 0
 	if err != nil {
 		err = explain(fmt.Sprintf("asking GPU %d what it is", index), err)
 	}

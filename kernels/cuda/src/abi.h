@@ -55,6 +55,7 @@ struct Op {
     int each;                   // of experts: vec has, behind the bias, factors of their weights
     int every, steps;           // positions that share a factor of vec, and how many it has
     int value_dim, latent;      // elements of a value (head_dim: of a key); a key is the rotated key and then the value
+    int tiled;                  // of attention: parts lie as the processor's, see part_of
     float eps, scale, softcap, magnitude;
 };
 
@@ -99,6 +100,16 @@ struct Pass {
     int nwalks, nsteps;
     int held;              // the most states that a walk holds
     int each;              // pairs that a block of attend takes
+    int blocks;            // the most that a row sees
+};
+
+// Flags is where this GPU, `there`, meets the processor, `here`: tk_flags of kernels/cpu/tk.h. Each side writes its own words alone.
+struct Arrivals {
+    unsigned came, gone, pad[30];
+};
+struct Flags {
+    Arrivals here, there;
+    long long patience;    // nanoseconds
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

@@ -33,6 +33,19 @@ static __device__ __forceinline__ int cell_at(const Pass *pass, int row, int pos
     return pass->pages[pass->table[row] + pos / PAGE] * PAGE + pos % PAGE;
 }
 
+// part_step is how many floats lie between the parts of two query heads: o, m, l.
+static __device__ __forceinline__ int part_step(const Op *op) { return (op->tiled ? (op->value_dim + 15) / 16 * 16 : op->value_dim) + 2; }
+
+// part_of returns the part of a row and block (the pair `at` of this launch) and of a query head. tiled: where tk_part_at of kernels/cpu
+// has it.
+static __device__ __forceinline__ float *part_of(const Op *op, const Pass *pass, int row, int block, int at, int head) {
+    int step = part_step(op);
+    if (!op->tiled) return op->parts + ((size_t)at * op->heads + head) * step;
+    int group = op->heads / op->kv_heads;
+    size_t one = ((size_t)head / group * pass->rows + row) * pass->blocks + block;
+    return op->parts + one * ((group * step + 15) / 16 * 16) + head % group * step;
+}
+
 // QUERIES queries share the reading of a key or a value: heads of a row, and of rows that see the same of a block in the same cells.
 enum { QUERIES = 8 };
 
@@ -124,9 +137,10 @@ static __device__ __forceinline__ void attend_rows(const Op *op, const Pass *pas
             weights[g * BLOCK + t] = visible ? exp_of(s[g] - m) : 0;
         }
         __syncthreads();
+        int step = part_step(op);
         auto out = [&](int g) {
             int row = pairs[(q0 + g) / group].row, h = head * group + (q0 + g) % group;
-            return op->parts + ((size_t)(pass->first[row] + block - pass->pair_from) * op->heads + h) * (wide + 2);
+            return part_of(op, pass, row, block, pass->first[row] + block - pass->pair_from, h);
         };
         if (t < 32 * n) {  // a warp for each query: Σ of the weights
             int g = t / 32;
@@ -137,8 +151,8 @@ static __device__ __forceinline__ void attend_rows(const Op *op, const Pass *pas
             if (lane == 0) {
                 float m = tops[g * 8];
                 for (int i = 1; i < 8; i++) m = tops[g * 8 + i] > m ? tops[g * 8 + i] : m;
-                out(g)[wide] = m;
-                out(g)[wide + 1] = sum;
+                out(g)[step - 2] = m;
+                out(g)[step - 1] = sum;
             }
         }
         // a thread takes a dimension of some queries, which share the values that it reads
@@ -174,11 +188,12 @@ static __device__ __forceinline__ void join_columns(const Op *op, const Pass *pa
     float y = 0;
     if (k < op->dst.dim) {
         int b = first_of(op, pass, row) / BLOCK, blocks = (keys_of(op, pass, row) + BLOCK - 1) / BLOCK;
-        size_t step = (size_t)op->heads * (dim + 2);
-        const float *part = op->parts + (size_t)(pass->first[row] - pass->pair_from) * step + (size_t)(k / dim) * (dim + 2);
+        int at = pass->first[row] - pass->pair_from, last = part_step(op) - 2;
+        const float *part = part_of(op, pass, row, 0, at, k / dim);
+        size_t step = part_of(op, pass, row, 1, at + 1, k / dim) - part;
         float m = -infinity(), sum = 0;
         for (int i = b; i < blocks; i++) {
-            float x = part[i * step + dim];
+            float x = part[i * step + last];
             if (x > m) m = x;
         }
         if (op->biased) {  // a sink comes before the blocks: it has a share of the sum alone
@@ -187,8 +202,8 @@ static __device__ __forceinline__ void join_columns(const Op *op, const Pass *pa
             sum = exp_of(sink - m);
         }
         for (int i = b; i < blocks; i++) {
-            float c = exp_of(part[i * step + dim] - m);
-            sum = __fmaf_rn(c, part[i * step + dim + 1], sum);
+            float c = exp_of(part[i * step + last] - m);
+            sum = __fmaf_rn(c, part[i * step + last + 1], sum);
             y = __fmaf_rn(c, part[i * step + k % dim], y);
         }
         y /= sum;

@@ -7,6 +7,7 @@
 #include "experts.h"
 #include "states.h"
 #include "probe.h"
+#include "couple.h"
 
 // sizes tells the Go side that both mean the same structures.
 KERNEL sizes(const Op *op, const Pass *pass) {

@@ -51,6 +51,11 @@ void wait_warp(const Place &p, unsigned mask);
 const uint64_t *exchange(const Place &p, unsigned mask, uint64_t mine);
 int lane();
 
+// What other processors see: fence orders accesses, and rest lets them run. Both may take a while: Options.Delay.
+void fence();
+void rest();
+uint64_t clock_ns();
+
 template <class To, class From>
 static inline To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
@@ -81,6 +86,10 @@ static inline int atomicAdd(int *at, int n) {
     return was;
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) { emu::wait_warp({"__syncwarp", file, line}, mask); }
+
+static inline void __threadfence_system() { emu::fence(); }
+static inline void __nanosleep(unsigned) { emu::rest(); }
+static inline unsigned long long now_ns() { return emu::clock_ns(); }
 
 // Without CUDA's last argument, a width: all 32 lanes take part.
 template <class T>

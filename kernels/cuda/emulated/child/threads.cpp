@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -322,11 +324,28 @@ static void on_fault(int, siginfo_t *info, void *) {
 }
 #endif
 
+static uint32_t delay;  // microseconds that a fence may take at most
+
+void fence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (delay && random_below(2)) usleep(random_below(delay));
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+void rest() { usleep(20); }
+
+uint64_t clock_ns() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 void begin(uint64_t seed, int seconds, const char *file, int line) {
     rng = (seed + 1) * 0x9e3779b97f4a7c15ull;
     parent = getppid();
     limit = seconds;
     drop_file = file, drop_line = line;
+    if (const char *most = getenv("TANDEM_EMULATED_DELAY")) delay = (uint32_t)atoi(most);
     struct sigaction a = {};
     a.sa_handler = on_tick;
     a.sa_flags = SA_RESTART;

@@ -1,0 +1,255 @@
+package cuda
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+)
+
+// A processor and a GPU that compute the two halves of a pass in the same memory: weights in the processor's order, one cache, buffers and
+// blocks of attention are memory of the processor that the GPU reads and writes in place. They meet by flags in that memory (meet in
+// src/couple.h, tk_meet in kernels/cpu): each side writes its own alone, and a side that has gone is not waited for.
+
+var _ kernels.Coupler = (*Device)(nil)
+
+// patience is how long a side waits for the other before it gives up the pass.
+const patience = 30 * time.Second
+
+// couple is a kernels.Couple of a processor and a GPU.
+type couple struct {
+	gpu      *Device
+	cpu      *cpu.Device
+	gpuLeft  bool
+	patience time.Duration
+	mu       sync.Mutex // held by a pass: two that each had one side would wait for each other
+	closed   bool
+}
+
+// Couple implements kernels.Coupler for this GPU and a processor, on either side.
+func (d *Device) Couple(left, right kernels.Device) (kernels.Couple, error) {
+	other := right
+	if right == kernels.Device(d) {
+		other = left
+	}
+	host, ok := other.(*cpu.Device)
+	if !ok {
+		return nil, fmt.Errorf("cuda: %v has no memory that %s reads and writes in place: want a processor", other.About(), d.chip.Name)
+	}
+	if err := d.chip.shares(); err != nil {
+		return nil, err
+	}
+	return &couple{gpu: d, cpu: host, gpuLeft: other == right, patience: patience}, nil
+}
+
+// shares returns an error that names what the GPU lacks for working in the processor's memory at the processor's pace.
+func (c Chip) shares() error {
+	if c.Integrated {
+		return nil
+	}
+	var lacks []string
+	if !c.Pageable {
+		lacks = append(lacks, "access through the processor's page tables")
+	}
+	if !c.Atomics {
+		lacks = append(lacks, "atomics on its link to the processor's memory")
+	}
+	if lacks == nil {
+		return nil
+	}
+	return fmt.Errorf("cuda: %s is not integrated with the processor and lacks %s: each has a copy of weights and cache", c.Name,
+		strings.Join(lacks, " and "))
+}
+
+// Layout returns the processor's.
+func (c *couple) Layout(t kernels.Type) kernels.Layout { return c.cpu.Layout(t) }
+
+// Footprint returns what both halves take of the processor's memory.
+func (c *couple) Footprint(p, left, right *kernels.Program) (f kernels.Footprint, err error) {
+	if f, err = c.cpu.Footprint(p); err != nil {
+		return f, err
+	}
+	host, gpu := right, left
+	if !c.gpuLeft {
+		host, gpu = left, right
+	}
+	beside, err := c.cpu.HalfFootprint(host)
+	if err != nil {
+		return f, err
+	}
+	l, err := newPlaced(gpu, 0, true)
+	if err != nil {
+		return f, err
+	}
+	f.Buffers = beside + int64(l.size+l.inputBytes(0))
+	f.States = max(f.States, int64(p.KV.PlaceStates(line).Size))
+	return f, nil
+}
+
+// sharedStore is a store whose weights lie in the processor's order, where both see them.
+type sharedStore struct{ *store }
+
+// NewWeights reserves memory for the weights of p, once.
+func (c *couple) NewWeights(p *kernels.Program) (kernels.Store, error) {
+	if err := p.CheckFor(name, kernels.Groups16, true); err != nil {
+		return nil, err
+	}
+	s := &store{dev: c.gpu, program: p}
+	var l layout
+	for i := range p.Weights {
+		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
+	}
+	var err error
+	if s.mem, err = c.gpu.allocShared(l.size); err != nil {
+		return nil, err
+	}
+	return &sharedStore{s}, nil
+}
+
+// Pack takes rows in GGUF layout.
+func (s *sharedStore) Pack(w kernels.W, row int, src []byte) error {
+	if w < 0 || int(w) >= len(s.at) || s.mem.Size == 0 {
+		return fmt.Errorf("cuda: packing weight %d of %d in %d bytes", int(w), len(s.at), s.mem.Size)
+	}
+	m := s.program.Weights[w]
+	return cpu.Pack(s.mem.Host[s.at[w]:][:m.Bytes()], m, row, src)
+}
+
+// sharedCache is a cache that both sides see. Recurrent states are the left's alone, and lie in its order.
+type sharedCache struct {
+	*cpu.Cache
+	gpu     *cache
+	gpuLeft bool
+}
+
+var _ kernels.HostCache = (*sharedCache)(nil)
+
+// NewCache reserves a cache, once.
+func (c *couple) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
+	bytes, err := cpu.CacheBytes(shape, pages)
+	if err != nil {
+		return nil, err
+	}
+	gpu, err := c.gpu.newCache(shape, pages)
+	if err != nil {
+		return nil, err
+	}
+	if gpu.mem, err = c.gpu.allocShared(max(bytes, gpu.statesAt+gpu.states.Size)); err != nil {
+		return nil, err
+	}
+	host, err := cpu.CacheIn(shape, pages, gpu.mem.Host)
+	if err != nil {
+		gpu.Close()
+		return nil, err
+	}
+	return &sharedCache{host, gpu, c.gpuLeft}, nil
+}
+
+func (c *sharedCache) Bytes() int64              { return int64(c.gpu.mem.Size) }
+func (c *sharedCache) Populate(_, _ int64) error { return nil } // memory that a GPU sees is there from the start, and stays
+func (c *sharedCache) Lock() error               { return nil }
+func (c *sharedCache) Close()                    { c.gpu.Close() }
+
+// Form tells the order of states too, if the GPU has them.
+func (c *sharedCache) Form() string {
+	if c.gpuLeft && c.gpu.states.Slot > 0 {
+		return "cuda states, " + c.Cache.Form()
+	}
+	return c.Cache.Form()
+}
+
+// Slot returns the bytes of a slot.
+func (c *sharedCache) Slot(i int32) []byte {
+	if !c.gpuLeft {
+		return c.Cache.Slot(i)
+	}
+	n := c.gpu.states.Slot
+	return c.gpu.mem.Host[c.gpu.statesAt+int(i)*n:][:n:n]
+}
+
+// CopyStates copies slots.
+func (c *sharedCache) CopyStates(dst, src []int32) {
+	for i := range dst {
+		copy(c.Slot(dst[i]), c.Slot(src[i]))
+	}
+}
+
+// allocShared returns memory of the processor that the GPU sees, released by free.
+func (d *Device) allocShared(bytes int) (m Memory, err error) {
+	err = d.do(func(g Driver) error {
+		m, err = g.AllocShared(max(bytes, 16))
+		return err
+	})
+	return m, err
+}
+
+// Close makes later passes fail.
+func (c *couple) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+// allocate returns memory for what the runner's passes write.
+func (r *runner) allocate(g Driver, bytes int) (Memory, error) {
+	if r.program.shared {
+		return g.AllocShared(max(bytes, 16))
+	}
+	return g.Alloc(max(bytes, 16))
+}
+
+// tiledBytes returns what parts of this pass take in the processor's order.
+func (r *runner) tiledBytes(p kernels.Parts) int {
+	for i := range r.items {
+		if c := &r.items[i].c; r.items[i].parts == p {
+			group := int(c.heads / c.kvHeads)
+			one := round(group*(round(int(c.valueDim), 16)+2), 16)
+			return 4 * int(c.kvHeads) * r.pass.rows * r.pass.blocks * one
+		}
+	}
+	return 0
+}
+
+// meet lowers a meeting.
+func (l *lowering) meet() item {
+	return item{kernel: "meet", form: meeting, weight: kernels.None, parts: kernels.None, c: cOp{ids: l.at(l.flags)}}
+}
+
+// inOrder makes items read weights in the order in which they lie.
+func (l *lowering) inOrder(all []item) []item {
+	if !l.shared {
+		return all
+	}
+	for i := range all {
+		x := &all[i]
+		kind, rest, ok := strings.Cut(x.kernel, "_")
+		if x.weight == kernels.None || !ok {
+			continue
+		}
+		if x.kernel = kind + "16_" + rest; x.form == product || x.form == expertProduct {
+			x.form = product16
+		}
+	}
+	return all
+}
+
+// product16 has a block for 32 outputs of one row or of eight, of experts of one choice of a row.
+func (l *launch) product16(rows int, items []item) (string, Shape, bool) {
+	r, groups, used := 1, 0, 0
+	for i := range items[:l.count] {
+		o := &items[i].c
+		groups, used = max(groups, (int(o.to)+group-1)/group-int(o.from)/group), max(used, int(o.used))
+	}
+	if used > 0 {
+		rows *= used
+	} else if rows > 1 {
+		r = 8
+	}
+	warps := min(segments, (int(l.c.cols)+255)/256)
+	s := Shape{Grid: [3]int{groups, (rows + r - 1) / r, l.count}, Block: [3]int{group, warps, 1}, Shared: 2 * warps * r * group * 4}
+	return l.kernel + strconv.Itoa(r), s, groups > 0
+}
