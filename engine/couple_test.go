@@ -30,7 +30,7 @@ func TestCoupleModels(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for i, f := range family.All(1) {
-		if !kerneltest.Long() && i%6 != 0 {
+		if !kerneltest.Long() && i%12 != 0 {
 			continue
 		}
 		path := f.Write(t, dir)

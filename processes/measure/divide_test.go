@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -110,6 +111,32 @@ func TestShares(t *testing.T) {
 	if err != nil || len(guess) != len(guessWidths) || guess[0].Columns <= 0 || guess[0].Columns >= 1 {
 		t.Errorf("%v, %v: want a share for each side, by the limits of equal cores", guess, err)
 	}
+}
+
+// TestSharesBesideGPU: shares are found for a processor and a GPU in one memory, as for two groups of cores, and what a meeting costs.
+func TestSharesBesideGPU(t *testing.T) {
+	gpu, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
+	both, err := split.New(gpu, testdevice.CPU(t, 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer both.Close()
+	p := Point{Rows: 1, Context: 64}
+	m, err := engine.Open("../../models/gopher-draft-go-f16.gguf", engine.Options{Device: both, MaxRows: 64, MaxWanted: 1,
+		KVPages: Pages([]Point{p})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	all, err := Shares(t.Context(), m, []Point{p}, nil)
+	if err != nil || len(all) != 1 || all[0].Time > min(all[0].Left, all[0].Right) {
+		t.Errorf("%+v, %v: want it no slower than one side alone", all, err)
+	}
+	meeting, err := m.Passes().MeetingTime()
+	if err != nil || meeting <= 0 || m.Passes().Apart() != nil {
+		t.Errorf("a meeting takes %v, %v, %v", meeting, err, m.Passes().Apart())
+	}
+	t.Logf("%+v; a meeting takes %v", all, meeting)
 }
 
 // TestSharesOfOne: a model on one device cannot be divided.
