@@ -266,7 +266,8 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/cpu/emulated", "kernels/kerneltest", "kernels/ref"},
 	"engine": {"engine/enginetest", "engine/naive", "engine/tensors", "kernels/cpu", "kernels/cuda/emulated", "kernels/kerneltest",
 		"kernels/layers", "kernels/split", "kernels/stream", "golang.org/x/sys"}, // x/sys: a process that limits itself
-	"engine/arch":           {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device"},
+	"engine/arch": {"engine", "engine/enginetest", "engine/naive", "kernels/cuda/emulated", "kernels/layers",
+		"kernels/ref/device"},
 	"engine/blocks":         {"engine", "engine/arch", "engine/enginetest", "engine/naive", "kernels/cpu"},
 	"engine/guess":          {"engine", "engine/enginetest"},
 	"kernels/cuda":          {"kernels/cuda/emulated", "kernels/kerneltest", "kernels/replay", "kernels/split"},
