@@ -74,7 +74,7 @@ func TestOneCopy(t *testing.T) {
 	for name, both := range map[string]struct {
 		d     *split.Device
 		reads int64 // of what TopK found
-	}{"cpu+cuda": {enginetest.Halves(t, host, gpu, nil), 0}, "cuda+cpu": {enginetest.Halves(t, gpu, host, nil), 2}} {
+	}{"cpu+cuda": {enginetest.Halves(t, host, gpu, nil), 0}, "cuda+cpu": {enginetest.Halves(t, gpu, host, nil), 1}} {
 		o.Device = both.d
 		need, err := engine.Measure(enginetest.Target, o)
 		if err != nil {
