@@ -114,9 +114,9 @@ func TestTermExitCodes(t *testing.T) {
 				t.Parallel()
 				sock := fmt.Sprintf("unix://%s/%s-%v", dir, args[0], wait)
 				cmd := w.command(t.Context(), append([]string{args[0], "--listen", sock}, args[1:]...)...)
+				begun := time.Now() // before the timer: another test may run in between
 				timer := time.AfterFunc(wait, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 				defer timer.Stop()
-				begun := time.Now()
 				early := wait < time.Second // a process that cannot handle signals yet has nothing to finish
 				if e := w.wait(cmd); e.code != 0 && (!early || e.code != 128+int(syscall.SIGTERM)) {
 					t.Errorf("exit code %d: %s", e.code, e.stderr)
