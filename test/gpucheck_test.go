@@ -12,15 +12,10 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 )
 
-// emulatedGPU builds the programs of test/scripts/gpu-check into a folder, with an emulated GPU in place of the driver's.
-func emulatedGPU(t *testing.T) string {
+// emulatedGPU builds programs into a folder, with an emulated GPU in place of the driver's.
+func emulatedGPU(t *testing.T, programs ...string) string {
 	t.Helper()
-	sources, err := emulated.Inexact()
-	if err != nil {
-		t.Fatal(err)
-	}
-	emulated.Open(t, emulated.Options{}) // compiled before the clock of gpu-check runs
-	emulated.Open(t, emulated.Options{Sources: sources})
+	emulated.Open(t, emulated.Options{}) // its kernels are compiled before any clock runs
 	dir := t.TempDir()
 	absent, err := filepath.Abs("../kernels/cuda/gpu/absent.go")
 	instead, err2 := filepath.Abs("testdata/gpu/gpu.go")
@@ -29,10 +24,11 @@ func emulatedGPU(t *testing.T) string {
 	if err := errors.Join(err, err2, err3, os.WriteFile(overlay, text, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for file, args := range map[string][]string{"tandem": {"build", "-C", "..", "./cmd/tandem"},
-		"tandem-lab": {"build", "-C", "../lab", "./cmd/tandem-lab"}, "cuda.test": {"test", "-C", "..", "-c", "./kernels/cuda"},
-		"engine.test": {"test", "-C", "..", "-c", "./engine"}} {
-		args := append(args[:len(args)-1:len(args)-1], "-overlay", overlay, "-o", filepath.Join(dir, file), args[len(args)-1])
+	how := map[string][]string{"tandem": {"build", "-C", "..", "./cmd/tandem"}, "tandem-lab": {"build", "-C", "../lab", "./cmd/tandem-lab"},
+		"cuda.test": {"test", "-C", "..", "-c", "./kernels/cuda"}, "engine.test": {"test", "-C", "..", "-c", "./engine"}}
+	for _, file := range programs {
+		args := how[file]
+		args = append(args[:len(args)-1:len(args)-1], "-overlay", overlay, "-o", filepath.Join(dir, file), args[len(args)-1])
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			t.Fatalf("go %v: %v\n%s", args, err, out)
 		}
@@ -44,7 +40,13 @@ func emulatedGPU(t *testing.T) string {
 // that is wrong it saves an operation from which the wrong result is computed again, by the command that the page names.
 func TestGPUCheck(t *testing.T) {
 	mayBeSlow(t)
-	programs, model := emulatedGPU(t), strings.TrimPrefix(draftModel, "../")
+	sources, err := emulated.Inexact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	emulated.Open(t, emulated.Options{Sources: sources})                           // compiled, too
+	programs := emulatedGPU(t, "tandem", "tandem-lab", "cuda.test", "engine.test") // those of test/scripts/gpu-check
+	model := strings.TrimPrefix(draftModel, "../")
 	run := func(folder string, env ...string) (page, said string, code int) {
 		t.Helper()
 		out := t.TempDir()

@@ -5,6 +5,7 @@ package test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,6 +155,8 @@ type world struct {
 	tmp  string
 	home string // for the sockets and the secret of processes that are told no address, in place of the machine's
 	mark string
+
+	program string // in place of the tests' own; "": that
 }
 
 // newWorld returns a world that checks at the end of the test that nothing is left in it.
@@ -232,7 +235,7 @@ func zombie(pid int) bool {
 
 // command returns a command of tandem in this world, not started.
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, cmp.Or(w.program, program), args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, "XDG_RUNTIME_DIR="+w.home, w.mark)
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -90,7 +90,8 @@ type Pulse struct {
 	mu   sync.Mutex
 }
 
-// OpenPulse returns the pulse behind fd, which it closes; 0 means that there is none.
+// OpenPulse returns the pulse behind fd, without beats; 0 means that there is none. fd stays open: a process that begins anew, on another
+// device, opens it again.
 func OpenPulse(fd int) (*Pulse, error) {
 	if fd == 0 {
 		return nil, nil
@@ -99,8 +100,10 @@ func OpenPulse(fd int) (*Pulse, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory of the supervisor on descriptor %d: %w", fd, err)
 	}
-	_ = unix.Close(fd)
-	return &Pulse{page: p}, nil
+	unix.CloseOnExec(fd)
+	pulse := &Pulse{page: p}
+	pulse.page.word(0, wordBeats).Store(0)
+	return pulse, nil
 }
 
 // Restarts returns how often this process was restarted, and how many of these restarts were because it hung.

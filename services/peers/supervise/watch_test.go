@@ -118,10 +118,7 @@ func TestPulse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.release()
-	fd, err := syscall.Dup(int(file.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := int(file.Fd())
 	child, err := OpenPulse(fd)
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +141,9 @@ func TestPulse(t *testing.T) {
 	}
 	if n := len(p.beats()); n != maxBeats {
 		t.Errorf("%d beats: want %d", n, maxBeats)
+	}
+	if child, err = OpenPulse(fd); err != nil || len(p.beats()) > 0 {
+		t.Errorf("opened again: beats %v, %v", p.beats(), err)
 	}
 	for i := range child.page {
 		child.page[i] = 0xff
