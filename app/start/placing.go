@@ -100,8 +100,8 @@ func (v *survey) where(s *Setup, chip cuda.Chip) bool {
 	if v.target {
 		v.places = []string{"cuda", "cuda+cpu"}
 		info, err := engine.Inspect(s.TargetFile)
-		if err == nil && placement.Needs(info.FileBytes) > placement.Room(chip) {
-			v.places = []string{device.Spec{Layers: placement.Room(chip)}.String()}
+		if err == nil && placement.Needs(info.FileBytes) > placement.Room(chip.Total) {
+			v.places = []string{device.Spec{Layers: placement.Room(chip.Total)}.String()}
 		}
 	}
 	if v.drafts && len(s.files()) > 0 && !s.inside {
@@ -205,7 +205,7 @@ func (m *moving) place(s *Setup) {
 	next := *s // the processes that there are already
 	next.DraftDevice, next.orCPU = to.DraftDevice, true
 	target := to.Device != s.Device || to.GPUMemory != s.GPUMemory
-	alone := target && !m.beside(s.TargetFile)
+	alone := target && !(shorter(placed) && m.beside(s.TargetFile))
 	if alone {
 		next.Device, next.GPUMemory = to.Device, to.GPUMemory
 	}
@@ -232,6 +232,16 @@ func (m *moving) place(s *Setup) {
 			m.say("the verifier on the GPU has ended (%v): conversations are answered on the cores again", why)
 		})
 	}
+}
+
+// shorter reports whether the target's passes of as many rows are shorter at the first of the placements than where they are now.
+func shorter(p profile.Placed) bool {
+	for i, best := range p.Placements[0].Rounds {
+		if now := p.Now.Rounds; i >= len(now) || best.VerifyNS >= now[i].VerifyNS || best.Nodes < now[i].Nodes {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *moving) say(format string, args ...any) { m.env.Say("tandem: "+format, args...) }

@@ -143,6 +143,13 @@ func TestAutoPlacedBefore(t *testing.T) {
 	}
 }
 
+// quicker is a placement with passes that take half as long as those of placed.
+func quicker(device, drafts string, speed float64) profile.Placement {
+	p := placed(device, drafts, speed)
+	p.Rounds[0].VerifyNS /= 2
+	return p
+}
+
 // fakeProcesses note what is done to processes.
 type fakeProcesses struct {
 	added []supervise.Spec
@@ -153,7 +160,8 @@ func (p *fakeProcesses) Add(s supervise.Spec) { p.added = append(p.added, s) }
 func (p *fakeProcesses) Again(name string)    { p.again = append(p.again, name) }
 
 // TestMoving: what a survey has found is said in a line. Drafts begin anew where they are faster, a target gets a second verifier there,
-// which is not restarted, and if that one ends a line says who answers then. Where memory has no room for both the verifier begins anew.
+// which is not restarted, and if that one ends a line says who answers then. Where memory has no room for both, and where passes there are
+// not shorter, so that the fleet would send it nothing, the verifier begins anew.
 func TestMoving(t *testing.T) {
 	for name, c := range map[string]struct {
 		best   profile.Placement
@@ -163,10 +171,12 @@ func TestMoving(t *testing.T) {
 	}{
 		"stays":       {placed("cpu", "cpu", 90), false, nil, ""},
 		"drafts":      {placed("cpu", "cuda", 90), false, []string{"drafter"}, ""},
-		"target":      {placed("cuda", "cpu", 90), false, nil, "device: \"cuda\"\n"},
-		"both":        {placed("cuda", "cuda", 90), false, []string{"drafter"}, "device: \"cuda\"\n"},
-		"layers":      {placed("cpu, --gpu-memory 1073741824", "cpu", 90), false, nil, "gpu-memory: "},
-		"little room": {placed("cuda", "cpu", 90), true, []string{"verifier"}, ""},
+		"target":      {quicker("cuda", "cpu", 90), false, nil, "device: \"cuda\"\n"},
+		"both":        {quicker("cuda", "cuda", 90), false, []string{"drafter"}, "device: \"cuda\"\n"},
+		"layers":      {quicker("cpu, --gpu-memory 1073741824", "cpu", 90), false, nil, "gpu-memory: "},
+		"as long":     {placed("cuda", "cpu", 90), false, []string{"verifier"}, ""},
+		"as long too": {placed("cuda", "cuda", 90), false, []string{"drafter", "verifier"}, ""},
+		"little room": {quicker("cuda", "cpu", 90), true, []string{"verifier"}, ""},
 	} {
 		s, env, said := autoSetup(t, t.TempDir())
 		target := s.TargetFile

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
@@ -88,9 +89,10 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 	if err != nil {
 		return nil, err
 	}
-	opener, free := device.Opener{ISA: c.ISA}, placement.Room(chips[0])
-	if chips[0].Integrated {
-		free = min(free, memory.Free().Bytes)
+	opener := device.Opener{ISA: c.ISA}
+	free, err := freeOf(opener, chips[0])
+	if err != nil {
+		return nil, err
 	}
 	s := &placement.Survey{KVType: c.KVType, Pause: surveyPause, Idle: w.Idle, Free: map[string]int64{"gpu": free},
 		Kept: profile.Kept{Cache: start.KeepIn(c.CacheDir).Cache, Version: buildVersion().Version, GPU: device.GPUs(chips)},
@@ -102,7 +104,7 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 			}
 			return d, d.Close, nil
 		},
-		Needs: func(at device.Spec, path string) map[string]int64 { return needs(at, path, chips[0].Integrated) }}
+		Needs: needs}
 	s.Open = func(at device.Spec, path string, o engine.Options) (*engine.Model, func(), error) {
 		d, err := opener.Open(at, 0)
 		if err != nil {
@@ -116,7 +118,7 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 		}
 		return m, func() { m.Close(); d.Close() }, nil
 	}
-	if s.Target, err = surveyed(c.Target, c.At, c.Places); err != nil {
+	if s.Target, err = surveyed(c.Target, c.At, c.Places, free); err != nil {
 		return nil, err
 	}
 	s.Target.Costs = w.Target
@@ -124,7 +126,7 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 		return s, nil
 	}
 	largest := slices.MaxFunc(c.Drafts, func(x, y string) int { return cmp.Compare(bytesOf(x), bytesOf(y)) })
-	if s.Draft, err = surveyed(largest, c.DraftsAt, c.DraftPlaces); err != nil {
+	if s.Draft, err = surveyed(largest, c.DraftsAt, c.DraftPlaces, free); err != nil {
 		return nil, err
 	}
 	s.Draft.Costs = func() []tandem.Cost { return w.Draft(roles.ModelName(largest)) }
@@ -132,8 +134,27 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 	return s, nil
 }
 
-// surveyed returns a model to measure.
-func surveyed(path, at string, places []string) (out placement.Surveyed, err error) {
+// freeOf returns how much of the first GPU's memory models may have now: others may hold some of it.
+func freeOf(o device.Opener, chip cuda.Chip) (int64, error) {
+	d, err := o.Open(device.Spec{GPU: new(int)}, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	free := chip.Total
+	if own, ok := d.(kernels.MemoryOwner); ok {
+		if free, _, err = own.Free(); err != nil {
+			return 0, err
+		}
+	}
+	if chip.Integrated {
+		free = min(free, memory.Free().Bytes)
+	}
+	return placement.Room(free), nil
+}
+
+// surveyed returns a model to measure. Layers take what is free on the GPU at most.
+func surveyed(path, at string, places []string, free int64) (out placement.Surveyed, err error) {
 	out.File = path
 	if out.At, err = placement.At("device", at); err != nil {
 		return out, err
@@ -143,23 +164,22 @@ func surveyed(path, at string, places []string) (out placement.Surveyed, err err
 		if err != nil {
 			return out, err
 		}
+		x.Layers = min(x.Layers, free)
 		out.Places = append(out.Places, x)
 	}
 	return out, nil
 }
 
-// needs returns what a model needs of the memory of the GPU, which may be the processor's too: then two processors have a copy each.
-func needs(at device.Spec, path string, integrated bool) map[string]int64 {
-	bytes := placement.Needs(bytesOf(path))
+// needs returns what a model needs of the memory of the GPU, which may be the processor's too, beside what it has on the cores: two
+// processors that divide passes in one memory have one copy there.
+func needs(at device.Spec, path string) map[string]int64 {
 	switch {
 	case at.Layers > 0:
-		bytes = at.Layers
+		return map[string]int64{"gpu": at.Layers}
 	case !at.OnGPU():
 		return nil // there already
-	case at.Right != nil && integrated:
-		bytes *= 2
 	}
-	return map[string]int64{"gpu": bytes}
+	return map[string]int64{"gpu": placement.Needs(bytesOf(path))}
 }
 
 // bytesOf returns the size of a model's file, 0 if it cannot be read.

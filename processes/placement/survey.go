@@ -10,7 +10,6 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/processes/measure"
 	"github.com/tandem-llm/tandem/processes/profile"
 	"github.com/tandem-llm/tandem/processes/roles"
@@ -236,5 +235,5 @@ func (s *Survey) once(ctx context.Context, turn *profile.Turn, do func(ctx conte
 // Needs returns what a model whose file has so many bytes needs on a GPU: an eighth more, for keys, values and buffers.
 func Needs(file int64) int64 { return file + file/8 }
 
-// Room returns how much of a GPU's memory models may have: a tenth is the driver's and others'.
-func Room(c cuda.Chip) int64 { return c.Total / 10 * 9 }
+// Room returns how much of so many bytes of a GPU's memory models may have: a tenth is left for the driver and others.
+func Room(bytes int64) int64 { return bytes / 10 * 9 }
