@@ -53,9 +53,8 @@ func (g *group) devices(t *testing.T) (target, drafts string) {
 	return target, drafts
 }
 
-// TestPlacedThenLost: a start whose target and drafts were measured to be faster on a GPU has them there, the only ones. When the GPU is
-// lost, in the middle of an answer, that goes on with the same text, and both serve again on the cores. A later start without the GPU is on
-// the cores, too.
+// TestPlacedThenLost: a start whose target and drafts were measured to be faster on a GPU has them there. When the GPU is lost, in the
+// middle of an answer, that goes on with the same text, and both serve again on the cores. A later start without the GPU is on the cores.
 func TestPlacedThenLost(t *testing.T) {
 	mayBeSlow(t)
 	tandem := filepath.Join(emulatedGPU(t, "tandem"), "tandem")
