@@ -65,7 +65,8 @@ func TestPlacedThenLost(t *testing.T) {
 	begin := func() *group {
 		w := newWorld(t)
 		w.program = tandem
-		g := w.begin([]string{"TEST_GPU_GONE=" + gone}, "--target", targetModel, "--draft", draftModel, "--cache", cache, "--strategy", "fixed")
+		g := w.begin([]string{"TEST_GPU_GONE=" + gone}, "--target", targetModel, "--draft", draftModel, "--cache", cache,
+			"--strategy", "fixed")
 		t.Cleanup(func() { g.stop(t) })
 		g.ready(t)
 		return g
