@@ -79,7 +79,8 @@ func checkStructures(d Driver) error {
 
 var errClosed = errors.New("cuda: the device is closed")
 
-// do calls f on the device's thread. An error other than a lack of memory means that the device is lost: no later call is made.
+// do calls f on the device's thread. An error other than a lack of memory or of an ability means that the device is lost: no later call is
+// made.
 func (d *Device) do(f func(Driver) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +90,9 @@ func (d *Device) do(f func(Driver) error) error {
 	result := make(chan error)
 	d.calls <- func(driver Driver) { result <- f(driver) }
 	err := <-result
-	if memory := (*OutOfMemory)(nil); err != nil && !errors.As(err, &memory) && !errors.Is(err, errKept) {
+	var memory *OutOfMemory
+	var cannot *Unsupported
+	if err != nil && !errors.As(err, &memory) && !errors.As(err, &cannot) && !errors.Is(err, errKept) {
 		d.lost = fmt.Errorf("cuda: %s is lost: %w", d.chip.Name, err)
 		close(d.gone)
 		return d.lost

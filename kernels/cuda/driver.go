@@ -30,12 +30,13 @@ type Chip struct {
 	Integrated bool   // shares the processor's memory, so that Memory.Host is always there
 	Pageable   bool   // reads and writes the processor's memory through the processor's page tables
 	Atomics    bool   // the link to the processor's memory carries atomics of both
+	Registers  bool   // Register works
 	Total      int64  // bytes of memory
 	Processors int    // multiprocessors
 }
 
 // Driver is a GPU. All of its methods are called from one goroutine that is locked to its thread. After an error other than *OutOfMemory
-// the device is lost: later calls may fail too, and only Close is of use.
+// and *Unsupported the device is lost: later calls may fail too, and only Close is of use.
 type Driver interface {
 	Chip() Chip // what kind of GPU it is; never fails
 	// Free returns how many bytes of memory are free.
@@ -44,7 +45,10 @@ type Driver interface {
 	Alloc(bytes int) (Memory, error)
 	// AllocShared returns memory of the processor that the GPU reads and writes in place: Host is there. Errors: as for Alloc.
 	AllocShared(bytes int) (Memory, error)
-	// Release gives memory of Alloc or AllocShared back. Nothing that was launched may still use it.
+	// Register lets the GPU read memory of the processor in place: host begins at a multiple of a page (4 KiB), and stays mapped until
+	// Release. Host of the result is host; the GPU does not write to it. Errors: *OutOfMemory; *Unsupported, which says why not.
+	Register(host []byte) (Memory, error)
+	// Release gives memory of Alloc or AllocShared back, and ends what Register began. Nothing that was launched may still use it.
 	Release(m Memory) error
 	// Write copies src to the GPU's memory, after what was launched before and before what is launched next. src may be changed as soon
 	// as it returns.
@@ -69,5 +73,8 @@ type Graph interface {
 	Close() // frees it; it must not be running
 }
 
-// OutOfMemory is the error for memory that a GPU does not have.
-type OutOfMemory = kernels.OutOfMemory
+// OutOfMemory is the error for memory that a GPU does not have, Unsupported for what it cannot do. The device goes on after both.
+type (
+	OutOfMemory = kernels.OutOfMemory
+	Unsupported = kernels.Unsupported
+)

@@ -32,6 +32,7 @@ type Options struct {
 	Arch       string        // what Chip reports ("emulated")
 	Seed       uint64        // of the order of blocks and threads (the environment's TANDEM_EMULATED_SEED, or 1)
 	Coherent   bool          // reads the processor's memory through its page tables, with atomics of both
+	Registers  bool          // Register takes shared mappings of files that this process has open, such as of a memfd
 	Delay      time.Duration // what a fence for other processors takes at most: half of them take none (0)
 	Limit      time.Duration // what one launch may take, in whole seconds (2 minutes)
 	Drop       Barrier       // a barrier that is left out (none)
@@ -107,7 +108,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	chip := cuda.Chip{Name: "emulated GPU", Arch: o.Arch, Integrated: o.Integrated, Pageable: o.Coherent, Atomics: o.Coherent,
-		Total: o.Memory, Processors: 4}
+		Registers: o.Registers, Total: o.Memory, Processors: 4}
 	d := &Driver{chip: chip, sanitized: o.Sanitize, gauges: len(o.Gauge), kernels: map[string]uint32{}}
 	file, err := d.memory.open(o.Memory)
 	if err != nil {

@@ -21,8 +21,9 @@ const (
 // memory is the GPU's memory as this process sees it, and what of it is allocated.
 type memory struct {
 	view []byte
-	base cuda.Pointer // where the child sees it
-	used []piece      // ascending
+	base cuda.Pointer            // where the child sees it
+	used []piece                 // ascending
+	lent map[cuda.Pointer][]byte // registered
 }
 
 // piece is allocated: size bytes that were asked for, of room that are taken.
@@ -98,6 +99,11 @@ func (m *memory) drop(at int) (piece, bool) {
 
 // within returns the memory of n bytes at an address, if all of it is of one piece.
 func (m *memory) within(at cuda.Pointer, n int) ([]byte, error) {
+	for from, host := range m.lent {
+		if at >= from && int(at-from)+n <= len(host) {
+			return host[at-from:][:n], nil
+		}
+	}
 	off := int(at - m.base)
 	i := sort.Search(len(m.used), func(i int) bool { return m.used[i].at+m.used[i].size >= off+n })
 	if at < m.base || off < 0 || i == len(m.used) || m.used[i].at > off {
@@ -165,6 +171,10 @@ func (d *Driver) Release(m cuda.Memory) error {
 		return err
 	}
 	d.waits.Add(1)
+	if host, ok := d.memory.lent[m.At]; ok {
+		delete(d.memory.lent, m.At)
+		return d.process.send(released, 1, words(uint64(m.At), uint64(len(host))))
+	}
 	p, ok := d.memory.drop(int(m.At - d.memory.base))
 	if !ok {
 		return fmt.Errorf("%s: Release of %#x, which is not allocated", d.chip.Name, uint64(m.At))
@@ -177,6 +187,9 @@ func (d *Driver) Write(to cuda.Pointer, b []byte) error {
 		return err
 	}
 	at, err := d.memory.within(to, len(b))
+	if err == nil && d.memory.registered(at) {
+		err = fmt.Errorf("%s: Write to registered memory at %#x", d.chip.Name, uint64(to))
+	}
 	if err != nil {
 		return err
 	}

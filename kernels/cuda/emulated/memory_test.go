@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 )
@@ -125,6 +127,58 @@ func TestWrongAddress(t *testing.T) {
 	}
 	if err := r.Read(b[:1], m.At); err == nil {
 		t.Error("Read of released memory: no error")
+	}
+}
+
+// TestRegister: a kernel reads what this process writes to a memory file, in place, until the memory is released.
+func TestRegister(t *testing.T) {
+	r := open(t, emulated.Options{Memory: 1 << 20, Registers: true})
+	fd, err := unix.MemfdCreate("registered", unix.MFD_CLOEXEC)
+	r.must(err)
+	defer unix.Close(fd)
+	const size = 4 * 64 * 100
+	r.must(unix.Ftruncate(fd, 4096+size))
+	all, err := unix.Mmap(fd, 0, 4096+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	r.must(err)
+	defer func() { r.must(unix.Munmap(all)) }()
+	host, out, got := all[4096:], r.alloc(size), make([]byte, size)
+	before, err := r.Free()
+	r.must(err)
+	var cannot *cuda.Unsupported
+	for i := range byte(3) {
+		m, err := r.Register(host)
+		r.must(err)
+		if free, err := r.Free(); err != nil || free != before || m.Size != size || &m.Host[0] != &host[0] {
+			t.Errorf("%d bytes are registered, and %d free (%v), want %d and %d", m.Size, free, err, size, before)
+		}
+		host[0], host[size-1] = i, i+1 // without a Write
+		r.launch("copy", line(100, 64), m.At, out.At)
+		r.must(r.Read(got, out.At))
+		if !bytes.Equal(got, host) {
+			t.Errorf("the kernel has read %d and %d, want %d and %d", got[0], got[size-1], i, i+1)
+		}
+		if _, err := r.Register(host[4096:]); !errors.As(err, &cannot) {
+			t.Errorf("registering a part again: %v", err)
+		}
+		if r.Write(m.At, got) == nil {
+			t.Error("Write to registered memory: no error")
+		}
+		r.must(r.Release(m))
+	}
+	for name, wrong := range map[string][]byte{"none": nil, "inside of a page": host[1:], "Go's memory": make([]byte, 1<<20)[:4096]} {
+		if _, err := r.Register(wrong); !errors.As(err, &cannot) {
+			t.Errorf("%s: %v, want that it cannot", name, err)
+		}
+	}
+	other := open(t, emulated.Options{})
+	if _, err := other.Register(host); !errors.As(err, &cannot) || other.Chip().Registers {
+		t.Errorf("a GPU that registers none: %v", err)
+	}
+	m, err := r.Register(host)
+	r.must(err)
+	r.launch("copy", line(1, 1), out.At, m.At)
+	if r.Wait() == nil {
+		t.Error("a kernel has written to registered memory: no error")
 	}
 }
 

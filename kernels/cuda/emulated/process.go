@@ -20,6 +20,7 @@ const (
 	allocated
 	released
 	moved
+	registered
 )
 
 // process is the child. Its commands are not answered, but for find and await; whatever goes wrong in it ends it.

@@ -25,8 +25,8 @@ type driver struct {
 	stream    cu.Stream
 	functions map[string]*function
 	staging   staging
-	hosts     map[cuda.Pointer]unsafe.Pointer // mapped memory, as the processor sees it
-	op, pass  cuda.Pointer                    // parameters of the launch being made
+	mapped    map[cuda.Pointer]func() error // memory of the processor, and what ends that the GPU sees it
+	op, pass  cuda.Pointer                  // parameters of the launch being made
 }
 
 // function is a kernel.
@@ -86,8 +86,39 @@ func (d *driver) AllocShared(bytes int) (cuda.Memory, error) {
 	}
 	seen := unsafe.Slice((*byte)(host), bytes)
 	clear(seen)
-	d.hosts[at] = host
+	d.mapped[at] = func() error { return cu.MemFreeHost(host) }
 	return cuda.Memory{At: at, Size: bytes, Host: seen}, nil
+}
+
+// Register does without what says that memory is only read where the GPU does not know it: it may then refuse memory that this process
+// cannot write to.
+func (d *driver) Register(host []byte) (cuda.Memory, error) {
+	const page = 4096
+	const readOnlyRegister cu.DeviceAttribute = 113 // which cu does not name
+	cannot := func(why string) error {
+		return &cuda.Unsupported{Device: d.chip.Name,
+			What: fmt.Sprintf("reading %d bytes of the processor's memory in place: %s", len(host), why)}
+	}
+	switch {
+	case !d.chip.Registers:
+		return cuda.Memory{}, cannot("its driver registers none")
+	case len(host) == 0 || uintptr(unsafe.Pointer(&host[0]))%page != 0:
+		return cuda.Memory{}, cannot("want some, from the beginning of a page on")
+	}
+	readOnly, err := d.dev.Attribute(readOnlyRegister)
+	if err != nil {
+		return cuda.Memory{}, d.failed("asking whether memory can be registered for reading", 0, err)
+	}
+	at, err := register(host, readOnly != 0)
+	switch number(err) {
+	case notSupported, invalidValue, alreadyRegistered, notPermitted:
+		return cuda.Memory{}, cannot(explain("registering it", err).Error())
+	}
+	if err != nil {
+		return cuda.Memory{}, d.failed("registering memory", int64(len(host)), err)
+	}
+	d.mapped[at] = func() error { return unregister(host) }
+	return cuda.Memory{At: at, Size: len(host), Host: host}, nil
 }
 
 // Release waits for what was launched before: nothing may use the memory any more.
@@ -95,9 +126,9 @@ func (d *driver) Release(m cuda.Memory) error {
 	if err := d.Wait(); err != nil {
 		return err
 	}
-	if host, mapped := d.hosts[m.At]; mapped {
-		delete(d.hosts, m.At)
-		return d.failed("freeing memory", 0, cu.MemFreeHost(host))
+	if free, ok := d.mapped[m.At]; ok {
+		delete(d.mapped, m.At)
+		return d.failed("freeing memory", 0, free())
 	}
 	return d.failed("freeing memory", 0, cu.MemFree(cu.DevicePtr(m.At)))
 }

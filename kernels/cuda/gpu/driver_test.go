@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/tandem-llm/tandem/kernels/cuda"
 )
@@ -51,6 +52,10 @@ func TestDriver(t *testing.T) {
 	}
 	withDriver(t, dir, "TestChips", "FAKE_COUNT=2")
 	withDriver(t, dir, "TestOutOfMemory", "FAKE_MEMORY=1000")
+	withDriver(t, dir, "TestRegister", "FAKE_READ_ONLY=0")
+	withDriver(t, dir, "TestRegister", "FAKE_READ_ONLY=1")
+	withDriver(t, dir, "TestNotRegistered", "FAKE_REGISTERS=0", "WANT=its driver registers none")
+	withDriver(t, dir, "TestNotRegistered", "FAKE_FAIL=cuMemHostRegister_v2:801", "WANT=registering it: what the driver says")
 	for _, tc := range []struct{ fail, want string }{
 		{"cuInit:100", "starting NVIDIA's driver: what the driver says (error 100 of CUDA): NVIDIA's driver finds no GPU"},
 		{"cuInit:803", "restart the machine after an update"},
@@ -189,7 +194,7 @@ func TestChips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := cuda.Chip{Name: "Fake 1", Arch: "sm_87", Total: 8 << 30, Processors: 16}
+	want := cuda.Chip{Name: "Fake 1", Arch: "sm_87", Registers: true, Total: 8 << 30, Processors: 16}
 	if len(chips) != 2 || chips[1] != want {
 		t.Errorf("%+v: want two, the second %+v", chips, want)
 	}
@@ -227,6 +232,50 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	if _, err := d.Alloc(0); err == nil || !strings.Contains(err.Error(), "want 1 or more") {
 		t.Errorf("no bytes: error %v", err)
+	}
+}
+
+// TestRegister: memory of the processor is read in place until it is released, and then can be registered again.
+func TestRegister(t *testing.T) {
+	d := open(t)
+	all := make([]byte, 3*4096)
+	host := all[4096-int(uintptr(unsafe.Pointer(&all[0]))%4096):][:4096]
+	for range 2 {
+		m, err := d.Register(host)
+		if err != nil || m.Size != len(host) || &m.Host[0] != &host[0] {
+			t.Fatalf("%d bytes at %x, %v", m.Size, m.At, err)
+		}
+		host[5]++
+		var got [6]byte
+		if err := d.Read(got[:], m.At); err != nil || got[5] != host[5] {
+			t.Errorf("read %v, %v, want %d behind", got, err, host[5])
+		}
+		if err := d.Release(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var cannot *cuda.Unsupported
+	for _, wrong := range [][]byte{nil, host[1:]} {
+		if _, err := d.Register(wrong); !errors.As(err, &cannot) || !strings.Contains(err.Error(), "from the beginning of a page on") {
+			t.Errorf("%d bytes: error %v", len(wrong), err)
+		}
+	}
+}
+
+func TestNotRegistered(t *testing.T) {
+	d := open(t)
+	m, err := d.Alloc(8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cannot *cuda.Unsupported
+	host := make([]byte, 8192)
+	host = host[4096-int(uintptr(unsafe.Pointer(&host[0]))%4096):]
+	if _, err := d.Register(host); !errors.As(err, &cannot) || !strings.Contains(err.Error(), os.Getenv("WANT")) {
+		t.Errorf("error %v: want %q", err, os.Getenv("WANT"))
+	}
+	if err := d.Release(m); err != nil {
+		t.Errorf("after that: %v", err)
 	}
 }
 

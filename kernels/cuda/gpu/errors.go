@@ -22,6 +22,11 @@ const (
 	outOfMemory   code = C.CUDA_ERROR_OUT_OF_MEMORY
 	notReady      code = C.CUDA_ERROR_NOT_READY
 	contextActive code = C.CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
+
+	notSupported      code = C.CUDA_ERROR_NOT_SUPPORTED
+	invalidValue      code = C.CUDA_ERROR_INVALID_VALUE
+	alreadyRegistered code = C.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+	notPermitted      code = C.CUDA_ERROR_NOT_PERMITTED
 )
 
 func (c code) Error() string {

@@ -2,8 +2,8 @@
 
 package gpu
 
-// What gorgonia.org/cu lacks: mapped and pinned memory, more shared memory than 48 KiB, graphs of captured launches, and a driver that may
-// be missing.
+// What gorgonia.org/cu lacks: mapped, registered and pinned memory, more shared memory than 48 KiB, graphs of captured launches, and a
+// driver that may be missing.
 
 // #cgo CFLAGS: -Wall -Wextra
 // #cgo LDFLAGS: -L${SRCDIR}/lib -ldl
@@ -39,13 +39,38 @@ func allocMapped(bytes int) (unsafe.Pointer, cuda.Pointer, error) {
 	if err := result(C.cuMemHostAlloc(&host, C.size_t(bytes), C.CU_MEMHOSTALLOC_DEVICEMAP)); err != nil {
 		return nil, 0, err
 	}
-	var at C.CUdeviceptr
-	if err := result(C.cuMemHostGetDevicePointer(&at, host, 0)); err != nil {
+	at, err := seenAt(host)
+	if err != nil {
 		_ = cu.MemFreeHost(host)
 		return nil, 0, err
 	}
-	return host, cuda.Pointer(at), nil
+	return host, at, nil
 }
+
+// seenAt returns where the GPU sees memory of the processor.
+func seenAt(host unsafe.Pointer) (cuda.Pointer, error) {
+	var at C.CUdeviceptr
+	err := result(C.cuMemHostGetDevicePointer(&at, host, 0))
+	return cuda.Pointer(at), err
+}
+
+// register returns where the GPU sees memory that was mapped by others from now on, until unregister.
+func register(host []byte, readOnly bool) (cuda.Pointer, error) {
+	flags := C.uint(C.CU_MEMHOSTREGISTER_DEVICEMAP)
+	if readOnly {
+		flags |= C.CU_MEMHOSTREGISTER_READ_ONLY
+	}
+	if err := result(C.cuMemHostRegister(unsafe.Pointer(&host[0]), C.size_t(len(host)), flags)); err != nil {
+		return 0, err
+	}
+	at, err := seenAt(unsafe.Pointer(&host[0]))
+	if err != nil {
+		_ = unregister(host)
+	}
+	return at, err
+}
+
+func unregister(host []byte) error { return result(C.cuMemHostUnregister(unsafe.Pointer(&host[0]))) }
 
 // allocPinned returns memory of the processor that the GPU can copy from and to while other things go on.
 func allocPinned(bytes int) (unsafe.Pointer, error) {

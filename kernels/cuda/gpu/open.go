@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"gorgonia.org/cu"
 
@@ -63,17 +62,18 @@ func chip(index int) (cu.Device, cuda.Chip, error) {
 		return dev, cuda.Chip{}, explain(fmt.Sprintf("finding GPU %d", index), err)
 	}
 	var c cuda.Chip
-	var integrated, major, minor, pageable, tables, atomics int
+	var integrated, major, minor, pageable, tables, atomics, registers int
 	read := func(to *int, a cu.DeviceAttribute) {
 		if err == nil {
 			*to, err = dev.Attribute(a)
 		}
 	}
-	const usesHostPageTables cu.DeviceAttribute = 100 // which cu does not name
+	const hostRegisterSupported, usesHostPageTables cu.DeviceAttribute = 99, 100 // which cu does not name
 	read(&integrated, cu.Integrated)
 	read(&pageable, cu.PageableMemoryAccess)
 	read(&tables, usesHostPageTables)
 	read(&atomics, cu.HostNativeAtomicSupported)
+	read(&registers, hostRegisterSupported)
 	read(&major, cu.ComputeCapabilityMajor)
 	read(&minor, cu.ComputeCapabilityMinor)
 	read(&c.Processors, cu.MultiprocessorCount)
@@ -84,7 +84,7 @@ func chip(index int) (cu.Device, cuda.Chip, error) {
 		c.Name, err = dev.Name()
 	}
 	c.Arch, c.Integrated = fmt.Sprintf("sm_%d%d", major, minor), integrated != 0
-	c.Pageable, c.Atomics = pageable != 0 && tables != 0, atomics != 0
+	c.Pageable, c.Atomics, c.Registers = pageable != 0 && tables != 0, atomics != 0, registers != 0
 	if err != nil {
 		err = explain(fmt.Sprintf("asking GPU %d what it is", index), err)
 	}
@@ -106,7 +106,7 @@ func Open(index int) (cuda.Driver, error) {
 		return nil, err
 	}
 	d := &driver{dev: dev, chip: c, functions: map[string]*function{},
-		hosts: map[cuda.Pointer]unsafe.Pointer{}}
+		mapped: map[cuda.Pointer]func() error{}}
 	if err := d.open(); err != nil {
 		d.Close()
 		return nil, err

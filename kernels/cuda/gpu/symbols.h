@@ -15,7 +15,8 @@
     S(cuGraphDestroy) S(cuGraphDestroyNode) S(cuGraphExecDestroy) S(cuGraphGetEdges) S(cuGraphInstantiateWithFlags) S(cuGraphLaunch) \
     S(cuLaunchKernel) S(cuLinkAddData_v2) S(cuLinkAddFile_v2) S(cuLinkComplete) S(cuLinkCreate_v2) S(cuLinkDestroy) S(cuMemAdvise) \
     S(cuMemAllocManaged) S(cuMemAllocPitch_v2) S(cuMemAlloc_v2) S(cuMemFreeHost) S(cuMemFree_v2) S(cuMemGetAddressRange_v2) \
-    S(cuMemGetInfo_v2) S(cuMemHostAlloc) S(cuMemHostGetDevicePointer_v2) S(cuMemPrefetchAsync) S(cuMemcpy) S(cuMemcpy2DAsync_v2) \
+    S(cuMemGetInfo_v2) S(cuMemHostAlloc) S(cuMemHostGetDevicePointer_v2) S(cuMemHostRegister_v2) S(cuMemHostUnregister) \
+    S(cuMemPrefetchAsync) S(cuMemcpy) S(cuMemcpy2DAsync_v2) \
     S(cuMemcpy2DUnaligned_v2) S(cuMemcpy2D_v2) S(cuMemcpy3DAsync_v2) S(cuMemcpy3DPeer) S(cuMemcpy3DPeerAsync) S(cuMemcpy3D_v2) \
     S(cuMemcpyAsync) S(cuMemcpyAtoA_v2) S(cuMemcpyAtoD_v2) S(cuMemcpyAtoHAsync_v2) S(cuMemcpyAtoH_v2) S(cuMemcpyDtoA_v2) \
     S(cuMemcpyDtoDAsync_v2) S(cuMemcpyDtoD_v2) S(cuMemcpyDtoHAsync_v2) S(cuMemcpyDtoH_v2) S(cuMemcpyHtoAAsync_v2) S(cuMemcpyHtoA_v2) \

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace emu {
 struct Command {
     uint32_t kind, count;
 };
-enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED, MOVED };
+enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED, MOVED, REGISTERED };
 
 struct Launch {
     uint32_t kernel, fail;
@@ -34,6 +35,7 @@ struct Piece {
 static std::vector<std::pair<std::string, Kernel>> kernels;
 static unsigned char *memory;
 static size_t memory_size, opened; // memory from opened on has never been allocated: no access
+static std::vector<std::pair<uint64_t, uint64_t>> lent; // pieces of the processor's memory, behind all that, ascending
 
 static bool read_all(void *to, size_t n) {
     for (size_t got = 0; got < n;) {
@@ -99,10 +101,40 @@ static void allocated(Piece p) {
     UNPOISON((void *)p.at, p.size);
 }
 
-// open_memory maps the memory and replies with its address.
+// released takes a piece back.
+static void released(Piece p) {
+    for (size_t i = 0; i < lent.size(); i++)
+        if (lent[i].first == p.at) {
+            if (mmap((void *)p.at, p.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+                fail("mmap: %s", strerror(errno));
+            lent.erase(lent.begin() + i);
+            return;
+        }
+    POISON((void *)p.at, p.size);
+}
+
+// registered maps a piece of a file, whose name has so many bytes, and replies with its address.
+static void registered(uint32_t length) {
+    uint64_t offset = payload<uint64_t>(1)[0], size = payload<uint64_t>(1)[0], at = (uint64_t)memory + memory_size;
+    std::vector<char> name = payload<char>(length);
+    name.push_back(0);
+    size_t i = 0;
+    uint64_t room = (size + 0xfff) & ~(uint64_t)0xfff;
+    for (; i < lent.size() && lent[i].first - at < room; i++) at = lent[i].first + ((lent[i].second + 0xfff) & ~(uint64_t)0xfff);
+    if (at + room > (uint64_t)memory + 2 * memory_size) fail("no addresses for %zu registered bytes", (size_t)size);
+    int file = open(name.data(), O_RDONLY | O_CLOEXEC);
+    if (file < 0 || mmap((void *)at, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, (off_t)offset) == MAP_FAILED)
+        fail("mapping %zu bytes at %zu of %s: %s", (size_t)size, (size_t)offset, name.data(), strerror(errno));
+    close(file);
+    lent.insert(lent.begin() + i, {at, size});
+    reply(at);
+}
+
+// open_memory maps the memory, keeps as many addresses behind it for registered memory, and replies with its address.
 static void open_memory(size_t size) {
     memory_size = size;
-    void *at = mmap(nullptr, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, 3, 0);
+    void *at = mmap(nullptr, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at != MAP_FAILED) at = mmap(at, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, 3, 0);
     if (at == MAP_FAILED) fail("mmap of %zu bytes: %s", size, strerror(errno));
     memory = (unsigned char *)at;
     reply((uint64_t)at);
@@ -130,9 +162,10 @@ static void serve() {
             for (Piece p : payload<Piece>(c.count)) allocated(p);
             break;
         case RELEASED:
-            for (const Piece &p : payload<Piece>(c.count)) POISON((void *)p.at, p.size);
+            for (Piece p : payload<Piece>(c.count)) released(p);
             break;
         case MOVED: moved(); break;
+        case REGISTERED: registered(c.count); break;
         default: fail("unknown command %u", c.kind);
         }
     }
@@ -147,7 +180,7 @@ int main(int argc, char **argv) {
     if (argc != 8) fail("7 arguments are needed, not %d", argc - 1);
     begin(strtoull(argv[2], nullptr, 10), atoi(argv[3]), argv[4], atoi(argv[5]));
     open_memory(strtoull(argv[1], nullptr, 10));
-    gauge_begin(memory, memory_size, argv[6], (unsigned)atoi(argv[7]));
+    gauge_begin(memory, 2 * memory_size, argv[6], (unsigned)atoi(argv[7]));
     serve();
     _exit(0);
 }

@@ -18,6 +18,7 @@ static struct call {
 static size_t head, tail, graphed;
 static int capturing, sharedAllowed = 48 << 10;
 static __thread int current;
+static void *registered;
 static long left = -1;
 
 static long number(const char *name, long otherwise) {
@@ -74,7 +75,8 @@ API cuDeviceGetName(char *name, int n, int d) { CHECK; snprintf(name, n, "Fake %
 API cuDeviceTotalMem_v2(size_t *n, int d) { CHECK; *n = (size_t)8 << 30; return d < 40; }
 API cuDeviceGetAttribute(int *v, int a, int d) {
     CHECK;
-    *v = a == 18 ? number("FAKE_INTEGRATED", 0) : a == 75 ? 8 : a == 76 ? 7 : a == 16 ? 16 : -1;
+    *v = a == 18 ? number("FAKE_INTEGRATED", 0) : a == 75 ? 8 : a == 76 ? 7 : a == 16 ? 16 : a == 99 ? number("FAKE_REGISTERS", 1)
+         : a == 113 ? number("FAKE_READ_ONLY", 1) : 0;
     return d < 40;
 }
 API cuDevicePrimaryCtxSetFlags_v2(int d, unsigned flags) { CHECK; return d < 40 || flags != 4; }
@@ -103,6 +105,15 @@ API cuMemHostAlloc(void **p, size_t n, unsigned flags) {
     memset(*p, 0xff, n);
     return flags & ~2u ? 1 : 0;
 }
+// Registered memory is what the flags say, at an address of its own. Unregistering twice is an error.
+API cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
+    CHECK_CONTEXT;
+    if (registered != NULL) return 712;
+    if (flags & 8 && !number("FAKE_READ_ONLY", 1)) return 801;
+    registered = p;
+    return flags != (number("FAKE_READ_ONLY", 1) ? 10 : 2) || n == 0;
+}
+API cuMemHostUnregister(void *p) { CHECK_CONTEXT; if (p != registered) return 713; registered = NULL; return 0; }
 API cuMemFreeHost(void *p) { CHECK_CONTEXT; free(p); return 0; }
 API cuMemHostGetDevicePointer_v2(void **at, void *p, unsigned flags) { CHECK_CONTEXT; *at = p; return flags != 0; }
 API cuMemGetInfo_v2(size_t *free, size_t *total) { CHECK_CONTEXT; *free = left; *total = (size_t)8 << 30; return 0; }
