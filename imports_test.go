@@ -48,8 +48,8 @@ var rooms = map[string][]string{
 		"processes/roles/drafter", "processes/roles/gateway", "processes/roles/group", "processes/roles/pair", "processes/settings",
 		"processes/settings/config", "services/peers/rpc", "services/peers/supervise", "services/public", "spec/learn", "spec/worth",
 		"text/token"},
-	"app/device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split",
-		"processes/roles"},
+	"app/device": {".", "engine", "engine/memory", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers",
+		"kernels/split", "processes/roles"},
 
 	// files in, files out; no pass
 	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},

@@ -62,7 +62,7 @@ func (o Opener) Open(p Spec, threads int) (roles.Device, error) {
 	case p.GPU == nil:
 		return o.CPU(threads)
 	}
-	d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.GPU) })
+	d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.GPU, available) })
 	if err != nil {
 		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--device %v: %w", p, err)}
 	}
@@ -96,7 +96,7 @@ func (d layered) Close() {
 // layers opens the processor with that many threads, and the first GPU with so many bytes for layers. Which layers go there is told on
 // stderr.
 func (o Opener) layers(bytes int64, threads int) (roles.Device, error) {
-	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0) })
+	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0, available) })
 	if err != nil {
 		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", memory.Bytes(bytes), err)}
 	}
@@ -165,6 +165,9 @@ func ParseISA(isa string) (cpu.ISA, error) {
 	}
 	return set, nil
 }
+
+// available is how much of the processor's memory this process may take, which a GPU that is integrated with it has free.
+func available() int64 { return max(0, memory.Free().Bytes) }
 
 // About describes a GPU in a few words: name, architecture, memory.
 func About(c cuda.Chip) string {

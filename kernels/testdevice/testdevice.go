@@ -56,7 +56,7 @@ const RealGPU = "TANDEM_TEST_GPU"
 func GPU(t testing.TB, o emulated.Options) (*cuda.Device, *emulated.Driver) {
 	t.Helper()
 	var driver *emulated.Driver
-	open := func() (cuda.Driver, error) { return gpu.Open(0) }
+	open := func() (cuda.Driver, error) { return gpu.Open(0, nil) }
 	if os.Getenv(RealGPU) == "" {
 		driver = emulated.Open(t, o)
 		open = func() (cuda.Driver, error) { return driver, nil }

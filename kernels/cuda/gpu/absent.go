@@ -17,4 +17,4 @@ var errNotBuilt = errors.New("this tandem is built without CUDA: want one that '
 func Chips() ([]cuda.Chip, error) { return nil, errNotBuilt }
 
 // Open opens the GPU with that index.
-func Open(index int) (cuda.Driver, error) { return nil, errNotBuilt }
+func Open(index int, available func() int64) (cuda.Driver, error) { return nil, errNotBuilt }

@@ -18,6 +18,7 @@ import (
 type driver struct {
 	dev       cu.Device
 	chip      cuda.Chip
+	available func() int64 // of Open
 	context   cu.CUContext
 	retained  bool
 	module    cu.Module
@@ -44,7 +45,7 @@ func (d *driver) failed(doing string, bytes int64, err error) error {
 		return nil
 	}
 	if number(err) == outOfMemory {
-		free, _, _ := cu.MemInfo()
+		free, _ := d.free()
 		return &cuda.OutOfMemory{Device: d.chip.Name, Wanted: bytes, Free: free}
 	}
 	return fmt.Errorf("%s: %w", d.chip.Name, explain(doing, err))
@@ -53,8 +54,16 @@ func (d *driver) failed(doing string, bytes int64, err error) error {
 func (d *driver) Chip() cuda.Chip { return d.chip }
 
 func (d *driver) Free() (int64, error) {
-	free, _, err := cu.MemInfo()
+	free, err := d.free()
 	return free, d.failed("asking for free memory", 0, err)
+}
+
+func (d *driver) free() (int64, error) {
+	free, _, err := cu.MemInfo()
+	if err == nil && d.chip.Integrated && d.available != nil {
+		return d.available(), nil
+	}
+	return free, err
 }
 
 // Alloc takes mapped memory of the processor on a GPU that shares it, the GPU's own otherwise.

@@ -52,6 +52,8 @@ func TestDriver(t *testing.T) {
 	}
 	withDriver(t, dir, "TestChips", "FAKE_COUNT=2")
 	withDriver(t, dir, "TestOutOfMemory", "FAKE_MEMORY=1000")
+	withDriver(t, dir, "TestFree", "FAKE_MEMORY=1000", "FAKE_INTEGRATED=0")
+	withDriver(t, dir, "TestFree", "FAKE_MEMORY=1000", "FAKE_INTEGRATED=1")
 	withDriver(t, dir, "TestRegister", "FAKE_READ_ONLY=0")
 	withDriver(t, dir, "TestRegister", "FAKE_READ_ONLY=1")
 	withDriver(t, dir, "TestNotRegistered", "FAKE_REGISTERS=0", "WANT=its driver registers none")
@@ -80,7 +82,7 @@ func TestDriver(t *testing.T) {
 func open(t *testing.T) cuda.Driver {
 	t.Helper()
 	child(t)
-	d, err := Open(0)
+	d, err := Open(0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +200,7 @@ func TestChips(t *testing.T) {
 	if len(chips) != 2 || chips[1] != want {
 		t.Errorf("%+v: want two, the second %+v", chips, want)
 	}
-	d, err := Open(1)
+	d, err := Open(1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +209,7 @@ func TestChips(t *testing.T) {
 	}
 	d.Close()
 	for _, i := range []int{-1, 2} {
-		if _, err := Open(i); err == nil || !strings.Contains(err.Error(), "want 0 to 1, for Fake 0, Fake 1") {
+		if _, err := Open(i, nil); err == nil || !strings.Contains(err.Error(), "want 0 to 1, for Fake 0, Fake 1") {
 			t.Errorf("GPU %d: error %v", i, err)
 		}
 	}
@@ -279,9 +281,26 @@ func TestNotRegistered(t *testing.T) {
 	}
 }
 
+// TestFree: a GPU with memory of its own has free what its driver says; one that shares the processor's, what this process may take.
+func TestFree(t *testing.T) {
+	child(t)
+	d, err := Open(0, func() int64 { return 5000 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	want := int64(1000)
+	if d.Chip().Integrated {
+		want = 5000
+	}
+	if free, err := d.Free(); free != want || err != nil {
+		t.Errorf("%d bytes are free, %v, want %d", free, err, want)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	child(t)
-	if _, err := Open(0); err == nil || !strings.Contains(err.Error(), os.Getenv("WANT")) {
+	if _, err := Open(0, nil); err == nil || !strings.Contains(err.Error(), os.Getenv("WANT")) {
 		t.Errorf("error %v: want %q", err, os.Getenv("WANT"))
 	}
 }

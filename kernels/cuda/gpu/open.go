@@ -91,9 +91,11 @@ func chip(index int) (cu.Device, cuda.Chip, error) {
 	return dev, c, err
 }
 
-// Open opens the GPU with that index. The caller, who is locked to its thread, closes it. Errors: as for Chips; there is no such index;
-// the kernels were not compiled for this GPU; *cuda.OutOfMemory.
-func Open(index int) (cuda.Driver, error) {
+// Open opens the GPU with that index. The caller, who is locked to its thread, closes it. available tells how many bytes of the processor's
+// memory this process may take, which a GPU that shares it has free: the driver does not count what the system would give up, such as
+// cached files. nil leaves it to the driver. Errors: as for Chips; there is no such index; the kernels were not compiled for this GPU;
+// *cuda.OutOfMemory.
+func Open(index int, available func() int64) (cuda.Driver, error) {
 	chips, err := Chips()
 	if err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func Open(index int) (cuda.Driver, error) {
 		return nil, err
 	}
 	d := &driver{dev: dev, chip: c, functions: map[string]*function{},
-		mapped: map[cuda.Pointer]func() error{}}
+		available: available, mapped: map[cuda.Pointer]func() error{}}
 	if err := d.open(); err != nil {
 		d.Close()
 		return nil, err
