@@ -82,6 +82,9 @@ const (
 	deltaColumns, deltaKeys, mostDelta = 32, 32, 512 // COLUMNS, SEGMENT, MOST_DELTA
 )
 
+// lanes reports whether src/weights.h has LANES for a type: sums of 32 products are exact.
+func lanes(t kernels.Type) bool { return t.Quantized() && t != kernels.Q2_K && t != kernels.Q3_K }
+
 // view returns the bytes of x.
 func view[T any](x []T) []byte {
 	if len(x) == 0 {

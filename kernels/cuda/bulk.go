@@ -117,7 +117,7 @@ func (r bulk) WriteRows(b kernels.Buf, n int, cols kernels.Range, src []float32)
 
 // row is where a row of a buffer lies.
 func (r *runner) row(b kernels.Buf, i int) Pointer {
-	return r.mem.At + Pointer(r.program.bufs[b]+4*r.program.Buffers[b].Dim*i)
+	return r.buffers.At + Pointer(r.program.bufs[b]+4*r.program.Buffers[b].Dim*i)
 }
 
 // ReadParts copies parts of the pass.

@@ -85,7 +85,7 @@ func (c *couple) Footprint(p, left, right *kernels.Program) (f kernels.Footprint
 	if err != nil {
 		return f, err
 	}
-	f.Buffers = beside + int64(l.size+l.inputBytes(0))
+	f.Buffers = beside + int64(l.both.size+l.size+l.inputBytes(0))
 	f.States = max(f.States, int64(p.KV.PlaceStates(line).Size))
 	return f, nil
 }
@@ -194,14 +194,6 @@ func (c *couple) Close() {
 	c.closed = true
 }
 
-// allocate returns memory for what the runner's passes write.
-func (r *runner) allocate(g Driver, bytes int) (Memory, error) {
-	if r.program.shared {
-		return g.AllocShared(max(bytes, 16))
-	}
-	return g.Alloc(max(bytes, 16))
-}
-
 // tiledBytes returns what parts of this pass take in the processor's order.
 func (r *runner) tiledBytes(p kernels.Parts) int {
 	for i := range r.items {
@@ -216,7 +208,7 @@ func (r *runner) tiledBytes(p kernels.Parts) int {
 
 // meet lowers a meeting.
 func (l *lowering) meet() item {
-	return item{kernel: "meet", form: meeting, weight: kernels.None, parts: kernels.None, c: cOp{ids: l.at(l.flags)}}
+	return item{kernel: "meet", form: meeting, weight: kernels.None, parts: kernels.None, c: cOp{ids: l.buffers + Pointer(l.flags)}}
 }
 
 // inOrder makes items read weights in the order in which they lie.

@@ -9,7 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 )
 
-// coupled is a runner of two halves. Buffers and blocks of attention are memory of the GPU's half that the processor's works in too.
+// coupled is a runner of two halves. Buffers and blocks of attention are memory of the GPU's half that the processor's works in too. All
+// else that the GPU's half writes, such as its activations, is the GPU's alone.
 type coupled struct {
 	couple  *couple
 	gpu     *runner
@@ -43,7 +44,7 @@ func (c *couple) Compile(p, left, right *kernels.Program, w kernels.Weights, kv 
 	if r.gpu, err = c.gpu.compile(device, weights, onGPU, true); err != nil {
 		return nil, err
 	}
-	l, mem := r.gpu.program, r.gpu.mem.Host
+	l, mem := r.gpu.program, r.gpu.buffers.Host
 	s := cpu.Shared{Flags: mem[l.flags:][:cpu.FlagBytes]}
 	for i, b := range l.Buffers {
 		var at unsafe.Pointer

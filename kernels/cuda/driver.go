@@ -27,7 +27,7 @@ type Shape struct {
 type Chip struct {
 	Name       string // "NVIDIA H200"
 	Arch       string // "sm_90"
-	Integrated bool   // shares the processor's memory, so that Memory.Host is always there
+	Integrated bool   // shares the processor's memory
 	Pageable   bool   // reads and writes the processor's memory through the processor's page tables
 	Atomics    bool   // the link to the processor's memory carries atomics of both
 	Registers  bool   // Register works
@@ -41,9 +41,10 @@ type Driver interface {
 	Chip() Chip // what kind of GPU it is; never fails
 	// Free returns how many bytes of memory are free.
 	Free() (int64, error)
-	// Alloc returns memory. Errors: *OutOfMemory.
+	// Alloc returns memory that the GPU alone sees, and keeps in its caches. Errors: *OutOfMemory.
 	Alloc(bytes int) (Memory, error)
-	// AllocShared returns memory of the processor that the GPU reads and writes in place: Host is there. Errors: as for Alloc.
+	// AllocShared returns memory of the processor that the GPU reads and writes in place: Host is there. A GPU may keep none of it in its
+	// caches (Tegra). Errors: as for Alloc.
 	AllocShared(bytes int) (Memory, error)
 	// Register lets the GPU read memory of the processor in place: host begins at a multiple of a page (4 KiB), and stays mapped until
 	// Release. Host of the result is host; the GPU does not write to it. Errors: *OutOfMemory; *Unsupported, which says why not.

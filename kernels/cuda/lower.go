@@ -55,6 +55,7 @@ type placed struct {
 	vocabulary int   // of TopK
 
 	layout
+	both                            layout // of a half: buffers, and where both meet
 	bufs, vecs, freqs, tables, acts []int
 	routes, shares                  []int
 	ids, ops, done, scratch         int
@@ -63,7 +64,7 @@ type placed struct {
 	items                           int
 
 	shared bool // a half of a pass, in memory that the processor sees too: couple.go
-	flags  int  // where both meet
+	flags  int  // where both meet, beside the buffers
 }
 
 // forms are the forms in which products read an activation.
@@ -168,8 +169,13 @@ func (l *placed) most(wanted bool) int {
 }
 
 func (l *placed) place(pages int) {
+	buffers := &l.layout
+	if l.shared {
+		buffers = &l.both
+		l.flags = l.both.add(cpu.FlagBytes)
+	}
 	for _, b := range l.Buffers {
-		l.bufs = append(l.bufs, l.add(4*b.Dim*l.most(b.Wanted)))
+		l.bufs = append(l.bufs, buffers.add(4*b.Dim*l.most(b.Wanted)))
 	}
 	for _, o := range l.Ops {
 		l.vecs = append(l.vecs, l.add(4*len(kernels.Numbers(o))))
@@ -197,9 +203,6 @@ func (l *placed) place(pages int) {
 		scratch = max(scratch, l.pairs*one)
 	}
 	l.scratch = l.add(scratch)
-	if l.shared {
-		l.flags = l.add(cpu.FlagBytes)
-	}
 }
 
 // units is the most that launches count the blocks of: rows of an attention; tiles of a product's rows, or 256 columns of these.
@@ -258,17 +261,17 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	return f, nil
 }
 
-// lowering makes the items of a placed program whose memory begins at base.
+// lowering makes the items of a placed program whose memory begins at base, and that of its buffers at buffers.
 type lowering struct {
 	*placed
-	base   Pointer
-	cache  *cache
-	turned map[int]bool // rotations whose angles are there
+	base, buffers Pointer
+	cache         *cache
+	turned        map[int]bool // rotations whose angles are there
 }
 
 func (l *lowering) at(offset int) Pointer { return l.base + Pointer(offset) }
 
-func (l *lowering) buf(b kernels.Buf) Pointer { return l.at(l.bufs[b]) }
+func (l *lowering) buf(b kernels.Buf) Pointer { return l.buffers + Pointer(l.bufs[b]) }
 
 func (l *lowering) actOf(a kernels.Act) cAct {
 	c := l.act(int(a), l.most(l.Activations[a].Wanted), l.at(l.acts[a]))
@@ -421,9 +424,6 @@ func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 	x.c.turned, x.c.halves = int32(2*len(r.InvFreq)), flag(o.Rotation.Halves)
 	return append(all, x)
 }
-
-// lanes reports whether src/weights.h has LANES for a type: sums of 32 products are exact.
-func lanes(t kernels.Type) bool { return t.Quantized() && t != kernels.Q2_K && t != kernels.Q3_K }
 
 func (l *lowering) matmul(o kernels.MatMul, i int) item {
 	w := &l.Weights[o.W]

@@ -11,12 +11,11 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-// TestPrograms: every program gives the bits of the definitions on emulated GPUs: one that shares the processor's memory, and one with
-// memory of its own, under the sanitizers and with threads in another order.
+// TestPrograms: every program gives the bits of the definitions on emulated GPUs: one with threads in another order, under the sanitizers.
 func TestPrograms(t *testing.T) {
-	shared, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
-	own, _ := testdevice.GPU(t, emulated.Options{Sanitize: true, Seed: 2})
-	kerneltest.Programs(t, shared, own)
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	other, _ := testdevice.GPU(t, emulated.Options{Sanitize: true, Seed: 2})
+	kerneltest.Programs(t, gpu, other)
 }
 
 // TestWideDeltaNet: a delta net whose heads have more elements than a block of threads can keep is refused by name.

@@ -19,8 +19,8 @@ func (r *runner) Row(b kernels.Buf, i int) []float32 {
 	}
 	dim := r.program.Buffers[b].Dim
 	at := r.program.bufs[b] + 4*dim*i
-	if r.mem.Host != nil {
-		return as[float32](r.mem.Host[at:][: 4*dim : 4*dim])
+	if r.buffers.Host != nil {
+		return as[float32](r.buffers.Host[at:][: 4*dim : 4*dim])
 	}
 	m := &r.mirrors[b]
 	if m.rows == nil {
@@ -34,7 +34,7 @@ func (r *runner) Row(b kernels.Buf, i int) []float32 {
 			m.rows[i] = make([]float32, dim)
 		}
 		// An error means that the device is lost, which the next pass tells.
-		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.rows[i]), r.mem.At+Pointer(at)) })
+		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.rows[i]), r.row(b, i)) })
 		m.fresh[i] = true
 		m.lent = append(m.lent, i)
 	}
@@ -107,7 +107,11 @@ func (r *runner) growParts(g Driver) error {
 			p.mem = Memory{}
 		}
 		var err error
-		if p.mem, err = r.allocate(g, 2*p.size); err != nil {
+		alloc := g.Alloc
+		if r.program.shared {
+			alloc = g.AllocShared
+		}
+		if p.mem, err = alloc(2 * p.size); err != nil {
 			return err
 		}
 		grown = true
@@ -137,20 +141,13 @@ func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
 	if pair >= end || m.size == 0 {
 		return kernels.Part{}
 	}
-	var all []float32
-	switch {
-	case m.mem.Host != nil:
-		all = as[float32](m.mem.Host[:m.size])
-	case !m.fresh:
+	if !m.fresh {
 		m.host = make([]float32, m.size/4)
 		// An error means that the device is lost, which the next pass tells.
 		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.host), m.mem.At) })
 		m.fresh, m.lent = true, true
-		fallthrough
-	default:
-		all = m.host
 	}
-	x := all[(pair*s.Heads+head)*(s.Dim+2):][:s.Dim+2]
+	x := m.host[(pair*s.Heads+head)*(s.Dim+2):][:s.Dim+2]
 	return kernels.Part{Max: &x[s.Dim], Sum: &x[s.Dim+1], O: x[:s.Dim:s.Dim]}
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 // runner is a kernels.Runner. Its memory on the GPU holds operations, buffers and results; a second piece, which grows, the input of a
-// pass; one more for each of the program's Parts, the blocks of divided attention.
+// pass; one more for each of the program's Parts, the blocks of divided attention. Of a half the buffers and Parts lie where the processor
+// sees them too.
 type runner struct {
 	dev      *Device
 	program  *placed
@@ -17,6 +18,7 @@ type runner struct {
 	resident bool // the weights lie where the operations look
 	limits   kernels.PassLimits
 	mem      Memory
+	buffers  Memory // where buffers lie: mem, or what the processor sees too
 	staging  Memory // for the weights of one stage, if they come from elsewhere
 	input    Memory
 	hand     Memory // for what is exchanged with another device: see bulk
@@ -60,10 +62,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if err != nil {
 		return nil, err
 	}
-	if r.mem.Host == nil {
-		return bulk{r}, nil
-	}
-	return r, nil
+	return bulk{r}, nil
 }
 
 // compile compiles a program, or a half whose weights are in w's program.
@@ -81,8 +80,11 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, kv *cache, share
 	}
 	r := &runner{dev: d, program: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
 		parts: make([]partMemory, len(p.Parts)), mirrors: make([]mirror, len(p.Buffers))}
-	if err = d.do(func(g Driver) error { r.mem, err = r.allocate(g, l.size); return err }); err == nil {
+	if r.mem, err = d.alloc(l.size); err == nil {
 		r.input, err = d.alloc(l.inputBytes(pages))
+	}
+	if r.buffers = r.mem; err == nil && shared {
+		r.buffers, err = d.allocShared(l.both.size)
 	}
 	if err == nil {
 		err = r.lower(kv)
@@ -96,7 +98,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, kv *cache, share
 
 // lower makes the operations, binds weights, and writes all of it to the GPU.
 func (r *runner) lower(kv *cache) error {
-	l := &lowering{placed: r.program, base: r.mem.At, cache: kv, turned: map[int]bool{}}
+	l := &lowering{placed: r.program, base: r.mem.At, buffers: r.buffers.At, cache: kv, turned: map[int]bool{}}
 	var firsts []int
 	for i := range l.StageCount() {
 		firsts = append(firsts, len(r.items))
@@ -404,6 +406,9 @@ func (r *runner) Close() {
 		r.dropGraphs()
 		return nil
 	})
+	if r.program.shared {
+		r.dev.free(r.buffers)
+	}
 	r.dev.free(r.mem, r.staging, r.input, r.hand)
 	for i := range r.parts {
 		r.dev.free(r.parts[i].mem)

@@ -43,7 +43,7 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 // pointer returns where a weight lies.
 func (s *store) pointer(w kernels.W) Pointer { return s.mem.At + Pointer(s.at[w]) }
 
-// Acquire returns copies of a stage's weights, or the weights themselves where the processor can see them. Runners of this device do
+// Acquire returns copies of a stage's weights, or those of a couple themselves, which the processor sees. Runners of this device do
 // not call it.
 func (s *store) Acquire(stage int, _ []int32) (all [][]byte, err error) {
 	for _, w := range s.program.StageWeights(stage) {
@@ -130,12 +130,6 @@ func (s *store) packMatrix(m *kernels.Weight, at, row int, src []byte) error {
 func (s *store) packGroup(m *kernels.Weight, at, bytes, lane int, src []byte) error {
 	elems, size := m.Type.Block()
 	perRow := m.Cols / elems * size
-	if s.mem.Host != nil {
-		for i := 0; i*perRow < len(src); i++ {
-			pack(s.mem.Host[at:][:bytes], m, lane+i, src[i*perRow:(i+1)*perRow])
-		}
-		return nil
-	}
 	lanes := len(src) / perRow
 	staged := make([]byte, bytes)
 	for i := range lanes {

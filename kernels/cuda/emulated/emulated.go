@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Sources    fs.FS         // tandem.cu and what it includes (src.Files)
 	Sanitize   bool          // with the address and undefined-behaviour sanitizers: two to five times slower
-	Integrated bool          // Memory.Host is the memory, instead of nil
+	Integrated bool          // shares the processor's memory
 	Memory     int64         // bytes of the GPU (4 GiB); only what is used takes memory
 	Arch       string        // what Chip reports ("emulated")
 	Seed       uint64        // of the order of blocks and threads (the environment's TANDEM_EMULATED_SEED, or 1)

@@ -124,8 +124,9 @@ func TestWrongLaunches(t *testing.T) {
 func TestFailingLaunch(t *testing.T) {
 	for _, n := range []int{1, 3, 5} {
 		for _, graph := range []bool{false, true} {
-			r := open(t, emulated.Options{Integrated: true})
-			out := r.alloc(4 * 64)
+			r := open(t, emulated.Options{})
+			out, err := r.AllocShared(4 * 64)
+			r.must(err)
 			launch := func() error { return r.Launch("twice_and_one", line(1, 64), 0, out.At) }
 			r.must(launch())
 			two, err := r.Capture(func() error {

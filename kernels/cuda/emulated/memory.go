@@ -146,13 +146,10 @@ func (d *Driver) Alloc(bytes int) (cuda.Memory, error) {
 	}
 	d.allocs.Add(1)
 	m := cuda.Memory{At: d.memory.base + cuda.Pointer(p.at), Size: bytes}
-	if d.chip.Integrated {
-		m.Host = d.memory.view[p.at : p.at+bytes : p.at+bytes]
-	}
 	return m, d.process.send(allocated, 1, words(uint64(m.At), uint64(p.size)))
 }
 
-// AllocShared is Alloc: the processor sees all memory.
+// AllocShared is Alloc of memory that Moved counts apart.
 func (d *Driver) AllocShared(bytes int) (cuda.Memory, error) {
 	m, err := d.Alloc(bytes)
 	if err == nil {

@@ -36,14 +36,18 @@ func TestMemory(t *testing.T) {
 				all = slices.Delete(all, i, i+1)
 				continue
 			}
-			m, err := r.Alloc(1 + rng.IntN(50_000))
+			alloc, seen := r.Alloc, rng.IntN(2) == 1
+			if seen {
+				alloc = r.AllocShared
+			}
+			m, err := alloc(1 + rng.IntN(50_000))
 			var lacks *cuda.OutOfMemory
 			if errors.As(err, &lacks) {
 				full++
 				continue
 			}
 			r.must(err)
-			if m.At == 0 || m.At%256 != 0 || (m.Host != nil) != o.Integrated || (m.Host != nil && len(m.Host) != m.Size) {
+			if m.At == 0 || m.At%256 != 0 || (m.Host != nil) != seen || (m.Host != nil && len(m.Host) != m.Size) {
 				t.Fatalf("%+v: %d bytes at %#x, %d on the host", o, m.Size, m.At, len(m.Host))
 			}
 			for _, other := range all {
@@ -61,7 +65,7 @@ func TestMemory(t *testing.T) {
 				content[i] = byte(rng.Uint32())
 			}
 			r.must(r.Write(m.At, content))
-			if o.Integrated && !bytes.Equal(m.Host, content) {
+			if seen && !bytes.Equal(m.Host, content) {
 				t.Fatalf("%+v: the host does not see what was written", o)
 			}
 			all = append(all, held{m, content})
@@ -184,9 +188,14 @@ func TestRegister(t *testing.T) {
 
 // TestOrder: a write, launches and a read happen in the order of the calls.
 func TestOrder(t *testing.T) {
-	for _, integrated := range []bool{false, true} {
-		r := open(t, emulated.Options{Integrated: integrated})
+	for _, shared := range []bool{false, true} {
+		r := open(t, emulated.Options{})
 		in, a, b := r.alloc(4*64*100), r.alloc(4*64*100), r.alloc(4*64*100)
+		if shared {
+			var err error
+			b, err = r.AllocShared(b.Size)
+			r.must(err)
+		}
 		for i := range byte(20) {
 			src := bytes.Repeat([]byte{i}, in.Size)
 			r.must(r.Write(in.At, src))
@@ -199,7 +208,7 @@ func TestOrder(t *testing.T) {
 			if !bytes.Equal(got, bytes.Repeat([]byte{i}, in.Size)) {
 				t.Fatalf("turn %d: got %d, then %d", i, got[0], got[b.Size-1])
 			}
-			if integrated && !bytes.Equal(b.Host, got) {
+			if shared && !bytes.Equal(b.Host, got) {
 				t.Fatalf("turn %d: the host sees other memory", i)
 			}
 		}

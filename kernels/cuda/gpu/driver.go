@@ -66,13 +66,9 @@ func (d *driver) free() (int64, error) {
 	return free, err
 }
 
-// Alloc takes mapped memory of the processor on a GPU that shares it, the GPU's own otherwise.
 func (d *driver) Alloc(bytes int) (cuda.Memory, error) {
 	if bytes < 1 {
 		return cuda.Memory{}, fmt.Errorf("%s: memory of %d bytes: want 1 or more", d.chip.Name, bytes)
-	}
-	if d.chip.Integrated {
-		return d.AllocShared(bytes)
 	}
 	at, err := cu.MemAlloc(int64(bytes))
 	if err != nil {
@@ -89,6 +85,9 @@ func allocating(bytes int) string { return fmt.Sprintf("allocating %d bytes", by
 
 // AllocShared takes mapped memory of the processor.
 func (d *driver) AllocShared(bytes int) (cuda.Memory, error) {
+	if bytes < 1 {
+		return cuda.Memory{}, fmt.Errorf("%s: shared memory of %d bytes: want 1 or more", d.chip.Name, bytes)
+	}
 	host, at, err := allocMapped(bytes)
 	if err != nil {
 		return cuda.Memory{}, d.failed(allocating(bytes), int64(bytes), err)

@@ -48,6 +48,7 @@ func TestDriver(t *testing.T) {
 	}
 	for _, integrated := range []string{"0", "1"} {
 		withDriver(t, dir, "TestCopies", "FAKE_INTEGRATED="+integrated)
+		withDriver(t, dir, "TestCopies", "FAKE_INTEGRATED="+integrated, "SHARED=yes")
 		withDriver(t, dir, "TestLaunches", "FAKE_INTEGRATED="+integrated)
 	}
 	withDriver(t, dir, "TestChips", "FAKE_COUNT=2")
@@ -94,11 +95,15 @@ func open(t *testing.T) cuda.Driver {
 func TestCopies(t *testing.T) {
 	d := open(t)
 	const size = 3*halfBytes + 12345
-	m, err := d.Alloc(size)
+	alloc := d.Alloc
+	if os.Getenv("SHARED") != "" {
+		alloc = d.AllocShared
+	}
+	m, err := alloc(size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.At%256 != 0 || m.Size != size || (m.Host != nil) != d.Chip().Integrated {
+	if m.At%256 != 0 || m.Size != size || (m.Host != nil) != (os.Getenv("SHARED") != "") {
 		t.Fatalf("memory at %x, of %d bytes, of which the processor sees %d", m.At, m.Size, len(m.Host))
 	}
 	random := rand.New(rand.NewPCG(1, 2))
