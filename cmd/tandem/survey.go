@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -10,9 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/app/device"
 	"github.com/tandem-llm/tandem/app/start"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/memory"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/processes/placement"
 	"github.com/tandem-llm/tandem/processes/profile"
@@ -90,7 +89,7 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 		return nil, err
 	}
 	opener := device.Opener{ISA: c.ISA}
-	free, err := freeOf(opener, chips[0])
+	free, err := freeOf(opener)
 	if err != nil {
 		return nil, err
 	}
@@ -135,20 +134,17 @@ func (c *surveyCmd) survey(a *app, w *verifier.Watch) (*placement.Survey, error)
 }
 
 // freeOf returns how much of the first GPU's memory models may have now: others may hold some of it.
-func freeOf(o device.Opener, chip cuda.Chip) (int64, error) {
+func freeOf(o device.Opener) (int64, error) {
 	d, err := o.Open(device.Spec{GPU: new(int)}, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer d.Close()
-	free := chip.Total
+	free := int64(math.MaxInt64)
 	if own, ok := d.(kernels.MemoryOwner); ok {
 		if free, _, err = own.Free(); err != nil {
 			return 0, err
 		}
-	}
-	if chip.Integrated {
-		free = min(free, memory.Free().Bytes)
 	}
 	return placement.Room(free), nil
 }

@@ -30,7 +30,7 @@ func Chips() ([]cuda.Chip, error) {
 }
 
 // Open opens it.
-func Open(int) (cuda.Driver, error) {
+func Open(int, func() int64) (cuda.Driver, error) {
 	if err := gone(); err != nil {
 		return nil, err
 	}
