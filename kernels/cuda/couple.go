@@ -213,35 +213,32 @@ func (l *lowering) meet() item {
 
 // inOrder makes items read weights in the order in which they lie.
 func (l *lowering) inOrder(all []item) []item {
-	if !l.shared {
-		return all
-	}
 	for i := range all {
-		x := &all[i]
-		kind, rest, ok := strings.Cut(x.kernel, "_")
-		if x.weight == kernels.None || !ok {
-			continue
-		}
-		if x.kernel = kind + "16_" + rest; x.form == product || x.form == expertProduct {
-			x.form = product16
+		if x := &all[i]; l.shared && x.weight != kernels.None {
+			x.kernel = strings.TrimSuffix(x.kernel, "_") + "_16"
+			if x.form == product || x.form == expertProduct {
+				x.kernel, x.mapped = x.kernel+"_", true
+			}
 		}
 	}
 	return all
 }
 
-// product16 has a block for 32 outputs of one row or of eight, of experts of one choice of a row.
-func (l *launch) product16(rows int, items []item) (string, Shape, bool) {
-	r, groups, used := 1, 0, 0
-	for i := range items[:l.count] {
-		o := &items[i].c
-		groups, used = max(groups, (int(o.to)+group-1)/group-int(o.from)/group), max(used, int(o.used))
+// many is how many rows a block of src/matmul.h's multiply_many takes, and manyShared its shared memory.
+const (
+	many       = 64
+	manyShared = 4*(2*8*8*group+many*group+8*many) + 36<<10 + 2*64
+)
+
+// multiplyMany gives a launch of products on weights that no cache may hold the kernel that reads each once, if there are several tiles.
+func (l *launch) multiplyMany(kernel string, s Shape, rows int) (string, Shape) {
+	switch {
+	case l.form == expertProduct && rows > 1:
+	case l.form == product && rows > 8:
+		kernel, s.Grid[0] = l.kernel+strconv.Itoa(many), (rows+many-1)/many
+	default:
+		return kernel, s
 	}
-	if used > 0 {
-		rows *= used
-	} else if rows > 1 {
-		r = 8
-	}
-	warps := min(segments, (int(l.c.cols)+255)/256)
-	s := Shape{Grid: [3]int{groups, (rows + r - 1) / r, l.count}, Block: [3]int{group, warps, 1}, Shared: 2 * warps * r * group * 4}
-	return l.kernel + strconv.Itoa(r), s, groups > 0
+	s.Block, s.Shared = [3]int{group, threads / group, 1}, manyShared
+	return kernel, s
 }

@@ -35,7 +35,7 @@ func launches(items []item, first int) (all []launch) {
 }
 
 // tail returns how many items behind the first n can be their tail (src/tail.h), and says so to these. Halves of a pass in one memory have
-// none behind products (product16) and blocks of attention: what follows reads what the other side writes, and a meeting lies between.
+// none behind divided products and blocks of attention: what follows reads what the other side writes, and a meeting lies between.
 func tail(items []item, n int) (tails int) {
 	x, next := &items[0], items[n:]
 	spans, blocks := 0, 0
@@ -183,8 +183,6 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.kernel, grid((columns/2+threads-1)/threads, rows, l.count, threads, 0), true
 	case product:
 		return l.product(rows, items)
-	case product16:
-		return l.product16(rows, items)
 	case meeting:
 		return l.kernel, grid(1, 1, 1, 1, 0), true
 	case choosing:
@@ -222,12 +220,12 @@ func (l *launch) experts(rows int, items []item) (string, Shape, bool) {
 	if rows > 1 {
 		r = 4
 	}
-	kernel, s := l.multiply(r, Shape{Grid: [3]int{rows * used, l.count, groups}})
+	kernel, s := l.multiply(r, Shape{Grid: [3]int{rows * used, l.count, groups}}, rows)
 	return kernel, s, true
 }
 
 // multiply names the kernel for tiles of r rows, and says how many threads its blocks have.
-func (l *launch) multiply(r int, s Shape) (string, Shape) {
+func (l *launch) multiply(r int, s Shape, rows int) (string, Shape) {
 	all := (int(l.c.cols) + 255) / 256
 	warps := min(segments, all)
 	if l.tails > 0 {
@@ -239,6 +237,9 @@ func (l *launch) multiply(r int, s Shape) (string, Shape) {
 		s.Shared = lanesAtOnce * (256*16 + group*4)
 	}
 	s.Block = [3]int{group, warps, 1}
+	if l.mapped {
+		return l.multiplyMany(l.kernel+strconv.Itoa(r), s, rows)
+	}
 	return l.kernel + strconv.Itoa(r), s
 }
 
@@ -248,6 +249,6 @@ func (l *launch) product(rows int, items []item) (string, Shape, bool) {
 		o := &items[i].c
 		groups = max(groups, (int(o.to)+group-1)/group-int(o.from)/group)
 	}
-	kernel, s := l.multiply(r, Shape{Grid: [3]int{(rows + r - 1) / r, l.count, groups}})
+	kernel, s := l.multiply(r, Shape{Grid: [3]int{(rows + r - 1) / r, l.count, groups}}, rows)
 	return kernel, s, groups > 0
 }

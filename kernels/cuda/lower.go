@@ -27,7 +27,6 @@ const (
 	topJoin
 	deltaIn
 	deltaWalk
-	product16 // of weights in the processor's order
 	meeting
 )
 
@@ -38,6 +37,7 @@ type item struct {
 	c             cOp
 	weight        kernels.W
 	lanes         bool // a product that has a kernel of more threads for one row
+	mapped        bool // a product whose weights are the processor's memory, in its order
 	reads, writes []kernels.Buf
 	parts         kernels.Parts // None: an attention whose parts nobody sees
 }

@@ -1,7 +1,7 @@
 // Products of packed matrices and activations, and rows of a matrix by token.
 #pragma once
 #include "tail.h"
-#include "weights.h"
+#include "weights16.h"
 
 enum { MOST_SEGMENTS = 8 };  // of a block at a time
 
@@ -39,6 +39,22 @@ static __device__ __forceinline__ int choices_of(const int *route, int choices, 
     return n;
 }
 
+// list_choices writes up to MANY choices of an expert from *next on to a list of this warp, and returns how many.
+enum { MANY = 64 };
+static __device__ __forceinline__ int list_choices(const int *route, int choices, int expert, int *next, int *list) {
+    int n = 0, i = *next & ~31;
+    for (; i < choices && n < MANY; i += 32) {
+        int at = i + threadIdx.x, hit = at >= *next && at < choices && route[at] == expert;
+        unsigned found = __ballot_sync(0xffffffffu, hit);
+        int place = n + __popc(found & ((1u << threadIdx.x) - 1));
+        if (hit && place < MANY) list[place] = at;
+        n += __popc(found);
+    }
+    __syncwarp();
+    *next = n < MANY ? choices : list[MANY - 1] + 1;
+    return min(n, (int)MANY);
+}
+
 // finish does what follows on a product of n rows of which this block has computed a group of outputs.
 static __device__ APART void finish(const Op *op, const Pass *pass, int row, int n, int group, float *box) {
     int tile = blockIdx.x, span = group / 8, unit = tile, blocks = op->share;
@@ -50,6 +66,18 @@ static __device__ APART void finish(const Op *op, const Pass *pass, int row, int
     if (!((int *)box)[16]) return;
     if (!op->spans) return follow(op->tail, op->tails, pass, row, n, box);
     for (int r = 0; r < n; r++) fill_columns(op->tail, row + r, THREADS * span, (unsigned *)box);
+}
+
+// take_row makes r of in the activations of a row, from number `at` on.
+template <class T, int R>
+static __device__ __forceinline__ void take_row(const Act &a, size_t at, Inputs<R> *in, int r) {
+    if (T::FLOAT) {
+        in->x[r] = a.x + at;
+        return;
+    }
+    in->q[r] = (T::SUPER ? a.q256 : a.q) + at;
+    in->scale[r] = T::SUPER ? 0 : a.scale + at / 32;
+    in->sum[r] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
 }
 
 // multiply: each warp takes a segment, each of its threads an output, for R rows. The segments' sums then enter the totals in order. A
@@ -69,9 +97,9 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
     if (op->side == 2) from = cut;
     int group = from / 32 + blockIdx.z, out = group * 32 + lane, segments = (op->cols + 255) / 256;
     if (group * 32 >= to || next >= rows) return;
-    const unsigned char *w = op->w + (size_t)group * segments * segment_bytes<T>();
     int expert = EXPERTS ? op->route[next] : 0, shared = EXPERTS && op->src.dim == op->cols;  // by a row's choices: its activation
-    w += (size_t)expert * ((op->outputs + 31) / 32) * segments * segment_bytes<T>();
+    const unsigned char *w = op->w + expert * T::matrix_bytes(op->outputs, op->cols);
+    int mine = min(max(out, from), to - 1);  // others' weights are not read
     if (EXPERTS && R > 1 && chosen_before(op->route, next, expert)) return;
     do {
         int row[R], n;  // the rows of this turn; those that there are not are another one again
@@ -89,21 +117,13 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             int seg = s0 + warp;
             if (seg < segments) {
                 Inputs<R> in;
-                const Act &a = op->src;
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    size_t at = (size_t)(shared ? row[r] / op->used : row[r]) * op->cols + 256 * seg;
-                    if (T::FLOAT) {
-                        in.x[r] = a.x + at;
-                        continue;
-                    }
-                    in.q[r] = (T::SUPER ? a.q256 : a.q) + at;
-                    in.scale[r] = T::SUPER ? 0 : a.scale + at / 32;
-                    in.sum[r] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
+                    int at = shared ? row[r] / op->used : row[r];
+                    take_row<T>(op->src, (size_t)at * op->cols + 256 * seg, &in, r);
                 }
                 float acc[R] = {};
-                const uint4 *first = (const uint4 *)(w + seg * segment_bytes<T>()) + lane;
-                T::template segment<R>(first, lane, min(256, op->cols - 256 * seg), in, acc);
+                T::template segment<R>(T::at(w, op->cols, mine, seg), min(256, op->cols - 256 * seg), in, acc);
 #pragma unroll
                 for (int r = 0; r < R; r++) part[(warp * R + r) * 32 + lane] = acc[r];
             }
@@ -149,19 +169,16 @@ static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pa
     if (group * 32 >= to || row >= rows) return;
     float *sums = (float *)(parts + LANES_AT_ONCE * 256), total = 0;
     int expert = EXPERTS ? op->route[row] : 0, input = EXPERTS && op->src.dim == cols ? row / op->used : row;
-    const unsigned char *w = op->w + ((size_t)expert * ((op->outputs + 31) / 32) + group) * segments * segment_bytes<T>();
+    const unsigned char *w = op->w + expert * T::matrix_bytes(op->outputs, cols);
+    int mine = min(max(out, from), to - 1);
     for (int s0 = 0; s0 < segments; s0 += LANES_AT_ONCE) {
 #pragma unroll
         for (int s = 0; s < LANES_AT_ONCE; s++) {
             int seg = s0 + s;
             if (256 * seg + 32 * b >= cols) break;
-            const Act &a = op->src;
-            size_t at = (size_t)input * cols + 256 * seg;
             Inputs<1> in;
-            in.q[0] = (T::SUPER ? a.q256 : a.q) + at;
-            in.scale[0] = T::SUPER ? 0 : a.scale + at / 32;
-            in.sum[0] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
-            parts[(s * 8 + b) * 32 + lane] = T::part((const uint4 *)(w + seg * segment_bytes<T>()) + lane, lane, b, in);
+            take_row<T>(op->src, (size_t)input * cols + 256 * seg, &in, 0);
+            parts[(s * 8 + b) * 32 + lane] = T::part(T::at(w, cols, mine, seg), b, in);
         }
         __syncthreads();
         if (b < LANES_AT_ONCE && s0 + b < segments)
@@ -187,13 +204,83 @@ static __device__ __forceinline__ void one_row(const Op *op, const Pass *pass) {
     else multiply<T, 1, EXPERTS>(op, pass);
 }
 
+// multiply_many is multiply with many rows, of weights that no cache may hold, as memory of the processor on some GPUs: a block reads each
+// weight of its 32 outputs once. It takes T::STAGED segments at a time to shared memory, 16 bytes a thread, and multiplies them with up to
+// MANY rows, whose totals it keeps there; its 8 warps take turns at segments and tiles of R rows. A launch has (rows/MANY, operations,
+// groups of 32 outputs) blocks of (32, 8) threads and, with EXPERTS, of a choice in place of MANY rows, as multiply.
+template <class T, int R, int EXPERTS>
+static __device__ void multiply_many(const Op *op, const Pass *pass) {
+    SHARED(float, parts);                        // (2, 8 warps, R, 32): of this turn and, while it is read, of the next
+    float *totals = parts + 2 * 8 * R * 32;      // (MANY, 32), each of the warp that adds it up
+    int *lists = (int *)(totals + MANY * 32);    // (8, MANY) rows: each warp has them all
+    unsigned char *stage = (unsigned char *)(lists + 8 * MANY);
+    enum { TILES = 8 / T::STAGED };
+    op += blockIdx.y;
+    int lane = threadIdx.x, warp = threadIdx.y, rows = rows_of(op, pass) * (EXPERTS ? op->used : 1), cols = op->cols, round = 0;
+    int next = EXPERTS ? blockIdx.x : blockIdx.x * MANY, from = op->from, to = op->to, cut = cut_of(from, to, pass->left);
+    if (op->side == 1) to = cut;
+    if (op->side == 2) from = cut;
+    int group = from / 32 + blockIdx.z, out = group * 32 + lane, segments = (cols + 255) / 256, mine = min(max(out, from), to - 1);
+    if (group * 32 >= to || next >= rows) return;
+    int expert = EXPERTS ? op->route[next] : 0, shared = EXPERTS && op->src.dim == cols, *list = lists + warp * MANY;
+    if (EXPERTS && chosen_before(op->route, next, expert)) return;
+    const unsigned char *w = op->w + expert * T::matrix_bytes(op->outputs, cols);
+    for (int n; (n = EXPERTS ? list_choices(op->route, rows, expert, &next, list) : min((int)MANY, rows - next)) > 0;) {
+        for (int s0 = 0; s0 < segments; s0 += T::STAGED) {
+            int segs = min((int)T::STAGED, segments - s0);
+            T::bring(stage, w, cols, group * 32, from, to, s0, segs);
+            __syncthreads();
+            for (int r0 = 0; r0 < n; r0 += TILES * R, round ^= 1) {
+                float *part = parts + round * 8 * R * 32;
+                int s = warp % T::STAGED, row = r0 + warp / T::STAGED * R;
+                if (s < segs && row < n) {
+                    Inputs<R> in;
+#pragma unroll
+                    for (int r = 0; r < R; r++) {
+                        int at = min(row + r, n - 1);
+                        at = !EXPERTS ? next + at : shared ? list[at] / op->used : list[at];
+                        take_row<T>(op->src, (size_t)at * cols + 256 * (s0 + s), &in, r);
+                    }
+                    float acc[R] = {};
+                    T::template segment<R>(T::staged(stage, cols, mine, s0, s), min(256, cols - 256 * (s0 + s)), in, acc);
+#pragma unroll
+                    for (int r = 0; r < R; r++) part[(warp * R + r) * 32 + lane] = acc[r];
+                }
+                __syncthreads();
+                for (int i = (warp - r0) & 7; i < min(TILES * R, n - r0); i += 8) {
+                    float total = s0 ? totals[(r0 + i) * 32 + lane] : 0;
+                    int at = !EXPERTS ? next + r0 + i : shared ? list[r0 + i] / op->used : list[r0 + i];
+                    for (s = 0; s < segs; s++) {
+                        float x = part[((i / R * T::STAGED + s) * R + i % R) * 32 + lane];
+                        total = T::SUPER ? __fmaf_rn(x, op->src.scale256[(size_t)at * segments + s0 + s], total) : total + x;
+                    }
+                    totals[(r0 + i) * 32 + lane] = total;
+                }
+            }
+        }
+        for (int i = warp; i < n && out == mine; i += 8) {
+            size_t at = EXPERTS ? (size_t)list[i] * op->outputs : (size_t)(next + i) * op->dim;
+            float *y = op->out + at + out, total = totals[i * 32 + lane];
+            if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
+            *y = op->add ? *y + total : total;
+        }
+        if (!EXPERTS) return;
+    }
+}
+
 #define MATMUL(name, type)                                                                       \
     KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass); }         \
     KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass); }     \
     KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass); }     \
     KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass); }     \
-    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); }    \
+    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); }
+
+#define EXPERTS(name, type) \
     KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 1>(op, pass); }
+
+#define MANY_ROWS(name, type)                                                                         \
+    KERNEL mm_##name##_64(const Op *op, const Pass *pass) { multiply_many<type, 8, 0>(op, pass); }    \
+    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply_many<type, 4, 1>(op, pass); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>
@@ -207,9 +294,7 @@ static __device__ void look_up(const Op *op, const Pass *pass) {
         *y = op->blank ? 0.0f : pass->given[(size_t)(-1 - token) * op->dim + k];
         return;
     }
-    size_t segments = (op->cols + 255) / 256;
-    const unsigned char *w = op->w + (token / 32 * segments + k / 256) * segment_bytes<T>();
-    *y = T::value((const uint4 *)w + token % 32, token % 32, k % 256);
+    *y = T::value(T::at(op->w, op->cols, token, k / 256), k % 256);
 }
 
 #define EMBED(name, type) \
@@ -220,5 +305,11 @@ static __device__ void look_up(const Op *op, const Pass *pass) {
     f(q2_k, Q2_K) f(q3_k, Q3_K) f(mxfp4, MXFP4) f(q4_1, Q4_1) f(q5_1, Q5_1) f(iq4_nl, IQ4_NL)    \
     f(iq4_xs, IQ4_XS) f(f32, F32) f(f16, F16) f(bf16, BF16)
 
-EACH_TYPE(MATMUL)
-EACH_TYPE(EMBED)
+// Of the processor's order (weights16.h), which names end with.
+#define EACH_TYPE16(f)                                                                                                      \
+    f(q8_0_16, Q8_0_16) f(q4_0_16, Q4_0_16) f(q5_0_16, Q5_0_16) f(q4_k_16, Q4_K_16) f(q5_k_16, Q5_K_16) f(q6_k_16, Q6_K_16) \
+    f(q2_k_16, Q2_K_16) f(q3_k_16, Q3_K_16) f(mxfp4_16, MXFP4_16) f(q4_1_16, Q4_1_16) f(q5_1_16, Q5_1_16)                   \
+    f(iq4_nl_16, IQ4_NL_16) f(iq4_xs_16, IQ4_XS_16) f(f32_16, F32_16) f(f16_16, F16_16) f(bf16_16, BF16_16)
+
+EACH_TYPE(MATMUL) EACH_TYPE(EXPERTS) EACH_TYPE(EMBED)
+EACH_TYPE16(MATMUL) EACH_TYPE16(MANY_ROWS) EACH_TYPE16(EMBED)

@@ -1,10 +1,11 @@
 // Packed matrices, kernels.Groups32: groups of 32 outputs, in each segments of 256 inputs, in each vectors of 16 bytes, in each vector
 // one for every output. So 32 threads, an output each, read 512 bytes in a row. A tail of fewer than 256 inputs takes a whole segment.
+// pack.go writes this order. weights16.h has the same types in another one.
 //
-// A type says how many vectors a segment has, how to multiply one with R rows (segment), and what one weight is (value). Both get the first
-// vector of an output, and which of the 32 it is. With LANES it also says how to multiply 32 inputs of a segment with one row (part), which
-// is exact, and how to add up the 8 parts in order (whole): they lie 32 apart.
-// pack.go writes the same order.
+// A type says where an output's weights lie in a segment (at), how to multiply them with R rows (segment), and what one weight is (value).
+// With LANES it also says how to multiply 32 inputs of a segment with one row (part), which is exact, and how to add up the 8 parts in
+// order (whole): they lie 32 apart. What does not depend on the order is in Small, Minima and so on, which ask for codes, 16 to a vector in
+// the order of inputs, and for scales; header is what of these is read once.
 #pragma once
 #include "arith.h"
 
@@ -14,6 +15,30 @@ struct Inputs {
     const signed char *q[R];
     const float *scale[R], *x[R];
     const int *sum[R];
+};
+
+// Lane is one output of a group of 32 in a segment.
+struct Lane {
+    const uint4 *first;
+    int lane;
+    __device__ __forceinline__ const uint4 &operator[](int i) const { return first[32 * i]; }
+    // behind returns what lies behind so many vectors, bytes for each output.
+    __device__ __forceinline__ const unsigned char *behind(int vectors, int bytes) const {
+        return (const unsigned char *)(first - lane + 32 * vectors) + bytes * lane;
+    }
+};
+
+// In32 is this order, of a type of so many vectors, and bytes behind them.
+template <int VECTORS, int TAIL = 0>
+struct In32 {
+    static __device__ __forceinline__ size_t segment_bytes() { return (VECTORS * 16 + TAIL) * 32; }
+    static __device__ __forceinline__ size_t matrix_bytes(int outputs, int cols) {
+        return (size_t)((outputs + 31) / 32) * ((cols + 255) / 256) * segment_bytes();
+    }
+    static __device__ __forceinline__ Lane at(const unsigned char *w, int cols, int out, int seg) {
+        return {(const uint4 *)(w + ((size_t)(out / 32) * ((cols + 255) / 256) + seg) * segment_bytes()) + out % 32, out % 32};
+    }
+    static __device__ __forceinline__ uint4 header(const Lane &w) { return w[0]; }
 };
 
 static __device__ __forceinline__ unsigned word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -66,21 +91,22 @@ static __device__ __forceinline__ float half_in(const uint4 &v, int i) { return 
 template <class T>
 struct Small {
     enum { FLOAT = 0, SUPER = 0, LANES = 1 };
-    static __device__ __forceinline__ float4 part(const uint4 *w, int lane, int b, const Inputs<1> &in) {
+    template <class At>
+    static __device__ __forceinline__ float4 part(const At &w, int b, const Inputs<1> &in) {
         uint4 c0, c1;
         T::codes(w, b, &c0, &c1);
         int sum = T::OFFSET ? -T::OFFSET * sum32(in.sum[0], b) : 0;
         sum = dot16(c1, in.q[0] + 32 * b + 16, dot16(c0, in.q[0] + 32 * b, sum));
-        return make_float4((float)sum, T::scale_at(T::header(w, lane), b) * __ldg(in.scale[0] + b), 0, 0);
+        return make_float4((float)sum, T::scale_at(T::header(w), b) * __ldg(in.scale[0] + b), 0, 0);
     }
     static __device__ __forceinline__ float whole(const float4 *p, int n) {
         float acc = 0;
         for (int b = 0; 32 * b < n; b++) acc = __fmaf_rn(p[32 * b].x, p[32 * b].y, acc);
         return acc;
     }
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 scales = T::header(w, lane);
+    template <int R, class At>
+    static __device__ __forceinline__ void segment(const At &w, int n, const Inputs<R> &in, float *acc) {
+        auto scales = T::header(w);
 #pragma unroll
         for (int b = 0; b < 8; b++) {
             if (32 * b >= n) break;
@@ -95,38 +121,43 @@ struct Small {
             }
         }
     }
-    static __device__ float value(const uint4 *w, int lane, int k) {
+    template <class At>
+    static __device__ float value(const At &w, int k) {
         uint4 c0, c1;
         T::codes(w, k / 32, &c0, &c1);
         int c = byte_at(k % 32 < 16 ? c0 : c1, k % 16);
-        return T::scale_at(T::header(w, lane), k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
+        return T::scale_at(T::header(w), k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
     }
-    static __device__ __forceinline__ uint4 header(const uint4 *w, int) { return w[0]; }
+};
+
+// Small32 has the scales in its first vector.
+template <class T, int VECTORS, int TAIL = 0>
+struct Small32 : Small<T>, In32<VECTORS, TAIL> {
     static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) { return half_in(scales, b); }
 };
 
-struct Q8_0 : Small<Q8_0> {
-    enum { VECTORS = 17, TAIL = 0, OFFSET = 0 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
-        *c0 = w[(1 + 2 * b) * 32];
-        *c1 = w[(2 + 2 * b) * 32];
+struct Q8_0 : Small32<Q8_0, 17> {
+    enum { OFFSET = 0 };
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
+        *c0 = w[1 + 2 * b];
+        *c1 = w[2 + 2 * b];
     }
 };
 
-struct Q4_0 : Small<Q4_0> {
-    enum { VECTORS = 9, TAIL = 0, OFFSET = 8 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
-        uint4 v = w[(1 + b) * 32];
+struct Q4_0 : Small32<Q4_0, 9> {
+    enum { OFFSET = 8 };
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[1 + b];
         *c0 = low_nibbles(v);
         *c1 = high_nibbles(v);
     }
 };
 
-struct Q5_0 : Small<Q5_0> {
-    enum { VECTORS = 11, TAIL = 0, OFFSET = 16 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
-        uint4 v = w[(1 + b) * 32];
-        unsigned high = word(w[(9 + b / 4) * 32], b % 4);
+struct Q5_0 : Small32<Q5_0, 11> {
+    enum { OFFSET = 16 };
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[1 + b];
+        unsigned high = word(w[9 + b / 4], b % 4);
         *c0 = either(low_nibbles(v), spread16(high));
         *c1 = either(high_nibbles(v), spread16(high >> 16));
     }
@@ -140,14 +171,14 @@ static __device__ __forceinline__ unsigned e2m1(unsigned v) {
 }
 
 // MXFP4 has a power of two per 32, 2^(e-127) of which codes are halves.
-struct MXFP4 : Small<MXFP4> {
-    enum { VECTORS = 9, TAIL = 0, OFFSET = 16 };
+struct MXFP4 : Small32<MXFP4, 9> {
+    enum { OFFSET = 16 };
     static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) {
         int e = byte_at(scales, b);
         return __uint_as_float(e < 2 ? 0x200000u << e : (unsigned)(e - 1) << 23);
     }
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
-        uint4 v = w[(1 + b) * 32];
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[1 + b];
         *c0 = make_uint4(e2m1(v.x), e2m1(v.y), e2m1(v.z), e2m1(v.w));
         *c1 = make_uint4(e2m1(v.x >> 4), e2m1(v.y >> 4), e2m1(v.z >> 4), e2m1(v.w >> 4));
     }
@@ -171,22 +202,22 @@ static __device__ __forceinline__ void iq4_codes(const uint4 &v, uint4 *c0, uint
     *c1 = make_uint4(a.y, b.y, c.y, d.y);
 }
 
-struct IQ4_NL : Small<IQ4_NL> {
-    enum { VECTORS = 9, TAIL = 0, OFFSET = 0 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[(1 + b) * 32], c0, c1); }
+struct IQ4_NL : Small32<IQ4_NL, 9> {
+    enum { OFFSET = 0 };
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[1 + b], c0, c1); }
 };
 
 // IQ4_XS has a 6-bit scale per 32; d and the scales lie behind the vectors, 8 bytes for each output.
-struct IQ4_XS : Small<IQ4_XS> {
-    enum { VECTORS = 8, TAIL = 8, OFFSET = 0 };
-    static __device__ __forceinline__ uint4 header(const uint4 *w, int lane) {
-        uint2 h = ((const uint2 *)(w - lane + VECTORS * 32))[lane];
+struct IQ4_XS : Small32<IQ4_XS, 8, 8> {
+    enum { OFFSET = 0 };
+    static __device__ __forceinline__ uint4 header(const Lane &w) {
+        uint2 h = *(const uint2 *)w.behind(8, 8);
         return make_uint4(h.x, h.y, 0, 0);
     }
     static __device__ __forceinline__ float scale_at(const uint4 &h, int b) {
         return half_in(h, 0) * (float)((int)((h.y >> 4 * b & 15) | (h.x >> (16 + 2 * b) & 3) << 4) - 32);
     }
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[b * 32], c0, c1); }
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[b], c0, c1); }
 };
 
 // twice adds up parts of two products.
@@ -196,74 +227,86 @@ static __device__ __forceinline__ float twice(const float4 *p, int n) {
     return acc;
 }
 
-// Minima is Q4_1 or Q5_1: a scale and a minimum per 32, of which a vector has four pairs.
+// Minima is Q4_1 or Q5_1: a scale and a minimum per 32 (pair).
 template <class T>
 struct Minima {
-    enum { FLOAT = 0, SUPER = 0, TAIL = 0, LANES = 1 };
-    static __device__ __forceinline__ float4 part(const uint4 *w, int, int b, const Inputs<1> &in) {
-        uint4 c0, c1, pairs = w[b / 4 * 32];
+    enum { FLOAT = 0, SUPER = 0, LANES = 1 };
+    template <class At>
+    static __device__ __forceinline__ float4 part(const At &w, int b, const Inputs<1> &in) {
+        uint4 c0, c1;
         T::codes(w, b, &c0, &c1);
-        float d = half_in(pairs, b % 4 * 2), m = half_in(pairs, b % 4 * 2 + 1), a = __ldg(in.scale[0] + b);
+        float2 p = T::pair(w, b);
+        float a = __ldg(in.scale[0] + b);
         int sum = dot16(c1, in.q[0] + 32 * b + 16, dot16(c0, in.q[0] + 32 * b, 0));
-        return make_float4((float)sum, d * a, m, a * (float)sum32(in.sum[0], b));
+        return make_float4((float)sum, p.x * a, p.y, a * (float)sum32(in.sum[0], b));
     }
     static __device__ __forceinline__ float whole(const float4 *p, int n) { return twice(p, n); }
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 pairs[2] = {w[0], w[32]};
+    template <int R, class At>
+    static __device__ __forceinline__ void segment(const At &w, int n, const Inputs<R> &in, float *acc) {
 #pragma unroll
         for (int b = 0; b < 8; b++) {
             if (32 * b >= n) break;
             uint4 c0, c1;
             T::codes(w, b, &c0, &c1);
-            float d = half_in(pairs[b / 4], b % 4 * 2), m = half_in(pairs[b / 4], b % 4 * 2 + 1);
+            float2 p = T::pair(w, b);
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 int sum = dot16(c1, in.q[r] + 32 * b + 16, dot16(c0, in.q[r] + 32 * b, 0));
                 float a = __ldg(in.scale[r] + b);
-                acc[r] = __fmaf_rn((float)sum, d * a, acc[r]);
-                acc[r] = __fmaf_rn(m, a * (float)sum32(in.sum[r], b), acc[r]);
+                acc[r] = __fmaf_rn((float)sum, p.x * a, acc[r]);
+                acc[r] = __fmaf_rn(p.y, a * (float)sum32(in.sum[r], b), acc[r]);
             }
         }
     }
-    static __device__ float value(const uint4 *w, int lane, int k) {
-        uint4 c0, c1, pairs = w[k / 128 * 32];
+    template <class At>
+    static __device__ float value(const At &w, int k) {
+        uint4 c0, c1;
         T::codes(w, k / 32, &c0, &c1);
-        float d = half_in(pairs, k / 32 % 4 * 2), m = half_in(pairs, k / 32 % 4 * 2 + 1);
-        return d * (float)byte_at(k % 32 < 16 ? c0 : c1, k % 16) + m;
+        float2 p = T::pair(w, k / 32);
+        return p.x * (float)byte_at(k % 32 < 16 ? c0 : c1, k % 16) + p.y;
     }
 };
 
-struct Q4_1 : Minima<Q4_1> {
-    enum { VECTORS = 10 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
-        uint4 v = w[(2 + b) * 32];
+// Minima32 has four pairs in each of the first two vectors.
+template <class T, int VECTORS>
+struct Minima32 : Minima<T>, In32<VECTORS> {
+    static __device__ __forceinline__ float2 pair(const Lane &w, int b) {
+        uint4 pairs = w[b / 4];
+        return make_float2(half_in(pairs, b % 4 * 2), half_in(pairs, b % 4 * 2 + 1));
+    }
+};
+
+struct Q4_1 : Minima32<Q4_1, 10> {
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[2 + b];
         *c0 = low_nibbles(v);
         *c1 = high_nibbles(v);
     }
 };
 
-struct Q5_1 : Minima<Q5_1> {
-    enum { VECTORS = 12 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+struct Q5_1 : Minima32<Q5_1, 12> {
+    static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
         Q4_1::codes(w, b, c0, c1);
-        unsigned high = word(w[(10 + b / 4) * 32], b % 4);
+        unsigned high = word(w[10 + b / 4], b % 4);
         *c0 = either(*c0, spread16(high));
         *c1 = either(*c1, spread16(high >> 16));
     }
 };
 
-// Kquant is Q4_K or Q5_K: 6-bit scales and minima per 32.
+// Kquant is Q4_K or Q5_K: 6-bit scales and minima per 32 (six), and a factor of each (both).
 template <class T>
 struct Kquant {
-    enum { FLOAT = 0, SUPER = 1, TAIL = 0, LANES = 1 };
-    static __device__ __forceinline__ float4 part(const uint4 *w, int, int s, const Inputs<1> &in) {
-        uint4 head = w[0], c0, c1;
+    enum { FLOAT = 0, SUPER = 1, LANES = 1 };
+    template <class At>
+    static __device__ __forceinline__ float4 part(const At &w, int s, const Inputs<1> &in) {
+        auto head = T::header(w);
+        uint4 c0, c1;
         T::codes(w, s, &c0, &c1);
-        int2 sc = six_bits(head, s);
+        float2 d = T::both(head);
+        int2 sc = T::six(head, s);
         int sum = dot16(c1, in.q[0] + 32 * s + 16, dot16(c0, in.q[0] + 32 * s, 0));
         int minimum = sc.y * sum32(in.sum[0], s);
-        return make_float4((float)sum, half_in(head, 0) * (float)sc.x, __uint_as_float((unsigned)minimum), half_in(head, 1));
+        return make_float4((float)sum, d.x * (float)sc.x, __uint_as_float((unsigned)minimum), d.y);
     }
     static __device__ __forceinline__ float whole(const float4 *p, int) {
         float acc = 0;
@@ -274,17 +317,17 @@ struct Kquant {
         }
         return __fmaf_rn((float)minima, -p[0].w, acc);
     }
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 head = w[0];
-        float d = half_in(head, 0), dmin = half_in(head, 1);
+    template <int R, class At>
+    static __device__ __forceinline__ void segment(const At &w, int, const Inputs<R> &in, float *acc) {
+        auto head = T::header(w);
+        float2 d = T::both(head);
         int minima[R] = {};
 #pragma unroll
         for (int s = 0; s < 8; s++) {
             uint4 c0, c1;
             T::codes(w, s, &c0, &c1);
-            int2 sc = six_bits(head, s);
-            float scale = d * (float)sc.x;
+            int2 sc = T::six(head, s);
+            float scale = d.x * (float)sc.x;
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 int sum = dot16(c1, in.q[r] + 32 * s + 16, dot16(c0, in.q[r] + 32 * s, 0));
@@ -293,76 +336,89 @@ struct Kquant {
             }
         }
 #pragma unroll
-        for (int r = 0; r < R; r++) acc[r] = __fmaf_rn((float)minima[r], -dmin, acc[r]);
+        for (int r = 0; r < R; r++) acc[r] = __fmaf_rn((float)minima[r], -d.y, acc[r]);
     }
-    static __device__ float value(const uint4 *w, int lane, int k) {
-        uint4 head = w[0], c0, c1;
+    template <class At>
+    static __device__ float value(const At &w, int k) {
+        auto head = T::header(w);
+        uint4 c0, c1;
         T::codes(w, k / 32, &c0, &c1);
-        int2 sc = six_bits(head, k / 32);
-        float scale = half_in(head, 0) * (float)sc.x, min = half_in(head, 1) * (float)sc.y;
+        float2 d = T::both(head);
+        int2 sc = T::six(head, k / 32);
+        float scale = d.x * (float)sc.x, min = d.y * (float)sc.y;
         return scale * (float)byte_at(k % 32 < 16 ? c0 : c1, k % 16) - min;
     }
 };
 
-struct Q4_K : Kquant<Q4_K> {
-    enum { VECTORS = 9 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int s, uint4 *c0, uint4 *c1) {
-        uint4 a = w[(1 + s / 2 * 2) * 32], b = w[(2 + s / 2 * 2) * 32];
+// Kquant32 has all of these in its first vector.
+template <class T, int VECTORS>
+struct Kquant32 : Kquant<T>, In32<VECTORS> {
+    static __device__ __forceinline__ float2 both(const uint4 &head) { return make_float2(half_in(head, 0), half_in(head, 1)); }
+    static __device__ __forceinline__ int2 six(const uint4 &head, int s) { return six_bits(head, s); }
+};
+
+struct Q4_K : Kquant32<Q4_K, 9> {
+    static __device__ __forceinline__ void codes(const Lane &w, int s, uint4 *c0, uint4 *c1) {
+        uint4 a = w[1 + s / 2 * 2], b = w[2 + s / 2 * 2];
         *c0 = s % 2 ? high_nibbles(a) : low_nibbles(a);
         *c1 = s % 2 ? high_nibbles(b) : low_nibbles(b);
     }
 };
 
-struct Q5_K : Kquant<Q5_K> {
-    enum { VECTORS = 11 };
-    static __device__ __forceinline__ void codes(const uint4 *w, int s, uint4 *c0, uint4 *c1) {
+struct Q5_K : Kquant32<Q5_K, 11> {
+    static __device__ __forceinline__ void codes(const Lane &w, int s, uint4 *c0, uint4 *c1) {
         Q4_K::codes(w, s, c0, c1);
-        *c0 = either(*c0, bits_of(w[9 * 32], s, 0x01010101u));
-        *c1 = either(*c1, bits_of(w[10 * 32], s, 0x01010101u));
+        *c0 = either(*c0, bits_of(w[9], s, 0x01010101u));
+        *c1 = either(*c1, bits_of(w[10], s, 0x01010101u));
     }
 };
 
-// Q6_K has an 8-bit scale per 16; d lies behind the vectors, 2 bytes for each output.
-struct Q6_K {
-    enum { FLOAT = 0, SUPER = 1, VECTORS = 13, TAIL = 2, LANES = 1 };
-    static __device__ __forceinline__ float4 part(const uint4 *w, int lane, int b, const Inputs<1> &in) {
-        uint4 scales = w[0];
-        float d = d_of(w, lane), x[2], scale[2];
+// Sixteens is Q6_K: an 8-bit scale per 16 (scale_at), a factor of all (d_of), and codes of 16 inputs with 32 added.
+template <class T>
+struct Sixteens {
+    enum { FLOAT = 0, SUPER = 1, LANES = 1 };
+    template <class At>
+    static __device__ __forceinline__ float4 part(const At &w, int b, const Inputs<1> &in) {
+        auto scales = T::header(w);
+        float d = T::d_of(w), x[2], scale[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int s = 2 * b + i;
-            x[i] = (float)dot16(codes(w, s), in.q[0] + 16 * s, -32 * __ldg(in.sum[0] + s));
-            scale[i] = d * (float)(signed char)byte_at(scales, s);
+            x[i] = (float)dot16(T::codes(w, s), in.q[0] + 16 * s, -32 * __ldg(in.sum[0] + s));
+            scale[i] = d * (float)T::scale_at(scales, s);
         }
         return make_float4(x[0], scale[0], x[1], scale[1]);
     }
     static __device__ __forceinline__ float whole(const float4 *p, int n) { return twice(p, n); }
-    static __device__ __forceinline__ float d_of(const uint4 *w, int lane) {
-        return half_at((const unsigned char *)(w - lane + 13 * 32) + 2 * lane);
-    }
-    // codes returns those of 16 inputs, with 32 added.
-    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
-        int half = s / 8, part = s % 8 / 2, i = s % 2;
-        uint4 v = w[(1 + half * 4 + part % 2 * 2 + i) * 32];
-        v = part >= 2 ? high_nibbles(v) : low_nibbles(v);
-        return either(v, bits_of(w[(9 + half * 2 + i) * 32], 2 * part, 0x03030303u));
-    }
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 scales = w[0];
-        float d = d_of(w, lane);
+    template <int R, class At>
+    static __device__ __forceinline__ void segment(const At &w, int, const Inputs<R> &in, float *acc) {
+        auto scales = T::header(w);
+        float d = T::d_of(w);
 #pragma unroll
         for (int s = 0; s < 16; s++) {
-            uint4 c = codes(w, s);
-            float scale = d * (float)(signed char)byte_at(scales, s);
+            uint4 c = T::codes(w, s);
+            float scale = d * (float)T::scale_at(scales, s);
 #pragma unroll
             for (int r = 0; r < R; r++)
                 acc[r] = __fmaf_rn((float)dot16(c, in.q[r] + 16 * s, -32 * __ldg(in.sum[r] + s)), scale, acc[r]);
         }
     }
-    static __device__ float value(const uint4 *w, int lane, int k) {
-        float scale = d_of(w, lane) * (float)(signed char)byte_at(w[0], k / 16);
-        return scale * (float)(byte_at(codes(w, k / 16), k % 16) - 32);
+    template <class At>
+    static __device__ float value(const At &w, int k) {
+        float scale = T::d_of(w) * (float)T::scale_at(T::header(w), k / 16);
+        return scale * (float)(byte_at(T::codes(w, k / 16), k % 16) - 32);
+    }
+};
+
+// Q6_K has its d behind the vectors, 2 bytes for each output.
+struct Q6_K : Sixteens<Q6_K>, In32<13, 2> {
+    static __device__ __forceinline__ float d_of(const Lane &w) { return half_at(w.behind(13, 2)); }
+    static __device__ __forceinline__ int scale_at(const uint4 &scales, int s) { return (signed char)byte_at(scales, s); }
+    static __device__ __forceinline__ uint4 codes(const Lane &w, int s) {
+        int half = s / 8, part = s % 8 / 2, i = s % 2;
+        uint4 v = w[1 + half * 4 + part % 2 * 2 + i];
+        v = part >= 2 ? high_nibbles(v) : low_nibbles(v);
+        return either(v, bits_of(w[9 + half * 2 + i], 2 * part, 0x03030303u));
     }
 };
 
@@ -370,10 +426,10 @@ struct Q6_K {
 template <class T>
 struct Whole {
     enum { FLOAT = 0, SUPER = 1, LANES = 0 };
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 head = w[0];
-        float d = T::d_of(w, lane), dmin = T::MINIMA ? T::dmin_of(w, lane) : 0;
+    template <int R, class At>
+    static __device__ __forceinline__ void segment(const At &w, int, const Inputs<R> &in, float *acc) {
+        auto head = T::header(w);
+        float d = T::d_of(w), dmin = T::MINIMA ? T::dmin_of(w) : 0;
         int products[R] = {}, minima[R] = {};
 #pragma unroll
         for (int s = 0; s < 16; s++) {
@@ -392,10 +448,12 @@ struct Whole {
             if (T::MINIMA) acc[r] = __fmaf_rn((float)minima[r], -dmin, acc[r]);
         }
     }
-    static __device__ float value(const uint4 *w, int lane, int k) {
-        float scale = T::d_of(w, lane) * (float)T::factor(w[0], k / 16);
+    template <class At>
+    static __device__ float value(const At &w, int k) {
+        auto head = T::header(w);
+        float scale = T::d_of(w) * (float)T::factor(head, k / 16);
         float v = scale * (float)(byte_at(T::codes(w, k / 16), k % 16) - T::OFFSET);
-        return T::MINIMA ? v - T::dmin_of(w, lane) * (float)T::level(w[0], k / 16) : v;
+        return T::MINIMA ? v - T::dmin_of(w) * (float)T::level(head, k / 16) : v;
     }
 };
 
@@ -405,71 +463,60 @@ static __device__ __forceinline__ uint4 bits_at(const uint4 &v, int s, unsigned 
 }
 
 // Q2_K is as in the file: 4-bit scales and minima, 4 codes to a byte, and behind the vectors d and dmin, 4 bytes for each output.
-struct Q2_K : Whole<Q2_K> {
-    enum { VECTORS = 5, TAIL = 4, OFFSET = 0, MINIMA = 1 };
-    static __device__ __forceinline__ const unsigned char *tail(const uint4 *w, int lane) {
-        return (const unsigned char *)(w - lane + VECTORS * 32) + TAIL * lane;
-    }
-    static __device__ __forceinline__ float d_of(const uint4 *w, int lane) { return half_at(tail(w, lane)); }
-    static __device__ __forceinline__ float dmin_of(const uint4 *w, int lane) { return half_at(tail(w, lane) + 2); }
+struct Q2_K : Whole<Q2_K>, In32<5, 4> {
+    enum { OFFSET = 0, MINIMA = 1 };
+    static __device__ __forceinline__ float d_of(const Lane &w) { return half_at(w.behind(5, 4)); }
+    static __device__ __forceinline__ float dmin_of(const Lane &w) { return half_at(w.behind(5, 4) + 2); }
     static __device__ __forceinline__ int factor(const uint4 &head, int s) { return byte_at(head, s) & 15; }
     static __device__ __forceinline__ int level(const uint4 &head, int s) { return byte_at(head, s) >> 4; }
-    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
-        return bits_at(w[(1 + s / 8 * 2 + s % 2) * 32], s % 8 / 2 * 2, 0x03030303u);
+    static __device__ __forceinline__ uint4 codes(const Lane &w, int s) {
+        return bits_at(w[1 + s / 8 * 2 + s % 2], s % 8 / 2 * 2, 0x03030303u);
     }
 };
 
 // Q3_K has 6-bit scales in 12 bytes, and d; low bits, 4 codes to a byte; high bits, 8 to a byte.
-struct Q3_K : Whole<Q3_K> {
-    enum { VECTORS = 7, TAIL = 0, OFFSET = 4, MINIMA = 0 };
-    static __device__ __forceinline__ float d_of(const uint4 *w, int) { return half_in(w[0], 6); }
-    static __device__ __forceinline__ float dmin_of(const uint4 *, int) { return 0; }
+struct Q3_K : Whole<Q3_K>, In32<7> {
+    enum { OFFSET = 4, MINIMA = 0 };
+    static __device__ __forceinline__ float d_of(const Lane &w) { return half_in(w[0], 6); }
+    static __device__ __forceinline__ float dmin_of(const Lane &) { return 0; }
     static __device__ __forceinline__ int level(const uint4 &, int) { return 0; }
     static __device__ __forceinline__ int factor(const uint4 &head, int s) {
         return (byte_at(head, s % 8) >> s / 8 * 4 & 15 | (byte_at(head, 8 + s % 4) >> s / 4 * 2 & 3) << 4) - 32;
     }
-    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
-        uint4 high = bits_at(w[(5 + s % 2) * 32], s / 2, 0x01010101u);
+    static __device__ __forceinline__ uint4 codes(const Lane &w, int s) {
+        uint4 high = bits_at(w[5 + s % 2], s / 2, 0x01010101u);
         return either(Q2_K::codes(w, s), make_uint4(high.x << 2, high.y << 2, high.z << 2, high.w << 2));
     }
 };
 
 // Floats has 16-byte vectors of T::EACH weights.
-template <class T>
-struct Floats {
-    enum { FLOAT = 1, SUPER = 0, TAIL = 0, LANES = 0 };
+template <class T, int EACH>
+struct Floats : In32<256 / EACH> {
+    enum { FLOAT = 1, SUPER = 0, LANES = 0 };
     template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+    static __device__ __forceinline__ void segment(const Lane &w, int n, const Inputs<R> &in, float *acc) {
 #pragma unroll 4
-        for (int v = 0; v < T::VECTORS; v++) {
-            if (v * T::EACH >= n) break;
-            uint4 c = w[v * 32];
+        for (int v = 0; v < 256 / EACH; v++) {
+            if (v * EACH >= n) break;
+            uint4 c = w[v];
 #pragma unroll
-            for (int i = 0; i < T::EACH; i++) {
-                if (v * T::EACH + i >= n) break;
-                float x = T::at(c, i);
+            for (int i = 0; i < EACH; i++) {
+                if (v * EACH + i >= n) break;
+                float x = T::number(c, i);
 #pragma unroll
-                for (int r = 0; r < R; r++) acc[r] = __fmaf_rn(x, __ldg(in.x[r] + v * T::EACH + i), acc[r]);
+                for (int r = 0; r < R; r++) acc[r] = __fmaf_rn(x, __ldg(in.x[r] + v * EACH + i), acc[r]);
             }
         }
     }
-    static __device__ float value(const uint4 *w, int lane, int k) { return T::at(w[k / T::EACH * 32], k % T::EACH); }
+    static __device__ float value(const Lane &w, int k) { return T::number(w[k / EACH], k % EACH); }
 };
 
-struct F32 : Floats<F32> {
-    enum { EACH = 4, VECTORS = 64 };
-    static __device__ __forceinline__ float at(const uint4 &v, int i) { return __uint_as_float(word(v, i)); }
+struct F32 : Floats<F32, 4> {
+    static __device__ __forceinline__ float number(const uint4 &v, int i) { return __uint_as_float(word(v, i)); }
 };
-struct F16 : Floats<F16> {
-    enum { EACH = 8, VECTORS = 32 };
-    static __device__ __forceinline__ float at(const uint4 &v, int i) { return half_in(v, i); }
+struct F16 : Floats<F16, 8> {
+    static __device__ __forceinline__ float number(const uint4 &v, int i) { return half_in(v, i); }
 };
-struct BF16 : Floats<BF16> {
-    enum { EACH = 8, VECTORS = 32 };
-    static __device__ __forceinline__ float at(const uint4 &v, int i) { return __uint_as_float(word(v, i / 2) >> i % 2 * 16 << 16); }
+struct BF16 : Floats<BF16, 8> {
+    static __device__ __forceinline__ float number(const uint4 &v, int i) { return __uint_as_float(word(v, i / 2) >> i % 2 * 16 << 16); }
 };
-
-template <class T>
-static __device__ __forceinline__ size_t segment_bytes() {
-    return (T::VECTORS * 16 + T::TAIL) * 32;
-}
