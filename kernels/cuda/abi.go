@@ -26,7 +26,7 @@ type cOp struct {
 	pageBytes, headBytes, layerAt, values, valueScales int64
 	src, dst                                           cAct
 	delta                                              cDelta
-	tail, done                                         Pointer
+	flags, tail, done                                  Pointer
 	kind, tails, spans, share                          int32
 	wanted, dim, cols, outputs, from, to, add, ld      int32
 	heads, headDim, turned, halves                     int32

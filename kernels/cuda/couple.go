@@ -208,7 +208,12 @@ func (r *runner) tiledBytes(p kernels.Parts) int {
 
 // meet lowers a meeting.
 func (l *lowering) meet() item {
-	return item{kernel: "meet", form: meeting, weight: kernels.None, parts: kernels.None, c: cOp{ids: l.buffers + Pointer(l.flags)}}
+	return item{kernel: "meet", form: meeting, weight: kernels.None, parts: kernels.None, c: cOp{flags: l.buffers + Pointer(l.flags)}}
+}
+
+// meets reports whether the last block of a launch can meet the processor, which saves a launch.
+func (l *launch) meets() bool {
+	return l.chained || l.tails == 0 && (l.mapped || l.form == attending || l.kernel == "elements")
 }
 
 // inOrder makes items read weights in the order in which they lie.

@@ -13,6 +13,7 @@ type launch struct {
 	first, count int  // operations, in the runner's list
 	tails        int  // those behind them that their last blocks do
 	chained      bool // these are all of one kernel, chain
+	meeting      int  // the operation of a meeting behind them, in the runner's list; 0: none
 }
 
 // launches gathers neighbouring items that one launch can do.
@@ -20,16 +21,21 @@ func launches(items []item, first int) (all []launch) {
 	for i := 0; i < len(items); {
 		if n := chain(items[i:], items[i].wanted()); n > 1 {
 			items[i].c.tails = int32(n - 1)
-			all = append(all, launch{&items[i], first + i, 1, n - 1, true})
-			i += n
-			continue
+			all = append(all, launch{item: &items[i], first: first + i, count: 1, tails: n - 1, chained: true})
+		} else {
+			for n = 1; i+n < len(items) && together(items[i:i+n], &items[i+n]); n++ {
+			}
+			all = append(all, launch{item: &items[i], first: first + i, count: n, tails: tail(items[i:], n)})
 		}
-		n := 1
-		for i+n < len(items) && together(items[i:i+n], &items[i+n]) {
-			n++
+		l := &all[len(all)-1]
+		i += l.count + l.tails
+		if i < len(items) && items[i].form == meeting && l.meets() {
+			l.meeting = first + i
+			for j := range l.count {
+				items[l.first-first+j].c.flags = items[i].c.flags
+			}
+			i++
 		}
-		all = append(all, launch{&items[i], first + i, n, tail(items[i:], n), false})
-		i += n + all[len(all)-1].tails
 	}
 	return all
 }
@@ -40,7 +46,7 @@ func tail(items []item, n int) (tails int) {
 	x, next := &items[0], items[n:]
 	spans, blocks := 0, 0
 	switch {
-	case len(next) == 0:
+	case len(next) == 0 || x.mapped && x.form == expertProduct:
 		return 0
 	case x.form == attending && x.parts == kernels.None:
 		tails = 1 // its join

@@ -390,10 +390,14 @@ func (r *runner) launch(g Driver, from, to int, e extent) error {
 
 func (r *runner) start(g Driver, l *launch, e extent, pass int) error {
 	kernel, shape, ok := l.shape(e, r.items[l.first:])
-	if !ok {
+	op := r.mem.At + Pointer(r.program.ops)
+	switch {
+	case !ok && l.meeting > 0:
+		return g.Launch("meet", grid(1, 1, 1, 1, 0), op+Pointer(l.meeting*opBytes), 0)
+	case !ok:
 		return nil
 	}
-	return g.Launch(kernel, shape, r.mem.At+Pointer(r.program.ops+l.first*opBytes), r.input.At+Pointer(pass*passBytes))
+	return g.Launch(kernel, shape, op+Pointer(l.first*opBytes), r.input.At+Pointer(pass*passBytes))
 }
 
 // Close frees the runner's memory.

@@ -18,6 +18,7 @@ type Moved struct {
 	Kernel                    string
 	Launches, Blocks, Threads int64
 	NearRead, NearWritten     int64   // between the multiprocessors and the second level
+	MappedRead, MappedWritten int64   // of these what is the processor's memory too, which a GPU may not keep in that level
 	Read, Written             []int64 // between each second-level cache and memory
 }
 
@@ -54,6 +55,7 @@ func (d *Driver) Moved() ([]Moved, error) {
 	raw := make([]struct {
 		Kernel                                         [40]byte
 		Launches, Blocks, Threads, NearRead, NearWrite int64
+		MappedRead, MappedWrite                        int64
 		Read, Written                                  [mostCaches]int64
 	}, n)
 	b := make([]byte, binary.Size(raw))
@@ -67,7 +69,8 @@ func (d *Driver) Moved() ([]Moved, error) {
 	for i := range raw {
 		r := &raw[i]
 		name, _, _ := bytes.Cut(r.Kernel[:], []byte{0})
-		all[i] = Moved{string(name), r.Launches, r.Blocks, r.Threads, r.NearRead, r.NearWrite, r.Read[:d.gauges], r.Written[:d.gauges]}
+		all[i] = Moved{string(name), r.Launches, r.Blocks, r.Threads, r.NearRead, r.NearWrite, r.MappedRead, r.MappedWrite,
+			r.Read[:d.gauges], r.Written[:d.gauges]}
 	}
 	return all, nil
 }

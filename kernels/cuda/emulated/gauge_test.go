@@ -27,6 +27,16 @@ func TestGauge(t *testing.T) {
 			t.Errorf("round %d: %+v, want %d read and none written with 4 MiB", round, m, want)
 		}
 	}
+	shared, err := r.AllocShared(n)
+	r.must(err)
+	r.launch("copy", line(n/4/256, 256), in.At, shared.At)
+	r.launch("twice_and_one", line(n/4/256, 256), 0, in.At)
+	all, err := r.Moved()
+	r.must(err)
+	if all[0].MappedRead != 0 || all[0].MappedWritten != n || all[1].MappedRead+all[1].MappedWritten != 0 {
+		t.Errorf("%+v, want %d bytes of mapped memory written once", all, n)
+	}
+	r.must(r.Release(shared))
 	if _, err := open(t, emulated.Options{}).Moved(); err == nil {
 		t.Error("Moved without a gauge: no error")
 	}

@@ -152,11 +152,12 @@ func (d *Driver) Alloc(bytes int) (cuda.Memory, error) {
 // AllocShared is Alloc of memory that Moved counts apart.
 func (d *Driver) AllocShared(bytes int) (cuda.Memory, error) {
 	m, err := d.Alloc(bytes)
-	if err == nil {
-		at := int(m.At - d.memory.base)
-		m.Host = d.memory.view[at : at+bytes : at+bytes]
+	if err != nil {
+		return m, err
 	}
-	return m, err
+	at := int(m.At - d.memory.base)
+	m.Host = d.memory.view[at : at+bytes : at+bytes]
+	return m, d.process.send(mapped, 1, words(uint64(m.At), uint64(bytes)))
 }
 
 // Release waits for everything before, as a GPU does.

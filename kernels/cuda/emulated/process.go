@@ -21,6 +21,7 @@ const (
 	released
 	moved
 	registered
+	mapped
 )
 
 // process is the child. Its commands are not answered, but for find and await; whatever goes wrong in it ends it.

@@ -21,6 +21,15 @@ struct Delta {
     float scale;             // of queries
 };
 
+// Flags is where this GPU, `there`, meets the processor, `here`: tk_flags of kernels/cpu/tk.h. Each side writes its own words alone.
+struct Arrivals {
+    unsigned came, gone, pad[30];
+};
+struct Flags {
+    Arrivals here, there;
+    long long patience;    // nanoseconds
+};
+
 // Op is one operation. A launch that does several at once gets the first of them; blockIdx.z counts them, in products blockIdx.y.
 struct Op {
     const unsigned char *w;  // packed matrix (weights.h)
@@ -36,6 +45,7 @@ struct Op {
     long long page_bytes, head_bytes, layer_at, values, value_scales;
     Act src, dst;
     Delta delta;
+    Flags *flags;               // where to meet the processor; behind a launch, or null
     const Op *tail;             // what the last block of a tile of rows does: see tail.h
     int *done;                  // blocks of each unit that have ended
     int kind, tails, spans, share;
@@ -101,15 +111,6 @@ struct Pass {
     int held;              // the most states that a walk holds
     int each;              // pairs that a block of attend takes
     int blocks;            // the most that a row sees
-};
-
-// Flags is where this GPU, `there`, meets the processor, `here`: tk_flags of kernels/cpu/tk.h. Each side writes its own words alone.
-struct Arrivals {
-    unsigned came, gone, pad[30];
-};
-struct Flags {
-    Arrivals here, there;
-    long long patience;    // nanoseconds
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

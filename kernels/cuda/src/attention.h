@@ -230,6 +230,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
             for (int k0 = 0; box[16 + i] && k0 < op->tail->dst.dim; k0 += THREADS)
                 join_columns(op->tail, pass, pairs[i].row, k0, (unsigned *)box);
     }
+    meet_behind(op);
 }
 
 // join does it alone: (columns/THREADS, rows of this launch) blocks.

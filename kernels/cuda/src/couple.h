@@ -1,11 +1,10 @@
 // A pass that this GPU and the processor compute together, in memory that both see: kernels/cuda/couple.go.
 #pragma once
-#include "abi.h"
+#include "arith.h"
 
-// meet waits until the processor has come as often as this GPU: one thread. What was launched before has ended, and the fence makes it
+// come waits until the processor has come as often as this GPU: one thread. What was computed before is over, and the fence makes it
 // visible before the flag is; what is launched next reads after the flag was seen. If a side has gone nobody waits, and the pass is lost.
-KERNEL meet(const Op *op, const Pass *pass) {
-    volatile Flags *f = (volatile Flags *)op->ids;
+static __device__ APART void come(volatile Flags *f) {
     unsigned n = f->there.came + 1;
     __threadfence_system();
     f->there.came = n;
@@ -15,4 +14,17 @@ KERNEL meet(const Op *op, const Pass *pass) {
         __nanosleep(100);
     }
     __threadfence_system();
+}
+
+KERNEL meet(const Op *op, const Pass *pass) { come(op->flags); }
+
+// meet_behind lets the last block of a launch meet the processor: what others wrote before they counted themselves is visible to it, and by
+// its fence to the processor. All threads of all blocks call it at their end.
+static __device__ __forceinline__ void meet_behind(const Op *op) {
+    if (!op->flags) return;
+    __threadfence();
+    __syncthreads();
+    if (thread() > 0 || atomicAdd(op->done, 1) + 1 < (int)(gridDim.x * gridDim.y * gridDim.z)) return;
+    *op->done = 0;
+    come(op->flags);
 }

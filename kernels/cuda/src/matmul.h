@@ -55,9 +55,9 @@ static __device__ __forceinline__ int list_choices(const int *route, int choices
     return min(n, (int)MANY);
 }
 
-// finish does what follows on a product of n rows of which this block has computed a group of outputs.
-static __device__ APART void finish(const Op *op, const Pass *pass, int row, int n, int group, float *box) {
-    int tile = blockIdx.x, span = group / 8, unit = tile, blocks = op->share;
+// finish does what follows on a product of n rows, a tile, of which this block has computed a group of outputs.
+static __device__ APART void finish(const Op *op, const Pass *pass, int tile, int row, int n, int group, float *box) {
+    int span = group / 8, unit = tile, blocks = op->share;
     if (op->spans) {
         unit = tile * op->spans + span;
         blocks *= min(8, (op->to + 31) / 32 - 8 * span);
@@ -150,7 +150,7 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             *y = op->add ? *y + total[r] : total[r];
         }
     } while (EXPERTS && R > 1);
-    if (!EXPERTS && op->tails) finish(op, pass, next, min(R, rows - next), group, parts);
+    if (!EXPERTS && op->tails) finish(op, pass, blockIdx.x, next, min(R, rows - next), group, parts);
 }
 
 // multiply_one is multiply with one row: a warp takes 32 inputs of each segment, LANES_AT_ONCE segments at a time, and then a warp for each
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pa
         if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
         *y = op->add ? *y + total : total;
     }
-    if (!EXPERTS && op->tails) finish(op, pass, row, 1, group, sums);
+    if (!EXPERTS && op->tails) finish(op, pass, row, row, 1, group, sums);
 }
 
 template <class T, int EXPERTS>
@@ -264,23 +264,26 @@ static __device__ void multiply_many(const Op *op, const Pass *pass) {
             if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
             *y = op->add ? *y + total : total;
         }
-        if (!EXPERTS) return;
+        if (EXPERTS) continue;
+        for (int i = 0; i < n && op->tails; i += 8) finish(op, pass, (next + i) / 8, next + i, min(8, n - i), group, parts);
+        return;
     }
 }
 
-#define MATMUL(name, type)                                                                       \
-    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass); }         \
-    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass); }     \
-    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass); }     \
-    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass); }     \
-    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass); }
+// What a launch of the processor's order computes may be met behind it.
+#define MATMUL(name, type)                                                                                         \
+    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass), type::behind(op); }         \
+    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass), type::behind(op); }     \
+    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass), type::behind(op); }     \
+    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass), type::behind(op); }     \
+    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass), type::behind(op); }
 
 #define EXPERTS(name, type) \
     KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 1>(op, pass); }
 
-#define MANY_ROWS(name, type)                                                                         \
-    KERNEL mm_##name##_64(const Op *op, const Pass *pass) { multiply_many<type, 8, 0>(op, pass); }    \
-    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply_many<type, 4, 1>(op, pass); }
+#define MANY_ROWS(name, type)                                                                                              \
+    KERNEL mm_##name##_64(const Op *op, const Pass *pass) { multiply_many<type, 8, 0>(op, pass), type::behind(op); }       \
+    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply_many<type, 4, 1>(op, pass), type::behind(op); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>

@@ -1,6 +1,6 @@
 // Operations on rows. Unless said otherwise a launch has THREADS threads a block, and (columns/THREADS, rows, operations) blocks.
 #pragma once
-#include "arith.h"
+#include "couple.h"
 
 #define FOR_COLUMN(row, k)                                                                       \
     op += blockIdx.z;                                                                            \
@@ -151,6 +151,7 @@ KERNEL elements(const Op *op, const Pass *pass) {
     op += blockIdx.z;
     int row = blockIdx.y, k = blockIdx.x * THREADS + threadIdx.x;
     if (row < rows_of(op, pass) && k < op->dim) element(op, pass, row, k);
+    meet_behind(op);
 }
 
 KERNEL soft_cap_rows(const Op *op, const Pass *pass) {

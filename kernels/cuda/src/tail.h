@@ -39,4 +39,5 @@ static __device__ void follow(const Op *op, int ops, const Pass *pass, int row, 
 KERNEL chain(const Op *op, const Pass *pass) {
     SHARED(float, box);
     if (blockIdx.y < rows_of(op, pass)) follow(op, op->tails + 1, pass, blockIdx.y, 1, box);
+    meet_behind(op);
 }

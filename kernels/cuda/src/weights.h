@@ -39,6 +39,7 @@ struct In32 {
         return {(const uint4 *)(w + ((size_t)(out / 32) * ((cols + 255) / 256) + seg) * segment_bytes()) + out % 32, out % 32};
     }
     static __device__ __forceinline__ uint4 header(const Lane &w) { return w[0]; }
+    static __device__ __forceinline__ void behind(const Op *) {}  // a launch
 };
 
 static __device__ __forceinline__ unsigned word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }

@@ -2,6 +2,7 @@
 // scales and then, for each 32 inputs, words of 4 codes for each of the 16 outputs. kernels/cpu/pack.c writes it, docs/kernels.md draws it.
 // What weights.h says of a type holds here too.
 #pragma once
+#include "couple.h"
 #include "weights.h"
 
 // Tile is one output of a group in a segment.
@@ -84,6 +85,7 @@ template <class T, class C>
 struct In16 {
     static __device__ __forceinline__ int bytes(int n) { return T::head(n) + n / 32 * C::PIECE; }
     static __device__ __forceinline__ Tile header(const Tile &w) { return w; }
+    static __device__ __forceinline__ void behind(const Op *op) { meet_behind(op); }
     static __device__ __forceinline__ void codes(const Tile &w, int b, uint4 *c0, uint4 *c1) {
         unsigned c[8];
         C::words(w, b, c);

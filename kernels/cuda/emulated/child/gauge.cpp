@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <map>
 #include <vector>
 
 namespace emu {
@@ -40,6 +41,7 @@ struct Far {
     unsigned clock;
 };
 static std::vector<Far> far;
+static std::map<uintptr_t, size_t> mapped;  // by where they end: where they begin
 
 static void ask(size_t i, const Sector &s) {
     Far &f = far[i];
@@ -90,6 +92,8 @@ static inline void touch(uintptr_t at, size_t n, bool write) {
         if (write ? p.written & bit : (p.read | p.written) & bit) continue;
         (write ? p.written : p.read) |= bit;
         (write ? now->near_written : now->near_read) += SECTOR;
+        auto piece = mapped.upper_bound(from + s * SECTOR);
+        if (piece != mapped.end() && from + s * SECTOR >= piece->second) (write ? now->mapped_written : now->mapped_read) += SECTOR;
         blocks[ended].push_back({(unsigned)line, bit, write});
     }
 }
@@ -100,6 +104,11 @@ void gauge_begin(const void *memory, size_t bytes, const char *kib, unsigned n) 
         far.push_back({std::vector<Line>(k * 1024 / LINE), 0});
     }
     blocks.resize(n);
+}
+
+void gauge_mapped(uintptr_t at, size_t n, bool on) {
+    if (on) mapped[at + n] = at;
+    else mapped.erase(at + n);
 }
 
 bool gauging() { return !far.empty(); }

@@ -20,7 +20,7 @@ namespace emu {
 struct Command {
     uint32_t kind, count;
 };
-enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED, MOVED, REGISTERED };
+enum : uint32_t { FIND, RUN, WAIT, ALLOCATED, RELEASED, MOVED, REGISTERED, MAPPED };
 
 struct Launch {
     uint32_t kernel, fail;
@@ -103,6 +103,7 @@ static void allocated(Piece p) {
 
 // released takes a piece back.
 static void released(Piece p) {
+    gauge_mapped(p.at, p.size, false);
     for (size_t i = 0; i < lent.size(); i++)
         if (lent[i].first == p.at) {
             if (mmap((void *)p.at, p.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
@@ -127,6 +128,7 @@ static void registered(uint32_t length) {
         fail("mapping %zu bytes at %zu of %s: %s", (size_t)size, (size_t)offset, name.data(), strerror(errno));
     close(file);
     lent.insert(lent.begin() + i, {at, size});
+    gauge_mapped(at, size, true);
     reply(at);
 }
 
@@ -166,6 +168,9 @@ static void serve() {
             break;
         case MOVED: moved(); break;
         case REGISTERED: registered(c.count); break;
+        case MAPPED:
+            for (Piece p : payload<Piece>(c.count)) gauge_mapped(p.at, p.size, true);
+            break;
         default: fail("unknown command %u", c.kind);
         }
     }
