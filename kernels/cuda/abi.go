@@ -75,15 +75,37 @@ const (
 	lanesAtOnce = 4                    // LANES_AT_ONCE
 	topRow      = 2*kernels.MaxTop + 2 // TOP_ROW
 
-	rowsNorm, rowsNormAdd, rowsHeadNorm, rowsRope, rowsStore                   = 1, 2, 3, 4, 5 // of ROWS_NORM and so on
-	rowsBias, rowsCopy, rowsScale, rowsAddScaled, rowsTurns, rowsExperts       = 6, 7, 8, 9, 10, 11
-	fillFeed, fillSiLU, fillGELU, fillClamped                            int32 = 1, 2, 3, 4 // of FILL_FEED
-
 	deltaColumns, deltaKeys, mostDelta = 32, 32, 512 // COLUMNS, SEGMENT, MOST_DELTA
 )
 
 // lanes reports whether src/weights.h has LANES for a type: sums of 32 products are exact.
 func lanes(t kernels.Type) bool { return t.Quantized() && t != kernels.Q2_K && t != kernels.Q3_K }
+
+// The kinds of operations that a tail may do: ROWS_NORM and so on.
+const (
+	rowsNorm int32 = 1 + iota
+	rowsNormAdd
+	rowsHeadNorm
+	rowsRope
+	rowsStore
+	rowsChoose
+	rowsBias
+	rowsCopy
+	rowsScale
+	rowsAddScaled
+	rowsTurns
+	rowsExperts
+	rowsCap
+	rowsAddSiLU
+	rowsBlend
+	rowsSigmoid
+	rowsHeads
+	rowsGather
+	fillFeed
+	fillSiLU
+	fillGELU
+	fillClamped
+)
 
 // view returns the bytes of x.
 func view[T any](x []T) []byte {

@@ -2,7 +2,7 @@ package cuda
 
 import "github.com/tandem-llm/tandem/kernels"
 
-// mostExperts bounds a choice: a block of threads keeps a score for each in its shared memory.
+// mostExperts bounds a choice: a warp looks at all of them.
 const mostExperts = 8192
 
 // checkRoutes refuses choices that the kernels cannot make.
@@ -34,9 +34,9 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 	}
 	switch o := o.(type) {
 	case kernels.ChooseExperts:
-		x = l.elementwise("choose_experts", i, o.Logits)
+		x = l.elementwise("chain", i, o.Logits)
 		x.reads, x.writes = x.writes, nil
-		x.form, x.c.in, x.c.out = choosing, x.c.out, 0
+		x.form, x.c.kind, x.c.in, x.c.out = byRow, rowsChoose, x.c.out, 0
 		x.c.sigmoid, x.c.normed, x.c.biased, x.c.scale = flag(o.Sigmoid), flag(o.Normed), flag(o.Bias != nil), o.Scale
 		x.c.each = flag(o.Each != nil)
 		routed(&x, o.Out)

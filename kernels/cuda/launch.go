@@ -23,7 +23,7 @@ func launches(items []item, first int) (all []launch) {
 			items[i].c.tails = int32(n - 1)
 			all = append(all, launch{item: &items[i], first: first + i, count: 1, tails: n - 1, chained: true})
 		} else {
-			for n = 1; i+n < len(items) && together(items[i:i+n], &items[i+n]); n++ {
+			for n = 1; i+n < len(items) && (together(items[i:i+n], &items[i+n]) || sooner(items[i:], n)); n++ {
 			}
 			all = append(all, launch{item: &items[i], first: first + i, count: n, tails: tail(items[i:], n)})
 		}
@@ -50,14 +50,14 @@ func tail(items []item, n int) (tails int) {
 		return 0
 	case x.form == attending && x.parts == kernels.None:
 		tails = 1 // its join
-	case x.form != product || slices.ContainsFunc(items[:n], divided):
+	case x.form != product && x.form != expertProduct || slices.ContainsFunc(items[:n], divided):
 		return 0
-	case fillsBehind(items[:n], &next[0]):
-		tails, spans, blocks = 1, (int(x.c.dim)+threads-1)/threads, n
+	case fillsBehind(items[:n], next) > 0:
+		tails, spans, blocks = fillsBehind(items[:n], next), (int(x.c.to)+threads-1)/threads, n
 	default:
 		tails = chain(next, x.c.wanted)
 		for i := range items[:n] {
-			blocks += (int(items[i].c.to) + group - 1) / group
+			blocks += (int(items[i].c.to) + group - 1) / group * max(1, int(items[i].c.used))
 		}
 	}
 	for i := range items[:n] {
@@ -66,8 +66,26 @@ func tail(items []item, n int) (tails int) {
 	return tails
 }
 
+// units is the most that launches count the blocks of: rows of an attention; tiles of a product's rows, or 256 columns of these; an
+// expert's choices, or 256 columns of these.
+func (l *placed) units() int {
+	spans, experts := 1, 0
+	for _, a := range l.Activations {
+		spans = max(spans, (a.Dim+threads-1)/threads)
+	}
+	rows := max(l.MaxRows, l.MaxWanted)
+	for _, o := range l.Ops {
+		if o, ok := o.(kernels.ExpertMatMul); ok {
+			experts = max(experts, rows*l.Routes[o.Route].Used*((l.Weights[o.W].Rows+threads-1)/threads))
+		}
+	}
+	return max(rows, (rows/8+1)*spans, experts)
+}
+
 // divided reports whether a product fills a part of its buffer.
-func divided(x item) bool { return x.c.side != 0 || x.c.from != 0 || x.c.to != x.c.dim }
+func divided(x item) bool {
+	return x.c.side != 0 || x.c.from != 0 || x.c.to != x.c.dim/max(1, x.c.used)
+}
 
 // chain returns how many items, from the first on, can follow on each other row by row, for wanted rows or for all.
 func chain(items []item, wanted int32) (n int) {
@@ -77,32 +95,73 @@ func chain(items []item, wanted int32) (n int) {
 	return n
 }
 
-// fillsBehind reports whether x fills an activation with what the products before it compute, column by column.
-func fillsBehind(products []item, x *item) bool {
+// fillsBehind returns how many of next fill an activation with what the products compute, column by column: biases of these, and the fill.
+func fillsBehind(products, next []item) (n int) {
+	of := func(b kernels.Buf) bool {
+		return slices.ContainsFunc(products, func(p item) bool { return p.writes[0] == b })
+	}
+	for n < len(next) && next[n].c.kind == rowsBias && products[0].form == product && of(next[n].writes[0]) {
+		n++
+	}
+	if n == len(next) || next[n].form != gating || len(next[n].reads) != len(products) {
+		return 0
+	}
+	x := &next[n]
 	for i := range products {
 		p := &products[i]
-		same := x.wanted() == p.c.wanted && p.c.dim == x.c.dim && p.c.src != x.c.dst
-		if x.form != gating || !same || !slices.Contains(x.reads, p.writes[0]) {
-			return false
+		whole := p.form == product || (x.c.dst.q == 0 || p.c.to%32 == 0) && (x.c.dst.q256 == 0 || p.c.to%256 == 0)
+		if x.wanted() != p.c.wanted || p.c.dim != x.c.dim || p.c.src == x.c.dst || !whole || !slices.Contains(x.reads, p.writes[0]) {
+			return 0
 		}
 	}
-	return len(products) == len(x.reads)
+	return n + 1
 }
+
+// widest is how many columns a tail takes that follows row by row where a launch of its own would have a block for 256 of them.
+const widest = 8192
 
 // byRows reports whether follow of src/tail.h does the item.
 func (x *item) byRows() bool {
-	return x.c.kind != 0 && (x.kernel == "elements" || x.form == byRow || x.form == byHead || x.form == turning || x.form == storing)
+	switch x.form {
+	case byRow, byHead, turning, storing:
+		return true
+	}
+	return x.c.kind != 0 && x.c.dim <= widest
 }
 
 // wanted tells whether an item is on the wanted rows alone.
 func (x *item) wanted() int32 { return max(x.c.wanted, x.c.dst.wanted) }
+
+// sooner moves a product before the operations by row that follow on the first n items, if it can be launched with these and needs nothing
+// of those; it reports whether there was one.
+func sooner(items []item, n int) bool {
+	if items[0].form != product || fillsBehind(items[:n], items[n:]) > 0 {
+		return false
+	}
+	m := n + chain(items[n:], items[0].wanted())
+	if m == n || m == len(items) || !together(items[:n], &items[m]) {
+		return false
+	}
+	x := items[m]
+	for i := range items[n:m] {
+		b := &items[n+i]
+		mine := func(b kernels.Buf) bool { return slices.Contains(x.writes, b) }
+		needed := func(b kernels.Buf) bool { return mine(b) || slices.Contains(x.reads, b) }
+		if b.c.dst == x.c.src || slices.ContainsFunc(b.writes, needed) || slices.ContainsFunc(b.reads, mine) {
+			return false
+		}
+	}
+	copy(items[n+1:m+1], items[n:m])
+	items[n] = x
+	return true
+}
 
 // together reports whether next can be launched with the items before it: the same kernel, of the same shape, and none reads or writes what
 // another one writes.
 func together(before []item, next *item) bool {
 	a := &before[0]
 	switch next.form {
-	case byRow, gating, choosing, attending, joining, topChunks, topJoin, deltaIn, deltaWalk:
+	case byRow, gating, attending, joining, topChunks, topJoin, deltaIn, deltaWalk:
 		return false
 	}
 	if a.kernel != next.kernel || a.form != next.form || a.c.wanted != next.c.wanted || a.c.cols != next.c.cols || len(next.writes) == 0 {
@@ -191,8 +250,6 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.product(rows, items)
 	case meeting:
 		return l.kernel, grid(1, 1, 1, 1, 0), true
-	case choosing:
-		return l.kernel, grid(1, rows, 1, threads, fillShared+4*int(c.dim)), true
 	case expertProduct:
 		return l.experts(rows, items)
 	case storing:

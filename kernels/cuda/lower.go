@@ -18,7 +18,6 @@ const (
 	turning
 	gating // fills by column, what a product's tail may do
 	product
-	choosing
 	expertProduct
 	storing
 	attending
@@ -205,15 +204,6 @@ func (l *placed) place(pages int) {
 	l.scratch = l.add(scratch)
 }
 
-// units is the most that launches count the blocks of: rows of an attention; tiles of a product's rows, or 256 columns of these.
-func (l *placed) units() int {
-	most := 1
-	for _, a := range l.Activations {
-		most = max(most, (a.Dim+threads-1)/threads)
-	}
-	return max(l.MaxRows, (max(l.MaxRows, l.MaxWanted)/8+1)*most)
-}
-
 func (l *placed) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
 
 // actBytes returns the size of all forms of an activation.
@@ -348,7 +338,7 @@ func (l *lowering) lower(i int) []item {
 		x.c.every, x.c.steps = int32(o.Every), int32(len(o.Factors))
 		return []item{x}
 	case kernels.SoftCap:
-		x := l.elementwise("soft_cap_rows", i, o.Buf, o.Buf)
+		x := l.element(rowsCap, i, o.Buf, o.Buf)
 		x.c.softCap = o.Cap
 		return []item{x}
 	case kernels.AddBias:
@@ -358,22 +348,22 @@ func (l *lowering) lower(i int) []item {
 		x.c.scale = o.Factor
 		return []item{x}
 	case kernels.AddSiLU:
-		return []item{l.elementwise("add_silu", i, o.Out, o.In, o.Out)}
+		return []item{l.element(rowsAddSiLU, i, o.Out, o.In, o.Out)}
 	case kernels.Blend:
-		x := l.elementwise("blend", i, o.Out, o.In, o.Gate)
+		x := l.element(rowsBlend, i, o.Out, o.In, o.Gate)
 		x.reads = append(x.reads, o.Out)
 		return []item{x}
 	case kernels.SigmoidScale:
-		x := l.elementwise("sigmoid_scale", i, o.Buf, o.Gate)
+		x := l.element(rowsSigmoid, i, o.Buf, o.Gate)
 		x.reads = append(x.reads, o.Buf)
 		return []item{x}
 	case kernels.CopyHeads:
-		x := l.elementwise("copy_heads", i, o.Out, o.In)
+		x := l.element(rowsHeads, i, o.Out, o.In)
 		x.reads = append(x.reads, o.Out)
 		x.c.heads, x.c.headDim, x.c.from, x.c.to = int32(o.Heads), int32(o.Dim), int32(o.From), int32(o.To)
 		return []item{x}
 	case kernels.Gather:
-		return []item{l.elementwise("gather_rows", i, o.Out, o.In)}
+		return []item{l.element(rowsGather, i, o.Out, o.In)}
 	case kernels.Feed:
 		return []item{l.gating(fillFeed, i, o.Out, o.In)}
 	case kernels.Gate:

@@ -101,11 +101,11 @@ static __device__ __forceinline__ int sum16(int c) {
     return c;
 }
 
-// fill writes columns [k0, k0+256) of a row of an activation, a thread each; y is column k0 + thread(). All threads of the block
-// call it, at least THREADS. box is 8 numbers of shared memory.
-static __device__ void fill(const Act &a, int row, int k0, float y, unsigned *box) {
-    int t = thread(), k = k0 + t, lane = t & 31, in = k < a.dim && t < THREADS;
-    size_t at = (size_t)row * a.dim + k;
+// fill writes columns [k0, k0+256) of a row of an activation, a thread each; y is column k0 + thread(). A row has dim columns: all, or
+// those of an expert. All threads of the block call it, at least THREADS. box is 8 numbers of shared memory.
+static __device__ void fill(const Act &a, int dim, int row, int k0, float y, unsigned *box) {
+    int t = thread(), k = k0 + t, lane = t & 31, in = k < dim && t < THREADS;
+    size_t at = (size_t)row * dim + k;
     if (a.x && in) a.x[at] = y;
     if (!a.q && !a.q256) return;
     if (!in) y = 0;

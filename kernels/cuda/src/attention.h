@@ -209,7 +209,7 @@ static __device__ __forceinline__ void join_columns(const Op *op, const Pass *pa
         y /= sum;
         if (op->in) y *= sigmoid(op->in[(size_t)row * op->dst.dim + k]);  // the gate
     }
-    fill(op->dst, row, k0, y, box);
+    fill(op->dst, op->dst.dim, row, k0, y, box);
 }
 
 // attend has (pairs/each, KV heads) blocks of THREADS. What joins its blocks may be its tail: then the last block of a row does it.

@@ -8,14 +8,16 @@ struct SoftMax {
 };
 
 static __device__ SoftMax soft_max(const float *x, int n) {
+    int lane = thread() & 31;
     SoftMax s = {-infinity(), 0};
-    float lanes[16] = {};
-    for (int i = 0; i < n; i++)
+    for (int i = lane; i < n; i += 32)
         if (x[i] > s.top) s.top = x[i];
-    for (int i = 0; i < n; i++) lanes[i % 16] += exp_of((x[i] == x[i] ? x[i] : -infinity()) - s.top);
-    for (int step = 8; step > 0; step /= 2)
-        for (int i = 0; i < step; i++) lanes[i] += lanes[i + step];
-    s.sum = lanes[0];
+    for (int i = 16; i > 0; i /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, s.top, i);
+        s.top = other > s.top ? other : s.top;
+    }
+    for (int i = lane; lane < 16 && i < n; i += 16) s.sum += exp_of((x[i] == x[i] ? x[i] : -infinity()) - s.top);
+    s.sum = __shfl_sync(0xffffffffu, add16(s.sum), 0);
     return s;
 }
 
@@ -25,32 +27,38 @@ static __device__ __forceinline__ float weight_of(const Op *op, float x, const S
     return op->sigmoid ? sigmoid(x) : exp_of(x - s.top) / s.sum;
 }
 
-// choose_experts has (1, rows, 1) blocks of THREADS. Shared memory holds 8 numbers of 8 bytes, and a score for each expert.
-KERNEL choose_experts(const Op *op, const Pass *pass) {
-    SHARED(unsigned char, memory);
-    int row = blockIdx.y, n = op->dim, used = op->used;
-    if (row >= pass->rows) return;
-    float *score = (float *)(memory + 64), *shares = op->shares + (size_t)row * used;
-    const float *x = op->in + (size_t)row * n, *by = x;
+// choose_row chooses a row's experts, by one warp.
+static __device__ void choose_row(const Op *op, int row) {
+    int lane = thread() & 31, n = op->dim, used = op->used, plain = !op->sigmoid && !op->biased;
+    const float *x = op->in + (size_t)row * n;
+    float *shares = op->shares + (size_t)row * used, sum = 0;
     int *ids = op->route + (size_t)row * used;
     SoftMax all = {0, 1};
     if (!op->sigmoid && (op->biased || !op->normed)) all = soft_max(x, n);
-    if (op->sigmoid || op->biased) {
-        // No thread reads another's scores: choose takes them in the same turns.
-        for (int i = threadIdx.x; i < n; i += THREADS) score[i] = weight_of(op, x[i], all) + (op->biased ? op->vec[i] : 0.0f);
-        by = score;
-    }
-    choose(by, 0, 0, n, used, ids, shares, (unsigned long long *)memory);
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    float best = shares[0], sum = 0;
+    unsigned long long last = ~0ull, mine = 0;
     for (int i = 0; i < used; i++) {
-        float w = by == x ? exp_of(shares[i] - best) : weight_of(op, x[ids[i]], all);
-        if (by == x && !op->normed) w /= all.sum;
-        shares[i] = w;
-        sum += w;
+        if (i == 0 || mine == last) {  // this lane's best is taken: look for the next
+            mine = 0;
+            for (int j = lane; j < n; j += 32) {
+                float score = plain ? x[j] : weight_of(op, x[j], all) + (op->biased ? op->vec[j] : 0.0f);
+                unsigned long long key = key_of(score, j);
+                if (key < last && key > mine) mine = key;
+            }
+        }
+        last = best_of_warp(mine);
+        if (lane == 0) ids[i] = (int)~(unsigned)last;
     }
-    for (int i = 0; i < used; i++) {
+    __syncwarp();
+    float best = x[ids[0]] == x[ids[0]] ? x[ids[0]] : -infinity();
+    for (int i = lane; i < used; i += 32) {
+        float y = x[ids[i]];
+        if (!plain) shares[i] = weight_of(op, y, all);
+        else shares[i] = exp_of((y == y ? y : -infinity()) - best) / (op->normed ? 1 : all.sum);
+    }
+    __syncwarp();
+    for (int i = 0; i < used; i++) sum += shares[i];
+    __syncwarp();
+    for (int i = lane; i < used; i += 32) {
         if (op->normed) shares[i] /= sum;
         if (op->scale != 0) shares[i] *= op->scale;
         if (op->each) shares[i] *= op->vec[(op->biased ? n : 0) + ids[i]];

@@ -65,7 +65,44 @@ static __device__ APART void finish(const Op *op, const Pass *pass, int tile, in
     count(op, 1, unit, blocks, (int *)box);
     if (!((int *)box)[16]) return;
     if (!op->spans) return follow(op->tail, op->tails, pass, row, n, box);
-    for (int r = 0; r < n; r++) fill_columns(op->tail, row + r, THREADS * span, (unsigned *)box);
+    int k = THREADS * span + thread();
+    for (int i = 0; i < op->tails - 1; i++)
+        for (int r = 0; r < n && thread() < THREADS && k < op->to; r++) element(op->tail + i, pass, row + r, k);
+    const Op *fills = op->tail + op->tails - 1;
+    for (int r = 0; r < n; r++) fill_columns(fills, fills->dst.dim, row + r, THREADS * span, (unsigned *)box);
+}
+
+// finish_experts does what follows on a product of an expert's choices, the first of which is `choice`, of which this block has computed a
+// group of outputs: of all its choices, or of that one.
+static __device__ APART void finish_experts(const Op *op, const Pass *pass, int choice, int all, int group, float *box) {
+    enum { AT_ONCE = 8 };
+    int expert = op->route[choice], choices = rows_of(op, pass) * op->used, next = choice, row[AT_ONCE] = {choice}, span = group / 8, n = 1;
+    if (op->spans) {
+        count(op, 1, choice * op->spans + span, op->share * min(8, (op->outputs + 31) / 32 - 8 * span), (int *)box);
+        if (!((int *)box)[16]) return;
+    }
+    do {
+        if (all && (n = choices_of<AT_ONCE>(op->route, choices, expert, &next, row)) == 0) return;
+        unsigned last = (1u << n) - 1;
+        if (!op->spans) {
+            int mine = 0;
+            last = 0;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (i == thread()) mine = row[i] / op->used;
+            count(op, n, mine, op->share, (int *)box);
+            for (int i = 0; i < n; i++) last |= (unsigned)((int *)box)[16 + i] << i;
+        }
+        for (; last; last &= last - 1) {
+            int at = 0;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (last >> i & 1 && !(last & ((1u << i) - 1))) at = row[i];
+            __syncthreads();
+            if (op->spans) fill_columns(op->tail, op->outputs, at, THREADS * span, (unsigned *)box);
+            else follow(op->tail, op->tails, pass, at / op->used, 1, box);
+        }
+    } while (all);
 }
 
 // take_row makes r of in the activations of a row, from number `at` on.
@@ -105,7 +142,7 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
         int row[R], n;  // the rows of this turn; those that there are not are another one again
         if (EXPERTS && R > 1) {
             n = choices_of<R>(op->route, rows, expert, &next, row);
-            if (n == 0) return;
+            if (n == 0) break;
         } else {
             n = min(R, rows - next);
 #pragma unroll
@@ -150,7 +187,9 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             *y = op->add ? *y + total[r] : total[r];
         }
     } while (EXPERTS && R > 1);
-    if (!EXPERTS && op->tails) finish(op, pass, blockIdx.x, next, min(R, rows - next), group, parts);
+    if (!op->tails) return;
+    if (EXPERTS) finish_experts(op, pass, blockIdx.x, R > 1, group, parts);
+    else finish(op, pass, blockIdx.x, next, min(R, rows - next), group, parts);
 }
 
 // multiply_one is multiply with one row: a warp takes 32 inputs of each segment, LANES_AT_ONCE segments at a time, and then a warp for each
@@ -195,7 +234,9 @@ static __device__ __forceinline__ void multiply_one(const Op *op, const Pass *pa
         if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
         *y = op->add ? *y + total : total;
     }
-    if (!EXPERTS && op->tails) finish(op, pass, row, row, 1, group, sums);
+    if (!op->tails) return;
+    if (EXPERTS) finish_experts(op, pass, row, 0, group, sums);
+    else finish(op, pass, row, row, 1, group, sums);
 }
 
 template <class T, int EXPERTS>

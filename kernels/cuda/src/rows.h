@@ -10,8 +10,10 @@
 
 // Operations that a tail may do (tail.h): the same for rows [row, row+n) by all threads of a block. element is the others, for one column.
 enum {
-    ROWS_NORM = 1, ROWS_NORM_ADD, ROWS_HEAD_NORM, ROWS_ROPE, ROWS_STORE,
-    ROWS_BIAS, ROWS_COPY, ROWS_SCALE, ROWS_ADD_SCALED, ROWS_TURNS, ROWS_EXPERTS
+    ROWS_NORM = 1, ROWS_NORM_ADD, ROWS_HEAD_NORM, ROWS_ROPE, ROWS_STORE, ROWS_CHOOSE,
+    ROWS_BIAS, ROWS_COPY, ROWS_SCALE, ROWS_ADD_SCALED, ROWS_TURNS, ROWS_EXPERTS, ROWS_CAP, ROWS_ADD_SILU, ROWS_BLEND, ROWS_SIGMOID,
+    ROWS_HEADS, ROWS_GATHER,
+    FILL_FEED, FILL_SILU, FILL_GELU, FILL_CLAMPED
 };
 
 // norm_rows: a warp for the scale of each row, then all threads for row after row. box is 16 numbers of shared memory.
@@ -26,7 +28,7 @@ static __device__ void norm_rows(const Op *op, int row, int n, float *box) {
         const float *x = op->in + (size_t)(row + r) * dim;
         for (int k0 = 0; k0 < dim; k0 += THREADS) {
             int k = k0 + t;
-            fill(op->dst, row + r, k0, k < dim && t < THREADS ? x[k] * box[8 + r] * op->vec[k] : 0.0f, (unsigned *)box);
+            fill(op->dst, dim, row + r, k0, k < dim && t < THREADS ? x[k] * box[8 + r] * op->vec[k] : 0.0f, (unsigned *)box);
         }
     }
 }
@@ -120,7 +122,22 @@ static __device__ __forceinline__ void element(const Op *op, const Pass *pass, i
         float sum = 0;
         for (int s = 0; s < op->used; s++) sum += shares[s] * x[(size_t)s * op->dim];
         op->out[at] = op->add ? sum + op->out[at] : sum;
+        break;
     }
+    case ROWS_CAP: op->out[at] = soft_cap(op->out[at], op->softcap); break;
+    case ROWS_ADD_SILU: op->out[at] += op->in[at] / (1.0f + exp_of(-op->in[at])); break;
+    case ROWS_BLEND: {
+        float y = op->out[at];
+        op->out[at] = __fmaf_rn(sigmoid(op->in2[at]), op->in[at] - y, y);
+        break;
+    }
+    case ROWS_SIGMOID: op->out[at] *= sigmoid(op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]); break;
+    case ROWS_HEADS: {  // columns [to, to+head_dim) of each head of out are those from `from` on of the head of in
+        int wide = op->dim / op->heads, j = k % wide - op->to;
+        if (j >= 0 && j < op->head_dim) op->out[at] = op->in[(size_t)row * op->ld + k / wide * (op->ld / op->heads) + op->from + j];
+        break;
+    }
+    case ROWS_GATHER: op->out[at] = op->in[(size_t)pass->wanted[row] * op->dim + k];
     }
 }
 
@@ -154,36 +171,6 @@ KERNEL elements(const Op *op, const Pass *pass) {
     meet_behind(op);
 }
 
-KERNEL soft_cap_rows(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    op->out[at] = soft_cap(op->out[at], op->softcap);
-}
-
-KERNEL add_silu(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    float g = op->in[at];
-    op->out[at] += g / (1.0f + exp_of(-g));
-}
-
-KERNEL blend(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    float y = op->out[at];
-    op->out[at] = __fmaf_rn(sigmoid(op->in2[at]), op->in[at] - y, y);
-}
-
-KERNEL sigmoid_scale(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    op->out[at] *= sigmoid(op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]);
-}
-
-// copy_heads: columns [to, to+head_dim) of each head of out are those from `from` on of the head of in.
-KERNEL copy_heads(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    int wide = op->dim / op->heads, j = k % wide - op->to;
-    if (j < 0 || j >= op->head_dim) return;
-    op->out[at] = op->in[(size_t)row * op->ld + k / wide * (op->ld / op->heads) + op->from + j];
-}
-
 KERNEL block_conv(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     int before = max(pass->pos[row] - pass->prefix[row], 0), groups = op->dim / op->group;
@@ -194,19 +181,12 @@ KERNEL block_conv(const Op *op, const Pass *pass) {
     op->out[at] = y;
 }
 
-KERNEL gather_rows(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    op->out[at] = op->in[(size_t)pass->wanted[row] * op->dim + k];
-}
-
-// The fills of activations: all threads of a block take part, whatever their columns.
-enum { FILL_FEED = 1, FILL_SILU, FILL_GELU, FILL_CLAMPED };
-
-static __device__ __forceinline__ void fill_columns(const Op *op, int row, int k0, unsigned *box) {
+// fill_columns fills columns [k0, k0+THREADS) of a row of dim. All threads of a block take part, whatever their columns.
+static __device__ __forceinline__ void fill_columns(const Op *op, int dim, int row, int k0, unsigned *box) {
     int k = k0 + thread();
-    size_t at = (size_t)row * op->dst.dim + k;
+    size_t at = (size_t)row * dim + k;
     float y = 0;
-    if (k < op->dst.dim && thread() < THREADS) {
+    if (k < dim && thread() < THREADS) {
         y = op->in[at];
         switch (op->kind) {
         case FILL_SILU: y = silu_mul(y, op->in2[at]); break;
@@ -214,7 +194,7 @@ static __device__ __forceinline__ void fill_columns(const Op *op, int row, int k
         case FILL_CLAMPED: y = clamped_mul(y, op->in2[at]); break;
         }
     }
-    fill(op->dst, row, k0, y, box);
+    fill(op->dst, dim, row, k0, y, box);
 }
 
 KERNEL fills(const Op *op, const Pass *pass) {
@@ -222,7 +202,7 @@ KERNEL fills(const Op *op, const Pass *pass) {
     op += blockIdx.z;
     int row = blockIdx.y, k0 = blockIdx.x * THREADS;
     if (row >= rows_of(op, pass) || k0 >= op->dst.dim) return;
-    fill_columns(op, row, k0, box);
+    fill_columns(op, op->dst.dim, row, k0, box);
 }
 
 // angles fills the table of a rotation: columns are the pairs of elements that turn.

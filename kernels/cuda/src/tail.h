@@ -1,7 +1,9 @@
 // What follows on a product or an attention row by row is done by the block of threads that ends last: it saves a launch, and its order
-// changes no bit. A unit is a tile of rows, whose operations then follow in turn, or 256 columns of a tile, which are filled. Blocks of
-// THREADS threads or more count themselves in op->done, which is full of zeros before and behind every launch.
+// changes no bit. A unit is a tile of rows, whose operations then follow in turn, or 256 columns of a tile, which are filled. For products
+// of experts it is a row, or 256 columns of an expert. Blocks of THREADS threads or more count themselves in op->done, which is full of
+// zeros before and behind every launch.
 #pragma once
+#include "experts.h"
 #include "rows.h"
 
 // count counts a block for n units, of which each of its first n threads names one, and how many blocks that has. In box[16+i], shared
@@ -29,6 +31,16 @@ static __device__ void follow(const Op *op, int ops, const Pass *pass, int row, 
         case ROWS_HEAD_NORM: head_norm_rows(op, row, n); break;
         case ROWS_ROPE: rope_rows(op, row, n, thread(), threads()); break;
         case ROWS_STORE: store_rows(op, pass, row, n, thread(), threads()); break;
+        case ROWS_CHOOSE:
+            for (int r = thread() / 32; r < n; r += threads() / 32) choose_row(op, row + r);
+            break;
+        case FILL_FEED:
+        case FILL_SILU:
+        case FILL_GELU:
+        case FILL_CLAMPED:
+            for (int r = 0; r < n; r++)
+                for (int k0 = 0; k0 < op->dst.dim; k0 += THREADS) fill_columns(op, op->dst.dim, row + r, k0, (unsigned *)box);
+            break;
         default:
             for (int at = thread(); at < n * op->dim; at += threads()) element(op, pass, row + at / op->dim, at % op->dim);
         }

@@ -4,7 +4,6 @@
 #include "matmul.h"
 #include "attention.h"
 #include "top.h"
-#include "experts.h"
 #include "states.h"
 #include "probe.h"
 #include "couple.h"

@@ -10,12 +10,17 @@ static __device__ __forceinline__ unsigned long long key_of(float v, int id) {
     return (unsigned long long)b << 32 | (unsigned)~id;
 }
 
-static __device__ __forceinline__ unsigned long long best_of(unsigned long long a, unsigned long long *box) {
+static __device__ __forceinline__ unsigned long long best_of_warp(unsigned long long a) {
     for (int n = 16; n > 0; n /= 2) {
         unsigned high = __shfl_xor_sync(0xffffffffu, (unsigned)(a >> 32), n), low = __shfl_xor_sync(0xffffffffu, (unsigned)a, n);
         unsigned long long other = (unsigned long long)high << 32 | low;
         if (other > a) a = other;
     }
+    return a;
+}
+
+static __device__ __forceinline__ unsigned long long best_of(unsigned long long a, unsigned long long *box) {
+    a = best_of_warp(a);
     if (threadIdx.x % 32 == 0) box[threadIdx.x / 32] = a;
     __syncthreads();
     for (int i = 0; i < THREADS / 32; i++)
