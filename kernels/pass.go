@@ -78,6 +78,9 @@ type PassLimits struct {
 	walks            *walkMarks // nil: no recurrent states
 }
 
+// Tokens returns how many tokens Embed can look up; 0 without.
+func (l *PassLimits) Tokens() int { return l.embedRows }
+
 // PassLimits returns the limits of passes of p, a program that Check has accepted, with a KV cache of so many pages.
 func (p *Program) PassLimits(pages int) PassLimits {
 	l := PassLimits{rows: p.MaxRows, wanted: p.MaxWanted, pages: pages, positions: pages > 0}

@@ -51,13 +51,16 @@ const (
 
 type cPass struct {
 	tokens, pos, turn, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
+	gifts, gives, after                                                                                                 Pointer
 	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held, each, blocks                     int32
+	ngives, nafter, result                                                                                              int32
 }
 
 // lists are the addresses of a pass, in order.
 func (p *cPass) lists() []*Pointer {
 	return []*Pointer{&p.tokens, &p.pos, &p.turn, &p.store, &p.pages, &p.table, &p.prefix, &p.anc, &p.ancOff, &p.ancLen, &p.cut,
-		&p.wanted, &p.given, &p.pairs, &p.first, &p.walks, &p.steps}
+		&p.wanted, &p.given, &p.pairs, &p.first, &p.walks, &p.steps,
+		&p.gifts, &p.gives, &p.after}
 }
 
 const (

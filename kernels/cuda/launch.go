@@ -183,11 +183,12 @@ func together(before []item, next *item) bool {
 
 // extent is how large a pass is, as far as launches depend on it. Kernels do nothing for rows, pairs and so on that a pass does not have,
 // so that one graph serves all passes up to its extent.
-type extent struct{ rows, wanted, pairs, walks, steps, each int }
+type extent struct{ rows, wanted, pairs, walks, steps, each, enters int }
 
 // up rounds an extent so that few graphs serve all passes.
 func (e extent) up() extent {
-	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs), roundRows(e.walks), roundRows(e.steps), e.each}
+	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs), roundRows(e.walks), roundRows(e.steps), e.each,
+		roundRows(e.enters)}
 }
 
 func roundRows(n int) int {

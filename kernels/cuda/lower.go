@@ -193,7 +193,7 @@ func (l *placed) place(pages int) {
 		l.shares = append(l.shares, l.add(4*r.Used*l.MaxRows))
 	}
 	l.ids = l.add(4 * (topRow + 2*kernels.MaxTop*l.chunks()) * l.MaxWanted)
-	l.ops = l.add(l.items * opBytes)
+	l.ops = l.add((l.items + 2) * opBytes) // with those of a pass's steps
 	l.done = l.add(4 * l.units())
 	scratch := l.placeDeltas()
 	if l.heads > 0 {

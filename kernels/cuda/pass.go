@@ -15,6 +15,10 @@ type inputs struct {
 	heads                       []cPass  // the whole pass, then the chunks
 	first                       []int32  // per row: its first pair
 	walks                       walks
+	gives                       []cSpan // rows that come with the pass, of gifts
+	gifts                       []float32
+	after                       []int32 // of a step of a chain: kernels.ChainStep
+	result                      int     // of a step of a chain: its first wanted row, counted through all
 	bytes                       []byte
 }
 
@@ -38,10 +42,10 @@ func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 	n.walks.set(l, a)
 	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Turns()), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix),
 		view(a.Anc), view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first),
-		view(n.walks.all), view(n.walks.steps)}
+		view(n.walks.all), view(n.walks.steps), view(n.gifts), view(n.gives), view(n.after)}
 	n.bytes = n.bytes[:0]
 	at := make([]Pointer, len(numbers))
-	size := len(n.heads) * passBytes
+	size := len(n.heads) * passBytes // places count as if these structures stood right before the numbers
 	for i, b := range numbers {
 		at[i] = Pointer(size)
 		n.bytes = append(n.bytes, b...)
@@ -52,7 +56,7 @@ func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 		h := &n.heads[i]
 		h.rows, h.nwanted, h.topk, h.left = int32(n.rows), int32(n.nwanted), int32(n.topk), a.Left
 		h.nwalks, h.nsteps, h.held = int32(len(n.walks.all)), int32(len(n.walks.steps)), n.walks.held
-		h.blocks = int32(n.blocks)
+		h.blocks, h.ngives, h.nafter, h.result = int32(n.blocks), int32(len(n.gives)), int32(len(n.after)), int32(n.result)
 		for j, p := range h.lists() {
 			*p = at[j]
 		}
@@ -60,7 +64,7 @@ func (n *inputs) set(l *placed, a *kernels.Pass, processors int) {
 }
 
 func (n *inputs) extent() extent {
-	return extent{n.rows, n.nwanted, n.npairs, len(n.walks.all), len(n.walks.steps), int(n.heads[0].each)}
+	return extent{n.rows, n.nwanted, n.npairs, len(n.walks.all), len(n.walks.steps), int(n.heads[0].each), len(n.gives) + len(n.after)}
 }
 
 // each returns how many pairs a block takes: the more of the same keys, the less is read, but some blocks for each multiprocessor.
@@ -102,10 +106,14 @@ func (l *placed) inputBytes(pages int) int {
 	return 1<<14 + 17*4*l.MaxRows + 8*16*l.MaxRows + 8*pages + stepBytes*l.mostSteps() + walkBytes*l.MaxRows
 }
 
-// bringPass copies the pass to the GPU.
-func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
-	n := &r.pass
-	need := len(n.heads)*passBytes + len(n.bytes)
+// bringPasses copies the pass, and the further steps of a chain, to the GPU: all structures, and then the numbers.
+func (r *runner) bringPasses(g Driver) error {
+	steps := append([]*inputs{&r.pass}, r.further...)
+	heads, need := 0, 0
+	for _, n := range steps {
+		heads += len(n.heads) * passBytes
+		need += len(n.heads)*passBytes + len(n.bytes)
+	}
 	if need > r.input.Size {
 		r.dropGraphs() // they hold its address
 		if r.input.Size > 0 {
@@ -120,10 +128,17 @@ func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
 		}
 		r.input = m
 	}
-	for i := range n.heads {
-		for _, p := range n.heads[i].lists() {
-			*p += r.input.At
+	all, numbers := make([]byte, 0, need), Pointer(heads)
+	for _, n := range steps {
+		for i := range n.heads {
+			for _, p := range n.heads[i].lists() {
+				*p += r.input.At + numbers - Pointer(len(n.heads)*passBytes)
+			}
 		}
+		all, numbers = append(all, view(n.heads)...), numbers+Pointer(len(n.bytes))
 	}
-	return g.Write(r.input.At, append(append([]byte(nil), view(n.heads)...), n.bytes...))
+	for _, n := range steps {
+		all = append(all, n.bytes...)
+	}
+	return g.Write(r.input.At, all)
 }

@@ -73,12 +73,16 @@ func (p *probe) Close() {
 
 var _ kernels.LaunchTimer = (*runner)(nil)
 
-// LeastTime runs graphs of launches that do nothing, as many as the last pass had.
+// LeastTime runs graphs of launches that do nothing, as many as the last pass had; of a chain, its first step.
 func (r *runner) LeastTime(n int) (launches int, least time.Duration, err error) {
 	if r.closed {
 		return 0, 0, errFreed
 	}
 	e := r.pass.extent().up()
+	launches = min(e.enters, 1)
+	if r.chaining {
+		launches++
+	}
 	for _, s := range r.stages {
 		for i := range s.launches {
 			if l := &s.launches[i]; l.some(e, r.items[l.first:]) {

@@ -10,11 +10,12 @@ type mirror struct {
 	rows  [][]float32
 	fresh []bool // rows that were copied since the last stage or pass
 	lent  []int
+	given []bool // rows that come with the next pass
 }
 
 // Row returns row i of a buffer: the row itself where the processor sees the GPU's memory, otherwise a copy.
 func (r *runner) Row(b kernels.Buf, i int) []float32 {
-	if r.closed || b < 0 || int(b) >= len(r.program.Buffers) || i < 0 || i >= r.program.most(r.program.Buffers[b].Wanted) {
+	if !r.has(b, i) {
 		return nil
 	}
 	dim := r.program.Buffers[b].Dim
@@ -22,23 +23,34 @@ func (r *runner) Row(b kernels.Buf, i int) []float32 {
 	if r.buffers.Host != nil {
 		return as[float32](r.buffers.Host[at:][: 4*dim : 4*dim])
 	}
-	m := &r.mirrors[b]
-	if m.rows == nil {
-		m.rows = make([][]float32, r.program.most(r.program.Buffers[b].Wanted))
-	}
-	if m.fresh == nil {
-		m.fresh = make([]bool, len(m.rows))
-	}
+	m := r.mirror(b, i)
 	if !m.fresh[i] {
-		if m.rows[i] == nil {
-			m.rows[i] = make([]float32, dim)
-		}
 		// An error means that the device is lost, which the next pass tells.
 		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.rows[i]), r.row(b, i)) })
 		m.fresh[i] = true
 		m.lent = append(m.lent, i)
 	}
 	return m.rows[i]
+}
+
+// has reports whether a buffer has a row i.
+func (r *runner) has(b kernels.Buf, i int) bool {
+	return !r.closed && b >= 0 && int(b) < len(r.program.Buffers) && i >= 0 && i < r.program.most(r.program.Buffers[b].Wanted)
+}
+
+// mirror returns the mirror of a buffer with room for row i.
+func (r *runner) mirror(b kernels.Buf, i int) *mirror {
+	m, of := &r.mirrors[b], r.program.Buffers[b]
+	if m.rows == nil {
+		m.rows, m.given = make([][]float32, r.program.most(of.Wanted)), make([]bool, r.program.most(of.Wanted))
+	}
+	if m.fresh == nil {
+		m.fresh = make([]bool, len(m.rows))
+	}
+	if m.rows[i] == nil {
+		m.rows[i] = make([]float32, of.Dim)
+	}
+	return m
 }
 
 // upload brings rows that the caller may have written to, of buffers that are read before they are filled.
@@ -63,18 +75,18 @@ func (r *runner) upload(g Driver, reads []bool) error {
 	return nil
 }
 
-// readTops copies what TopK found, and has then waited for the pass.
-func (r *runner) readTops(g Driver) error {
-	r.tops = make([]int32, topRow*r.pass.nwanted)
-	return g.Read(view(r.tops), r.mem.At+Pointer(r.program.ids))
+// readResults copies the results of so many wanted rows, and has then waited for the pass.
+func (r *runner) readResults(g Driver, wanted, stride int, at Pointer) error {
+	r.tops, r.stride, r.found = make([]int32, stride*wanted), stride, wanted
+	return g.Read(view(r.tops), at)
 }
 
 // Top returns what TopK found in wanted row i.
 func (r *runner) Top(i int) kernels.Top {
-	if r.closed || i < 0 || i >= r.pass.nwanted || r.program.vocabulary == 0 || (i+1)*topRow > len(r.tops) {
+	if r.closed || i < 0 || i >= r.found {
 		return kernels.Top{}
 	}
-	ids := r.tops[i*topRow:][:topRow]
+	ids := r.tops[i*r.stride:][:topRow]
 	vals := as[float32](view(ids[kernels.MaxTop:]))
 	return kernels.Top{IDs: ids[:r.pass.topk], Logits: vals[:r.pass.topk], Max: vals[kernels.MaxTop], Sum: vals[kernels.MaxTop+1]}
 }

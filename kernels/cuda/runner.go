@@ -31,7 +31,13 @@ type runner struct {
 	seen     map[graphKey]bool
 	captured int // launches in graphs
 	pass     inputs
-	tops     []int32 // of the wanted rows of the last pass that had a TopK
+	further  []*inputs // steps of a chain behind the first
+	given    []place   // rows that come with the next pass
+	link     *linked   // nil: no Link yet
+	chaining bool      // the pass is a chain: it leaves results behind
+	tops     []int32   // of the wanted rows of the last pass that had a TopK, stride numbers each
+	stride   int
+	found    int     // rows in tops
 	chosen   []int32 // all routes of this pass, once they were asked for; nil before
 	started  bool
 	closed   bool
@@ -47,10 +53,16 @@ type stage struct {
 type graphKey struct {
 	from, to int // stages
 	extent
+	chaining bool
+	further  int // steps behind the first, which cover rest
+	rest     extent
 }
 
 // mostPasses is how many kinds of passes have graphs at the same time: a pass is one graph, or one for each stage.
 const mostPasses = 64
+
+// mostLaunches is how many launches graphs have at least room for: chains of small drafts differ in length.
+const mostLaunches = 1 << 13
 
 // Compile lays out buffers and operations.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
@@ -166,7 +178,7 @@ func (r *runner) writeOps(g Driver) error {
 	for i := range r.items {
 		all = append(all, r.items[i].c)
 	}
-	return write(g, r.mem.At+Pointer(r.program.ops), view(all))
+	return write(g, r.mem.At+Pointer(r.program.ops), view(append(all, r.stepOps()...)))
 }
 
 // bind tells the operations where their weights lie: in a store of this device, or where each stage's are brought.
@@ -255,19 +267,25 @@ func (r *runner) Start(a *kernels.Pass) error {
 	if err := r.limits.Check(a); err != nil {
 		return err
 	}
+	r.take()
 	r.pass.set(r.program, a, r.dev.chip.Processors)
 	err := r.dev.do(func(g Driver) error {
-		if err := r.bringPass(g, a); err != nil {
+		if err := r.begin(g); err != nil {
 			return err
 		}
-		for b := range r.mirrors {
-			r.mirrors[b].fresh = nil
-		}
-		r.chosen = nil
 		return r.growParts(g)
 	})
 	r.started = err == nil
 	return err
+}
+
+// begin brings the passes to the GPU and forgets what was read of earlier ones.
+func (r *runner) begin(g Driver) error {
+	for b := range r.mirrors {
+		r.mirrors[b].fresh = nil
+	}
+	r.chosen, r.found = nil, 0
+	return r.bringPasses(g)
 }
 
 // Stage runs one stage of the pass that is started.
@@ -319,35 +337,58 @@ func (r *runner) run(from, to int) error {
 			return err
 		}
 		if r.pass.nwanted > 0 && slices.ContainsFunc(r.stages[from:to], func(s stage) bool { return s.tops }) {
-			return r.readTops(g)
+			return r.readResults(g, r.pass.nwanted, topRow, r.mem.At+Pointer(r.program.ids))
 		}
 		return g.Wait()
 	})
 }
 
 func (r *runner) launchAll(g Driver, from, to int) error {
-	all := r.pass.extent()
-	if len(r.pass.chunks) > 0 || all.rows > 64 || all.steps > 96 {
-		return r.launch(g, from, to, all)
+	all, rest := r.pass.extent(), extent{}
+	chunks := len(r.pass.chunks)
+	for i, n := range r.further {
+		if chunks += len(n.chunks); i == 0 {
+			rest = n.extent()
+		}
+		rest = rest.cover(n.extent())
 	}
-	key := graphKey{from, to, all.up()}
+	if chunks > 0 || max(all.rows, rest.rows) > 64 || all.steps > 96 {
+		return r.launchSteps(g, from, to, all, rest)
+	}
+	key := graphKey{from, to, all.up(), r.chaining, len(r.further), rest.up()}
 	graph, ok := r.graphs[key]
 	if !ok && !r.seen[key] {
 		r.seen[key] = true
-		return r.launch(g, from, to, key.extent)
+		return r.launchSteps(g, from, to, key.extent, key.rest)
 	}
 	if !ok {
-		if r.captured += r.count(from, to); r.captured > mostPasses*r.count(0, len(r.stages)) {
+		launches := r.count(from, to) * (1 + len(r.further))
+		if r.captured += launches; r.captured > max(mostPasses*r.count(0, len(r.stages)), mostLaunches) {
 			r.dropGraphs()
-			r.captured = r.count(from, to)
+			r.captured = launches
 		}
 		var err error
-		if graph, err = g.Capture(func() error { return r.launch(g, from, to, key.extent) }); err != nil {
+		if graph, err = g.Capture(func() error { return r.launchSteps(g, from, to, key.extent, key.rest) }); err != nil {
 			return err
 		}
 		r.graphs[key] = graph
 	}
 	return g.Run(graph)
+}
+
+// launchSteps launches the pass, or all steps of a chain.
+func (r *runner) launchSteps(g Driver, from, to int, first, rest extent) error {
+	if err := r.launch(g, &r.pass, 0, from, to, first); err != nil {
+		return err
+	}
+	at := len(r.pass.heads)
+	for _, n := range r.further {
+		if err := r.launch(g, n, at, from, to, rest); err != nil {
+			return err
+		}
+		at += len(n.heads)
+	}
+	return nil
 }
 
 // count returns the launches of stages [from, to).
@@ -367,23 +408,31 @@ func (r *runner) dropGraphs() {
 	clear(r.seen)
 }
 
-// launch starts the kernels of stages [from, to).
-func (r *runner) launch(g Driver, from, to int, e extent) error {
+// launch starts the kernels of stages [from, to) of a pass whose structure is number at.
+func (r *runner) launch(g Driver, pass *inputs, at, from, to int, e extent) error {
+	if from == 0 {
+		if err := r.startStep(g, 0, e.enters, at); err != nil {
+			return err
+		}
+	}
 	for _, s := range r.stages[from:to] {
 		for i := 0; i < len(s.launches); i++ {
 			l := &s.launches[i]
-			if n := len(r.pass.chunks); n > 0 && l.form == attending && l.parts == kernels.None {
+			if n := len(pass.chunks); n > 0 && l.form == attending && l.parts == kernels.None {
 				for c := range n { // as many rows at a time as there is room for
-					if err := r.start(g, l, r.pass.chunks[c], c+1); err != nil {
+					if err := r.start(g, l, pass.chunks[c], at+c+1); err != nil {
 						return err
 					}
 				}
 				continue
 			}
-			if err := r.start(g, l, e, 0); err != nil {
+			if err := r.start(g, l, e, at); err != nil {
 				return err
 			}
 		}
+	}
+	if r.chaining {
+		return r.startStep(g, 1, e.wanted, at)
 	}
 	return nil
 }
@@ -414,6 +463,9 @@ func (r *runner) Close() {
 		r.dev.free(r.buffers)
 	}
 	r.dev.free(r.mem, r.staging, r.input, r.hand)
+	if r.link != nil {
+		r.dev.free(r.link.mem)
+	}
 	for i := range r.parts {
 		r.dev.free(r.parts[i].mem)
 	}

@@ -103,6 +103,9 @@ struct Pass {
     const int *first;      // per row: how many blocks the rows before it see
     const Walk *walks;
     const Step *steps;     // of all walks
+    const float *gifts;    // what goes to buffers before anything else; see steps.h
+    const Span *gives;     // where from (packed < 0: zeros) and where to
+    const int *after;      // per row: the result that it follows
     int rows, nwanted, topk;
     int row_from, row_to;  // rows whose attention this launch computes, and their pairs, whose results begin at parts
     int pair_from, pair_to;
@@ -111,6 +114,8 @@ struct Pass {
     int held;              // the most states that a walk holds
     int each;              // pairs that a block of attend takes
     int blocks;            // the most that a row sees
+    int ngives, nafter;
+    int result;            // the results of its wanted rows begin there
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

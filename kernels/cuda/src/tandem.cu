@@ -4,6 +4,7 @@
 #include "matmul.h"
 #include "attention.h"
 #include "top.h"
+#include "steps.h"
 #include "states.h"
 #include "probe.h"
 #include "couple.h"
