@@ -96,7 +96,7 @@ var rooms = map[string][]string{
 	"drafter/grow": {".", "spec", "engine", "schedule"},
 	// the drafter without a model
 	"drafter/lookup": {".", "drafter/grow", "spec", "schedule"},
-	"drafter/draftertest": {".", "drafter", "drafter/grow", "engine", "kernels/testdevice", "modelfile", "test/testkit",
+	"drafter/draftertest": {".", "drafter", "drafter/grow", "engine", "kernels", "kernels/testdevice", "modelfile", "test/testkit",
 		"test/testkit/family",
 		"go.uber.org/goleak"},
 	"verifier": {".", "spec", "engine", "schedule", "text", "text/grammar", "verifier/disk"}, // text: what a constraint allows
@@ -292,7 +292,8 @@ var testsOf = map[string][]string{"drafter": testsOfDrafts, "drafter/grow": test
 		"modelfile/trim"},
 	"processes/roles/pair": {"processes/roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
-var testsOfDrafts = []string{"drafter", "drafter/draftertest", "drafter/grow", "drafter/lookup", "modelfile", "test/mempool"}
+var testsOfDrafts = []string{"drafter", "drafter/draftertest", "drafter/grow", "drafter/lookup", "kernels/cuda/emulated", "modelfile",
+	"test/mempool"}
 
 var domain = []string{"drafter", "drafter/lookup", "verifier", "gateway", "test/mempool", "engine", "modelfile", "modelfile/trim", "text"}
 

@@ -82,8 +82,8 @@ func Open(path string, o Options) (*Model, error) {
 // OpenDraft loads the model in the file at path, which may be a draft with states: a side file of kind dovetail, eagle, eagle3, dflash or
 // mtp, or side.MTPPath of the target. Then the output matrix, unless the file has one, comes from the file of its target: the rows of those
 // tokens that the draft knows. The embedding matrix is not loaded: passes read rows of it from that file, and fail if somebody has written
-// to it (Corrupt). A plain model opens as by Open, and target is not used. Errors: Open's, and Invalid for a side file of another target or
-// kind.
+// to it (Corrupt). On a device that runs chains (kernels.Chainer) it is, unless the draft is a block draft. A plain model opens as by Open,
+// and target is not used. Errors: Open's, and Invalid for a side file of another target or kind.
 //
 // Rows of such a draft depend on the states that they are given, not on tokens alone. So the pages that shared sequences hand on
 // (NewShared) are as good as the states that they were made with: that costs acceptance at most, since a draft only guesses.

@@ -253,7 +253,7 @@ func (a *Assistant) enterRows(rows []Step) error {
 			return err
 		}
 		for i, r := range part {
-			in := a.runner.Row(a.in, from+i)
+			in := kernels.Give(a.runner, a.in, from+i)
 			copy(in[:d], a.lookup.runner.Row(a.embedded, i))
 			copy(in[d:], r.State)
 		}

@@ -81,7 +81,7 @@ func (d *Draft) WriteContext(r kernels.Runner, at int, all []State) {
 // Errors: those of Embed.
 func (d *Draft) WriteBlock(r kernels.Runner, at int, tokens []tandem.Token) error {
 	for i, token := range tokens {
-		if err := d.Embed.Read(int(token), r.Row(d.embedded, at+i)); err != nil {
+		if err := d.Embed.Read(int(token), kernels.Give(r, d.embedded, at+i)); err != nil {
 			return err
 		}
 	}

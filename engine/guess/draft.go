@@ -49,6 +49,7 @@ type Draft struct {
 	block    bool      // dflash: the residual stream begins with the embedding
 	selector *selector // of a block draft; nil: none
 	unnormed bool      // its own state is the residual stream, whatever norm comes before the output matrix
+	embeds   bool      // passes look embeddings up: see Hold
 
 	stateNorm []float32 // eagle3: weights of the norm of the target's states, for one after the other; nil: no norm
 	stateBias []float32 // eagle3: joins the products of the target's states; nil: none
@@ -117,6 +118,9 @@ func (d *Draft) Enter(b *blocks.Planner) {
 	if !d.wide {
 		d.h = b.Buf(b.Dim)
 	}
+	if d.embeds {
+		b.Embed(d.Weights.Embed, d.embedded)
+	}
 	for _, w := range d.taps {
 		if w == kernels.None {
 			d.states = append(d.states, d.h)
@@ -148,7 +152,10 @@ func (d *Draft) Write(r kernels.Runner, at int, tokens []tandem.Token, all []Sta
 				"state %d has %d numbers of the target and %d of the draft: want %d, or %d, or none", i, n, len(s.Own), features, own)
 		}
 		d.write(r, at+i, s)
-		if err := d.Embed.Read(int(tokens[i]), r.Row(d.embedded, at+i)); err != nil {
+		if d.embeds {
+			continue
+		}
+		if err := d.Embed.Read(int(tokens[i]), kernels.Give(r, d.embedded, at+i)); err != nil {
 			return err
 		}
 	}
@@ -157,7 +164,7 @@ func (d *Draft) Write(r kernels.Runner, at int, tokens []tandem.Token, all []Sta
 
 func (d *Draft) write(r kernels.Runner, row int, s State) {
 	put := func(b kernels.Buf, x []float32) {
-		to := r.Row(b, row)
+		to := kernels.Give(r, b, row)
 		copy(to[copy(to, x):], d.zeros)
 	}
 	if len(s.Target) == 0 {
@@ -198,6 +205,39 @@ func (d *Draft) OwnState(x []float32) []float32 {
 	out := make([]float32, len(x))
 	ref.RMSNorm(x, d.Weights.OutputNorm, d.Config.NormEps, out)
 	return out
+}
+
+// Hold makes passes look embeddings up themselves, in a matrix beside those of the draft, or in its output matrix if that is the same one.
+// It does nothing for a block draft. Call it before the draft's layers are laid out; it returns Weights and Matrices as they are then.
+func (d *Draft) Hold() (blocks.Weights, []tensors.Matrix) {
+	if d.block || d.embeds {
+		return d.Weights, d.Matrices
+	}
+	t, same := d.Embed.Tensor(), d.Weights.Head
+	if m := &d.Matrices[same]; m.Tensor != t || m.Order != nil {
+		same = kernels.W(len(d.Matrices))
+		d.Matrices = append(d.Matrices, tensors.Matrix{Tensor: t, Rows: d.Config.Vocab})
+	}
+	d.embeds, d.Weights.Embed = true, same
+	return d.Weights, d.Matrices
+}
+
+// Link returns how a row of a chain follows; p is the program that Enter was called for, x its residual stream after the last layer. ok is
+// false for a draft that has no chains: a block draft, and one that does not Hold embeddings.
+func (d *Draft) Link(x kernels.Buf) (l kernels.Link, ok bool) {
+	if !d.embeds {
+		return l, false
+	}
+	l = kernels.Link{Tokens: d.Config.Outputs, From: x, To: d.h, Eps: d.Config.NormEps}
+	if !d.unnormed {
+		l.Norm = d.Weights.OutputNorm
+	}
+	for _, b := range d.states {
+		if b != d.h {
+			l.Zero = append(l.Zero, b)
+		}
+	}
+	return l, true
 }
 
 // collectTaps finds the matrices of taps, which the file may lack.

@@ -104,7 +104,11 @@ func (h *heads) run(r *round, asks []*ask) error {
 	for _, a := range asks {
 		rows = append(rows, a.states[0])
 	}
-	if err := h.start(r, h.in, rows); err != nil {
+	run := h.of(r, h.in, rows)
+	if !h.own {
+		return h.states(r, run, asks)
+	}
+	if err := h.runner.Start(run); err != nil {
 		return err
 	}
 	for k := range h.z {
@@ -112,11 +116,25 @@ func (h *heads) run(r *round, asks []*ask) error {
 			return err
 		}
 		for i, a := range asks {
-			if level := &a.guess.Levels[k]; h.own {
-				fill(level, h.runner.Top(i), nil)
-			} else {
-				r.state(slices.Clone(h.runner.Row(h.z[k], i)), level)
-			}
+			fill(&a.guess.Levels[k], h.runner.Top(i), nil)
+		}
+	}
+	return nil
+}
+
+// states runs all heads at once, and leaves the product of their states to the round.
+func (h *heads) states(r *round, run *kernels.Pass, asks []*ask) error {
+	if err := h.runner.Run(run); err != nil {
+		return err
+	}
+	for k, z := range h.z {
+		dim := h.program.Buffers[z].Dim
+		all := make([]float32, len(asks)*dim)
+		if err := kernels.ReadRows(h.runner, z, len(asks), kernels.Range{To: dim}, all); err != nil {
+			return err
+		}
+		for i, a := range asks {
+			r.state(all[i*dim:(i+1)*dim], &a.guess.Levels[k])
 		}
 	}
 	return nil

@@ -73,12 +73,12 @@ func (p *pass) close() {
 	}
 }
 
-// start gives rows to the pass and starts a run of them, all wanted.
-func (p *pass) start(r *round, in kernels.Buf, rows [][]float32) error {
+// of gives rows to the pass, and returns a run of them, all wanted.
+func (p *pass) of(r *round, in kernels.Buf, rows [][]float32) *kernels.Pass {
 	for i, x := range rows {
-		copy(p.runner.Row(in, i), x)
+		copy(kernels.Give(p.runner, in, i), x)
 	}
-	return p.runner.Start(&kernels.Pass{Rows: len(rows), Wanted: r.all[:len(rows)], TopK: r.top})
+	return &kernels.Pass{Rows: len(rows), Wanted: r.all[:len(rows)], TopK: r.top}
 }
 
 // output is the target's output matrix as a pass of its own: it makes the best tokens of states after the final norm.
@@ -138,10 +138,7 @@ func (r *round) state(x []float32, level *[]tandem.TopLogprob) {
 func (r *round) multiply(o *output) error {
 	for from := 0; from < len(r.states); from += maxRows {
 		rows := r.states[from:min(from+maxRows, len(r.states))]
-		if err := o.start(r, o.in, rows); err != nil {
-			return err
-		}
-		if err := o.runner.Stage(0); err != nil {
+		if err := o.runner.Run(o.of(r, o.in, rows)); err != nil {
 			return err
 		}
 		for i := range rows {

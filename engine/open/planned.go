@@ -58,6 +58,9 @@ func planned(f, of *gguf.File, o Options) (*Planned, error) {
 	if p.Device = o.Device; p.Device == nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: no device to run on", p.Path)
 	}
+	if c, ok := p.Device.(kernels.Chainer); ok && c.Chains() && p.Draft != nil {
+		p.Weights, p.Matrices = p.Draft.Hold()
+	}
 	if p.Pass, err = plan.New(p.Header, p.Sizes, p.Device.Layout); err != nil {
 		return nil, err
 	}

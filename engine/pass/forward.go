@@ -32,6 +32,7 @@ type Runner struct {
 	beside  *guess.List // has the embeddings of prompt rows
 	rows    rows
 	runPass func(*kernels.Pass) error // run, for sequences that need passes of their own
+	linked  bool                      // the runner knows how rows of chains follow
 }
 
 // NewRunner returns the runner of the model h, whose passes are laid out as p, in sizes s, and made by m. beside are the model's side
@@ -82,12 +83,15 @@ func (r *Runner) Forward(batch []sequence.Part, topK int) (*Output, error) {
 	case out.n > r.sizes.Wanted:
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass with %d rows of logits: at most %d allowed", out.n, r.sizes.Wanted)
 	}
+	err := r.unchain(batch, out)
+	if err != nil {
+		return nil, err
+	}
 	for i := range batch {
-		if err := r.give(&batch[i], out.begin[i]); err != nil {
+		if err := r.give(&batch[i], out.at(out.begin[i])); err != nil {
 			return nil, err
 		}
 	}
-	var err error
 	if p.Walks, err = sequence.Walks(r.Cache, batch, out.begin, p.Walks, r.runPass); err != nil {
 		return nil, err
 	}
@@ -98,7 +102,9 @@ func (r *Runner) Forward(batch []sequence.Part, topK int) (*Output, error) {
 		}
 		return nil, err
 	}
-	out.waited, out.experts = r.waited()-before, r.experts(p.Rows)
+	if out.waited = r.waited() - before; out.chain == nil {
+		out.experts = r.experts(p.Rows)
+	}
 	for i := range batch {
 		batch[i].Commit()
 	}
@@ -107,7 +113,11 @@ func (r *Runner) Forward(batch []sequence.Part, topK int) (*Output, error) {
 
 // runBatch computes the pass that is laid out: of a block draft, two passes.
 func (r *Runner) runBatch(batch []sequence.Part, out *Output) error {
-	if r.block.Rows == 0 {
+	switch {
+	case r.block.Rows > 0:
+	case out.chain != nil || r.linked && r.model.Draft != nil:
+		return r.runChain(batch, out)
+	default:
 		return r.run(&r.rows.Pass)
 	}
 	if err := runBlocks(r.model.Draft, r.runner, &r.rows, batch, out); err != nil {
@@ -198,7 +208,7 @@ func (r *Runner) give(part *sequence.Part, at int) error {
 	case r.block.Rows > 0:
 		return d.CheckContext(part.States, len(part.Extend)+len(part.Nodes))
 	case d != nil:
-		return d.Write(r.runner, at, slices.Concat(part.Extend, part.Nodes), part.States)
+		return d.Write(r.runner, at, slices.Concat(part.Extend, part.Nodes[:len(part.Nodes)-part.Chain]), part.States)
 	case part.States != nil:
 		return tandem.Errorf("engine", tandem.Invalid, "%d states for %s, which reads none", len(part.States), r.model.Config.Name)
 	}

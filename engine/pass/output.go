@@ -25,10 +25,12 @@ type Top struct {
 
 // Output holds the results of a pass for its wanted rows, part by part, in order. It is valid until the next Forward of its Runner.
 type Output struct {
-	of    *results
-	first []int
-	begin []int // per part: its first row in the pass; and the number of rows
-	n     int
+	of     *results
+	first  []int
+	begin  []int // per part: its first row in the batch; and the number of rows
+	n      int
+	wanted []int32 // rows of the batch
+	chain  *chain  // nil: the pass was one pass, of these rows
 
 	waited  time.Duration
 	experts []int32
@@ -55,22 +57,29 @@ func (o *Output) Len() int { return o.n }
 func (o *Output) First(i int) int { return o.first[i] }
 
 // Logits returns the logits of wanted row i: (vocab); -Inf for a token for which the output matrix of a draft has no row. They are valid as
-// long as the Output; do not change them.
+// long as the Output; do not change them. nil for a part with a chain: of its rows only the best tokens are known.
 func (o *Output) Logits(i int) []float32 {
+	if i = o.result(i); o.chain != nil && !o.chain.whole(i) {
+		return nil
+	}
 	return o.of.outputs.widen(i, o.of.runner.Row(o.of.plan.Logits, i))
 }
 
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
-	top := Top(o.of.runner.Top(i))
+	top := Top(o.of.runner.Top(o.result(i)))
 	top.IDs = o.of.outputs.tokens(top.IDs)
 	return top
 }
 
 // TopBelow returns the k best tokens with ids below limit of wanted row i, for a caller that may use only those. Sum is over these tokens
-// alone. There may be fewer than k, or none. NaN counts as the lowest. Unlike Top it scans the row.
+// alone. There may be fewer than k, or none, as for a part with a chain. NaN counts as the lowest. Unlike Top it scans the row.
 func (o *Output) TopBelow(i, k, limit int) Top {
+	i = o.result(i)
 	logits, of := o.of.runner.Row(o.of.plan.Logits, i), &o.of.outputs
+	if o.chain != nil && !o.chain.whole(i) {
+		logits = nil
+	}
 	top := Top{IDs: make([]int32, 0, k+1), Logits: make([]float32, 0, k+1)}
 	for row, v := range logits {
 		id := of.token(row)
@@ -101,7 +110,7 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 // Sound returns nil if the best logit of wanted row i is a finite number. Else no token may be drawn from the row; the error is Corrupt
 // and names the tensor that gave the logits. If Forward was asked for no best tokens, Sound always returns nil.
 func (o *Output) Sound(i int) error {
-	top := o.of.runner.Top(i)
+	top := o.of.runner.Top(o.result(i))
 	if len(top.Logits) == 0 || !math.IsInf(float64(top.Logits[0]), 0) && top.Logits[0] == top.Logits[0] {
 		return nil
 	}
@@ -138,6 +147,9 @@ func (o *Output) Final(part, row int, dst []float32) {
 // Of a draft with states it is the draft's own state, State.Own of the next position. It is valid until the next Forward; do not change
 // it.
 func (o *Output) Hidden(part, row int) []float32 {
+	if x := o.state(part, row); x != nil {
+		return x
+	}
 	x := o.of.runner.Row(o.of.plan.Residual, o.row(part, row))
 	if d := o.of.model.Draft; d != nil {
 		return d.OwnState(x)
@@ -148,7 +160,7 @@ func (o *Output) Hidden(part, row int) []float32 {
 // row returns where a row of a part is in the pass.
 func (o *Output) row(part, row int) int {
 	if at := o.begin[part] + row; row >= 0 && at < o.begin[part+1] {
-		return at
+		return o.at(at)
 	}
 	panic(fmt.Sprintf("engine: row %d of part %d, which has %d", row, part, o.begin[part+1]-o.begin[part]))
 }

@@ -99,12 +99,13 @@ func (p *rows) seeBlock(part *sequence.Part) {
 
 // of returns the pass of some rows of p, whose wanted ones are numbered anew.
 func (p *rows) of(some []int) kernels.Pass {
-	out := kernels.Pass{Rows: len(some), Pages: p.Pages, Anc: p.Anc, TopK: p.TopK}
+	out := kernels.Pass{Rows: len(some), Given: p.Given, Pages: p.Pages, Anc: p.Anc, TopK: p.TopK}
 	wanted := map[int]bool{}
 	for _, w := range p.Wanted {
 		wanted[int(w)] = true
 	}
 	for i, r := range some {
+		out.Tokens, out.Turn = append(out.Tokens, p.Tokens[r]), append(out.Turn, p.Turn[r])
 		out.Pos, out.Store, out.Table = append(out.Pos, p.Pos[r]), append(out.Store, p.Store[r]), append(out.Table, p.Table[r])
 		out.Prefix = append(out.Prefix, p.Prefix[r])
 		out.AncOff, out.AncLen = append(out.AncOff, p.AncOff[r]), append(out.AncLen, p.AncLen[r])

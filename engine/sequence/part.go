@@ -25,6 +25,10 @@ type Part struct {
 	Parents []int32        // per node: a tree row of Seq with a smaller number, or -1 for the end of the prefix
 	States  []guess.State  // per row, Extend rows and then Nodes; for drafts with states, else nil
 	Want    Want
+	// Chain says that the last so many Nodes get their tokens in the pass: each the best one of its parent, the row before it. The first is
+	// a child of the last of the other Nodes or, without any, of the last Extend row. Nodes has any tokens for them, which Forward sets,
+	// and they have no States. Only for models with chains (pass.Runner.Chains).
+	Chain int
 
 	places []place // of Nodes
 	depths []int32 // of Nodes
@@ -57,6 +61,9 @@ func (part *Part) Check(c *Cache) error {
 	case s.length+len(part.Extend) == 0 && len(part.Nodes) > 0:
 		return tandem.Errorf(op, tandem.Invalid, "tree rows below an empty prefix")
 	}
+	if err := part.checkChain(); err != nil {
+		return err
+	}
 	for i, parent := range part.Parents {
 		prompt := part.Nodes[i] < 0
 		if parent < -1 || int(parent) >= len(s.parents)+i {
@@ -66,6 +73,21 @@ func (part *Part) Check(c *Cache) error {
 		if parent >= 0 && !prompt && part.token(parent) < 0 {
 			return tandem.Errorf(op, tandem.Invalid, "tree row %d has token %d below prompt row %d: want it below tokens",
 				len(s.parents)+i, part.Nodes[i], parent)
+		}
+	}
+	return nil
+}
+
+// checkChain refuses a chain that does not follow a wanted row of the part, or of which a row does not follow the one before.
+func (part *Part) checkChain() error {
+	n, old := len(part.Nodes)-part.Chain, int32(len(part.Seq.parents))
+	if part.Chain < 0 || n < 0 || part.Chain > 0 && (part.Want == WantNone || n == 0 && len(part.Extend) == 0) {
+		return tandem.Errorf("engine", tandem.Invalid, "a chain of %d tree rows of %d, behind %d rows of text: want one behind a row with "+
+			"logits", part.Chain, len(part.Nodes), len(part.Extend))
+	}
+	for i, parent := range part.Parents[n:] {
+		if want := old + int32(n+i) - 1; parent != want {
+			return tandem.Errorf("engine", tandem.Invalid, "row %d of a chain has parent %d: want %d, the row before", i, parent, want)
 		}
 	}
 	return nil
