@@ -72,18 +72,18 @@ func (s *Schedule) arrive() {
 func (s *Schedule) run(parts []Part, begun time.Time) {
 	s.running, s.batch = parts, s.batch[:0]
 	var pass Pass
-	topK, pieces := 0, false
+	topK, pieces, steps := 0, false, 1
 	for i := range parts {
 		p := &parts[i]
 		p.At = i
 		s.batch = append(s.batch, p.Part)
 		pass.Rows += p.Size().Rows
-		topK, pieces = max(topK, p.TopK), pieces || p.piece
+		topK, pieces, steps = max(topK, p.TopK), pieces || p.piece, max(steps, 1+p.Chain)
 		if p.round {
 			pass.Parts++
 		}
 	}
-	out, err := s.forward(pass.Rows, topK)
+	out, err := s.forward(pass.Rows, steps, topK)
 	pass.Spent = s.free.Sub(begun)
 	switch {
 	case err != nil && len(parts) == 1:
@@ -96,7 +96,9 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 		return
 	}
 	pass.Experts = out.Experts()
-	s.costs.Observe(pass.Rows, pass.Experts, pass.Spent)
+	each := pass // of a chain's steps, on average
+	each.Rows, each.Spent = (pass.Rows+steps-1)/steps, pass.Spent/time.Duration(steps)
+	s.costs.Observe(each.Rows, each.Experts, each.Spent)
 	s.cfg.Counters.Add("passes", 1)
 	s.cfg.Counters.Add("passes.rows", int64(pass.Rows))
 	s.cfg.Counters.Add("passes.busy_us", pass.Spent.Microseconds())
@@ -104,7 +106,7 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 		s.cfg.Counters.Add("passes.experts", int64(n))
 	}
 	if !pieces && pass.Parts > 0 {
-		s.paced(pass)
+		s.paced(each)
 	}
 	first := 0
 	for i := range parts {
@@ -139,8 +141,8 @@ func (s *Schedule) paced(pass Pass) {
 }
 
 // forward runs the pass that is in s.batch, and shows that it runs and that it has ended.
-func (s *Schedule) forward(rows, topK int) (*engine.Output, error) {
-	expected := known(s.costs, rows)
+func (s *Schedule) forward(rows, steps, topK int) (*engine.Output, error) {
+	expected := known(s.costs, (rows+steps-1)/steps) * time.Duration(steps)
 	s.owner.Expect(rows, expected)
 	if s.passing.Store(int64(expected)); expected <= 0 {
 		s.passing.Store(-1)

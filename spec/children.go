@@ -109,6 +109,28 @@ func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func
 	return rows
 }
 
+// Chain returns how many rows, at most most, a chain behind row r should have if all are run at once, each in the time of a pass: as many
+// as give Cut's best rate, if every row has the chance that the best child of r is expected to have. Without a plan it returns most.
+func (c *Children) Chain(r Row, p tandem.Plan, drafted, pass time.Duration, most int) (rows int) {
+	if len(p.Verify) == 0 || most < 1 {
+		return max(most, 0)
+	}
+	var chances []float64
+	reach, highest := max(r.Chance, 0), 0.0
+	if r.Depth == 0 {
+		reach = 1
+	}
+	share := c.expect(r.Own)[0]
+	for k := range most + 1 {
+		reach *= share
+		chances = append(chances, reach)
+		if _, rate := best(chances, p, drafted+time.Duration(k+1)*pass); rate > highest {
+			rows, highest = k, rate
+		}
+	}
+	return rows
+}
+
 // insert adds a chance to a list that is sorted, likeliest first.
 func insert(list []float64, v float64) []float64 {
 	at, _ := slices.BinarySearchFunc(list, v, func(a, b float64) int { return cmp.Compare(b, a) })

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/side"
@@ -110,6 +111,13 @@ type States struct {
 
 func NewStates(t testing.TB, name string, c drafter.Config) *States {
 	t.Helper()
+	return NewStatesOn(t, name, testdevice.CPU(t, 1), c)
+}
+
+// NewStatesOn is NewStates with the draft on a device. "tokens" is a draft that reads tokens alone.
+func NewStatesOn(t testing.TB, name string, d kernels.Device, c drafter.Config) *States {
+	t.Helper()
+	before := goleak.IgnoreCurrent() // such as the device's
 	path, target := filepath.Join(Sides, name+".gguf"), filepath.Join(Sides, "target.gguf")
 	if name == "mtp" { // inside its target's file
 		m := family.Make("qwen35",
@@ -117,6 +125,8 @@ func NewStates(t testing.TB, name string, c drafter.Config) *States {
 		m.WithMTP(5)
 		target = m.Write(t, t.TempDir())
 		path = side.MTPPath(target)
+	} else if name == "tokens" {
+		path = target
 	} else if filepath.IsAbs(name) {
 		path = name
 	} else if of, ok := strings.CutSuffix(name, "-mtp"); ok {
@@ -129,8 +139,8 @@ func NewStates(t testing.TB, name string, c drafter.Config) *States {
 	taps := append([]int{1}, spec.Taps...) // of other drafts as well
 	slices.Reverse(taps)
 	taps = slices.Compact(taps)
-	open := func(open func(engine.Options) (*engine.Model, error), o engine.Options) *engine.Model {
-		o.Device, o.MaxRows, o.KVPages = testdevice.CPU(t, 1), 192, engine.PagesFor(6, 64, drafter.DefaultTreeRows)
+	open := func(open func(engine.Options) (*engine.Model, error), d kernels.Device, o engine.Options) *engine.Model {
+		o.Device, o.MaxRows, o.KVPages = d, 192, engine.PagesFor(6, 64, drafter.DefaultTreeRows)
 		m, err := open(o)
 		if err != nil {
 			t.Fatal(err)
@@ -139,11 +149,15 @@ func NewStates(t testing.TB, name string, c drafter.Config) *States {
 		return m
 	}
 	f := &States{Side: spec, Model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
-		engine.Options{})}
+		d, engine.Options{})}
 	f.Oracle = &Oracle{t: t, Taps: taps, Texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
-		Target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
+		Target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, testdevice.CPU(t, 1),
+			engine.Options{Taps: taps})}
 	f.Rig = &Rig{T: t, Pool: NewPool(8), Counters: &tandem.Counters{}}
-	c.Model, c.Counters, c.Name, c.Pool, c.Taps, c.Features = f.Model, f.Counters, "test", f.Pool, spec.Taps, f.Oracle
+	c.Model, c.Counters, c.Name, c.Pool, c.Taps = f.Model, f.Counters, "test", f.Pool, spec.Taps
+	if c.Features = f.Oracle; name == "tokens" {
+		c.Features = nil
+	}
 	if f.Drafter, err = drafter.New(c); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +165,7 @@ func NewStates(t testing.TB, name string, c drafter.Config) *States {
 		if err := f.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
-		goleak.VerifyNone(t)
+		goleak.VerifyNone(t, before)
 	})
 	return f
 }

@@ -22,6 +22,8 @@ type Limits struct {
 type Growth struct {
 	explored *spec.Explored
 	limits   *Limits
+	bounds   tandem.Bounds
+	stops    bool // below some probability, which only a pass finds
 	plan     tandem.Plan
 	temper   float64 // Proposal.Temper
 	root     int32   // explored node
@@ -34,7 +36,8 @@ type Growth struct {
 
 // NewGrowth returns the tree for p below an explored node, root, whose token is given. It keeps e and l, which must outlive it.
 func NewGrowth(e *spec.Explored, l *Limits, root int32, token tandem.Token, p tandem.Proposal) *Growth {
-	return &Growth{explored: e, limits: l, plan: p.Plan, temper: p.Temper, root: root, tree: spec.NewGrower(token, p)}
+	return &Growth{explored: e, limits: l, bounds: p.Bounds, stops: p.Stop > 0, plan: p.Plan, temper: p.Temper,
+		root: root, tree: spec.NewGrower(token, p)}
 }
 
 // Tree returns what has grown. It is valid until the next call of another method.
@@ -125,6 +128,18 @@ func (g *Growth) shorten(n int) {
 		g.rows = g.rows[:len(g.rows)-len(g.pending)+n]
 		g.pending, g.at = g.pending[:n], g.at[:n]
 	}
+}
+
+// Chain returns how many further rows the tree wants, each the best guess behind the row before, before that row has been run: all that are
+// left of a tree that is one chain or, with a plan, as many as it expects to be worth their time. drafted is as for Next, which says that
+// one row must be run, or the root.
+func (g *Growth) Chain(drafted time.Duration) int {
+	if g.bounds.Width != 1 || g.stops || len(g.pending) != 1 {
+		return 0
+	}
+	r := g.pending[0]
+	left := min(g.bounds.Depth-1, g.bounds.Nodes-2, g.limits.TreeRows-1) - r.Depth
+	return g.limits.Children.Chain(r, g.plan, drafted, g.limits.Pace(1), left)
 }
 
 // Missing adds to a part the rows that must be run, without the root, until the part has n nodes.

@@ -37,6 +37,13 @@ type Trees interface {
 	Nodes(part *engine.Part, n int)
 }
 
+// Chains is a Trees of a kind whose passes may have chains (engine.Part).
+type Chains interface {
+	Trees
+	// Chain returns how many further rows the tree wants behind the one that must be run, before it has been run: see Growth.Chain.
+	Chain() int
+}
+
 // Passes says what a pass has beside the tokens of the text and of the tree, and takes the results.
 type Passes interface {
 	// Complete gives a part what the model reads beside its tokens. tree: the part is for the job's tree. It may have that many rows in

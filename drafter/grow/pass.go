@@ -26,7 +26,20 @@ func (s *Session) Want(space schedule.Space) schedule.Part {
 	}
 	s.Parts.Passes.Complete(&p.Part, space.Rows, true)
 	p.Want, p.TopK = max(p.Want, engine.WantTail), max(s.Width(), s.Draft.Traits.Candidates)
+	if trees, ok := s.Parts.Trees.(Chains); ok && s.Draft.Config.Model.Chains() && s.Vocab.greedy() {
+		size := p.Size()
+		s.chain(&p.Part, min(trees.Chain(), space.Rows-size.Rows, space.Wanted-size.Wanted, s.Limits.TreeRows-s.Cache.Nodes()-len(p.Nodes)))
+	}
 	return p
+}
+
+// chain adds a chain of n rows to a part.
+func (s *Session) chain(part *engine.Part, n int) {
+	for range n {
+		part.Parents = append(part.Parents, int32(s.Cache.Nodes()+len(part.Nodes))-1)
+		part.Nodes = append(part.Nodes, 0)
+	}
+	part.Chain = max(n, 0)
 }
 
 // extend gives the part the next tokens that its session lacks. Those that hindsight is about get logits, which show what would have been
@@ -54,12 +67,15 @@ func (s *Session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 		s.Draft.Config.Counters.Add("ahead.busy_ns", int64(cost)*int64(len(part.Nodes)))
 	case !s.Opening() && !s.filling():
 		s.Job.Busy += pass.Spent
-		s.Job.Passes++
+		s.Job.Passes += 1 + part.Chain
 	}
 	tail := first
 	if n := len(part.Extend); part.Want == engine.WantAll {
 		tail += n - 1
 		s.recall(out, first, n)
+	}
+	if part.Chain > 0 && len(part.Extend) > 0 { // it follows the text
+		first = tail + 1
 	}
 	tree := !ahead && !s.Opening() && !s.filling() && s.Missing() == 0
 	s.Parts.Passes.Take(Result{Part: p, Out: out, Tail: tail, First: first, Tree: tree, Cost: cost})

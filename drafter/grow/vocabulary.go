@@ -52,6 +52,11 @@ func (v *Vocabulary) Guesses(out *engine.Output, row, width int, pos tandem.Posi
 	return v.likeliest(out, row, width)
 }
 
+// greedy reports whether Guesses are the best tokens of a row as the engine finds them.
+func (v *Vocabulary) greedy() bool {
+	return !(v.Sampling.Temperature > 0) && len(v.Sampling.Bias) == 0 && v.Target >= v.own
+}
+
 // likeliest returns what the draft model itself finds likeliest after a wanted row, whatever the target draws.
 func (v *Vocabulary) likeliest(out *engine.Output, row, width int) []spec.Candidate {
 	return candidates(v.best(out, row, width), width)

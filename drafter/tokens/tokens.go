@@ -98,6 +98,9 @@ func (t *Trees) Grow(begun time.Time) (tandem.Tree, bool) {
 	}
 }
 
+// Chain implements grow.Chains.
+func (t *Trees) Chain() int { return t.tree.Chain(t.s.Job.Busy) }
+
 // Nodes implements grow.Trees.
 func (t *Trees) Nodes(part *engine.Part, n int) { t.tree.Missing(part, n) }
 
@@ -112,18 +115,15 @@ func (Passes) Complete(*engine.Part, int, bool) {}
 
 // Take implements grow.Passes.
 func (t Passes) Take(r grow.Result) {
-	s := t.s
-	switch part := &r.Part.Part; {
-	case len(part.Nodes) > 0:
-		width := s.Width()
-		for i, token := range part.Nodes {
-			parent := part.Parents[i] + 1
-			at := tandem.Position(len(s.Text.Tokens) + s.Explored.Depth(parent) + 1)
-			s.Explored.Add(parent, token, s.Vocab.Guesses(r.Out, r.First+i, width, at), r.Cost)
-		}
-	case r.Tree:
+	s, part := t.s, &r.Part.Part
+	if r.Tree && len(part.Extend) > 0 {
 		width := s.Width()
 		s.Explored.Start(s.Vocab.Guesses(r.Out, r.Tail, width, tandem.Position(len(s.Text.Tokens))), width)
+	}
+	for i, token := range part.Nodes {
+		parent := part.Parents[i] + 1
+		at := tandem.Position(len(s.Text.Tokens) + s.Explored.Depth(parent) + 1)
+		s.Explored.Add(parent, token, s.Vocab.Guesses(r.Out, r.First+i, s.Width(), at), r.Cost)
 	}
 }
 
