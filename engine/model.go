@@ -102,6 +102,10 @@ func newModel(l *open.Loaded) *Model {
 		passes: pass.NewPasses(l.Header, l.Pass, machine, perPosition)}
 }
 
+// Mapped returns how many bytes of a draft's weights lie in memory that it shares with its target. apart says why it has a copy of its
+// target's output matrix; nil: it has none.
+func (m *Model) Mapped() (bytes int64, apart error) { return m.loaded.Mapped, m.loaded.Apart }
+
 // Image returns the packed weights, for a later start; nil if they cannot be kept.
 func (m *Model) Image() *Image { return m.loaded.Image }
 

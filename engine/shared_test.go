@@ -25,7 +25,7 @@ func TestShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { f.Close() })
-		return &engine.Shared{File: f, Refused: func(_ *engine.Image, why error) { refused = append(refused, why.Error()) }}
+		return &engine.Shared{File: f, Refused: func(_ string, why error) { refused = append(refused, why.Error()) }}
 	}
 	open := func(s *engine.Shared, all engine.Images) *engine.Model {
 		t.Helper()

@@ -190,9 +190,12 @@ type ImageStore interface {
 	Store
 	// Image returns all weights, in place: valid until Close, and written to before the first pass alone.
 	Image() []byte
-	// Map puts the first bytes of an open file in the place of all weights, read-only, as memory that all who map the file share. The file
-	// must have as many, and never fewer. The weights must not be written to afterwards.
-	Map(fd uintptr) error
+	// Place returns where a weight lies in Image. Large ones begin at a page of 4,096 bytes.
+	Place(w W) (from, to int)
+	// Map puts bytes of an open file, from byte at on, in the place of bytes [from, to) of Image, read-only, as memory that all who map the
+	// file share. at and from are multiples of a page. The file must have as many bytes, and never fewer. These weights must not be
+	// written to afterwards.
+	Map(fd uintptr, at int64, from, to int) error
 }
 
 // Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.

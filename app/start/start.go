@@ -5,6 +5,7 @@ package start
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -63,12 +64,13 @@ type Setup struct {
 	Room           Room              // for keys and values
 	late           bool              // the draft was found, not named: no answer waits for it
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
+	lends          bool              // a draft maps the target's output matrix
 	rows           int               // of a tree that its passes verify; 0: of any
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
 	orCPU          bool              // what does not find its device computes on the cores: auto has chosen it
 	survey         *survey           // what finds out where target and drafts are fastest; nil: that is known, or was said
 
-	weights *os.File // memory for the target's packed weights, which all its processes share; nil: each has its own
+	weights *os.File // memory for the target's packed weights, or its output matrix, that processes share; nil: each has its own
 }
 
 // Start starts all processes of s, which comes from Checked, and waits until all serve. The caller Stops them. After an error none is left.
@@ -79,10 +81,10 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	}
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
-	if s.shares() {
+	if s.lends = s.lends && !s.inside && s.near(); s.lends || s.shares() {
 		var err error
 		if s.weights, err = engine.NewShared(); err != nil {
-			env.Say("tandem: target and draft are one file, and each process has its weights: %v", err)
+			env.Say("tandem: target and draft do not share weights: %v", err)
 		}
 	}
 	now := new(atomic.Pointer[Setup]) // drafts may move
@@ -97,13 +99,15 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	return p, err
 }
 
-// shares reports whether verifier and drafter want the same packed weights. Alone, a model has its weights in memory of its own: hardly a
-// system gives shared memory huge pages, and without them passes take a tenth longer.
-func (s Setup) shares() bool {
+// near reports whether drafts can map weights of the target: both compute on the cores, and these are in memory.
+func (s Setup) near() bool {
 	target, drafts, err := s.places()
-	return err == nil && !s.Streamed && s.GPUMemory == 0 && target.Shared() && drafts.Shared() &&
-		slices.Contains(s.files(), s.TargetFile)
+	return err == nil && !s.Streamed && s.GPUMemory == 0 && target.Shared() && drafts.Shared()
 }
+
+// shares reports whether verifier and drafter want the same packed weights. Otherwise they share the output matrix alone: hardly a system
+// gives shared memory huge pages, and without them passes take a tenth longer.
+func (s Setup) shares() bool { return s.near() && slices.Contains(s.files(), s.TargetFile) }
 
 // files returns the files of the draft models.
 func (s Setup) files() []string {
@@ -183,7 +187,7 @@ func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, erro
 		}
 		if i > 0 && s.weights != nil {
 			specs[i].Weights = s.weights
-			specs[i].Args = append(specs[i].Args, "--shared-model="+s.TargetFile)
+			specs[i].Args = append(specs[i].Args, "--shared-model="+s.TargetFile, fmt.Sprint("--shared-output=", !s.shares()))
 		}
 		if i > 0 && s.orCPU {
 			specs[i].Args = append(specs[i].Args, "--or-cpu")

@@ -16,6 +16,8 @@ type childFlags struct {
 	PulseFD int `name:"pulse-fd" hidden:"" setting:"-"`
 	// SharedModel is the model whose weights lie in supervise.WeightsFD; "": nothing lies there.
 	SharedModel string `name:"shared-model" hidden:"" setting:"-"`
+	// SharedOutput says that its output matrix alone does, for drafts.
+	SharedOutput bool `name:"shared-output" hidden:"" setting:"-"`
 	// OrCPU has it compute on the cores where --device cannot be used, such as a GPU that was lost: --device was chosen by auto.
 	OrCPU bool `name:"or-cpu" hidden:"" setting:"-"`
 }
@@ -25,9 +27,9 @@ func (c childFlags) sharing(a *app, m *roles.Models) {
 	if c.SharedModel == "" {
 		return
 	}
-	m.SharedModel, m.Shared = c.SharedModel, &engine.Shared{File: os.NewFile(supervise.WeightsFD, "weights"),
-		Refused: func(i *engine.Image, why error) {
-			a.say("tandem: %s has weights of its own, which others do not share: %v", roles.ModelName(i.Model), why)
+	m.SharedModel, m.Shared = c.SharedModel, &engine.Shared{File: os.NewFile(supervise.WeightsFD, "weights"), Output: c.SharedOutput,
+		Refused: func(model string, why error) {
+			a.say("tandem: %s has weights of its own, which others do not share: %v", roles.ModelName(model), why)
 		}}
 }
 

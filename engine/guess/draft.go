@@ -100,6 +100,15 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File, embedding, output stri
 	return t.Err
 }
 
+// Borrows returns the output matrix if that is the target's, the last of Matrices; nil: it is the draft's own.
+func (d *Draft) Borrows() *tensors.Matrix {
+	last := len(d.Matrices) - 1
+	if int(d.Weights.Head) != last || !slices.Contains(d.Borrowed, d.Matrices[last].Tensor) {
+		return nil
+	}
+	return &d.Matrices[last]
+}
+
 // embedIn makes rows of t, a matrix in f, the embeddings; nil: f has none.
 func (d *Draft) embedIn(f *gguf.File, t *gguf.Tensor) {
 	if t != nil {

@@ -13,6 +13,7 @@ import (
 type Footprint struct {
 	Weights   int64 // repacked, with those of side files
 	Beside    int64 // of Weights: those of side files, which stay in memory where the model's are streamed
+	Output    int64 // of Weights: the output matrix, if a target can lend it or a draft with states borrows it as a whole
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
 	Pages     int
 	Scratch   int64         // buffers of the widest pass

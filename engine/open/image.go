@@ -39,13 +39,24 @@ type Image struct {
 
 // imageTable describes the bytes of an image.
 type imageTable struct {
-	Key    string   `json:"key"`    // what the bytes were made from: the model's file by inode, times and size; the matrices
-	Digest string   `json:"digest"` // of the model's tensors
-	Sums   []uint32 `json:"crc32c"` // of each imageBlock
+	Key      string        `json:"key"`              // what the bytes were made from: the model's file by inode, times and size; the matrices
+	Digest   string        `json:"digest"`           // of the model's tensors
+	Layout   int           `json:"layout"`           // kernels.LayoutVersion
+	Matrices []imageMatrix `json:"matrices"`         // those that are all of their tensors
+	Sums     []uint32      `json:"crc32c,omitempty"` // of each imageBlock; none of memory that processes share the output matrix in
+}
+
+// imageMatrix is a matrix of an image: the whole tensor of that name, packed.
+type imageMatrix struct {
+	Name string       `json:"name"`
+	Type kernels.Type `json:"type"`
+	Rows int          `json:"rows"`
+	Cols int          `json:"cols"`
+	At   int          `json:"at"` // its first byte
 }
 
 const (
-	imageMagic     = "tandem image 1\n\x00"
+	imageMagic     = "tandem image 2\n\x00"
 	imageTail      = 8 + sha256.Size + len(imageMagic)
 	imageBlock     = 1 << 20  // bytes that are read and checked at a time: they are still in a core's cache when they are checked
 	mostImageTable = 64 << 20 // bytes of the description
@@ -60,7 +71,7 @@ func (l *Loaded) newImage(f *gguf.File) *Image {
 		return nil
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, "image 1", kernels.LayoutVersion)
+	fmt.Fprintln(h, "image 2", kernels.LayoutVersion)
 	for i := range l.Pass.Program.Weights {
 		fmt.Fprintf(h, "%+v\n", l.Pass.Program.Weights[i])
 	}
@@ -69,8 +80,15 @@ func (l *Loaded) newImage(f *gguf.File) *Image {
 	if err != nil {
 		return nil
 	}
+	t := imageTable{Key: stamp + " " + hex.EncodeToString(h.Sum(nil)), Layout: kernels.LayoutVersion}
+	for w := range l.Matrices {
+		if m := &l.Matrices[w]; m.Whole() {
+			at, _ := s.Place(kernels.W(w))
+			t.Matrices = append(t.Matrices, imageMatrix{m.Tensor.Name, m.Kind(), m.Rows, m.Cols(), at})
+		}
+	}
 	return &Image{Model: l.Path, For: fmt.Sprintf("weights of %s packed for %s, version %d", l.Path, l.Device.About().Name,
-		kernels.LayoutVersion), store: s, bytes: s.Image(), told: imageTable{Key: stamp + " " + hex.EncodeToString(h.Sum(nil))}}
+		kernels.LayoutVersion), store: s, bytes: s.Image(), told: t}
 }
 
 // find fills the weights from what others share, or from a file that o.Images has, and returns the digest of the model's tensors; "" if
@@ -79,10 +97,10 @@ func (i *Image) find(o Options) (digest string) {
 	if i == nil {
 		return ""
 	}
-	if o.Shared != nil {
+	if o.Shared != nil && !o.Shared.Output {
 		var err error
 		if digest, err = i.share(o); err != nil {
-			o.Shared.Refused(i, err)
+			o.Shared.Refused(i.Model, err)
 			i.alone = true
 		}
 	}
@@ -108,7 +126,8 @@ func (i *Image) kept(all Images, to *os.File) string {
 
 // Bytes returns the most bytes that the file has.
 func (i *Image) Bytes() int64 {
-	return int64(len(i.bytes)) + int64(i.blocks()*len("4294967295,")+len(i.told.Key)+imageTail) + 1<<10
+	table, _ := json.Marshal(i.told)
+	return int64(len(i.bytes)) + int64(i.blocks()*len("4294967295,")+len(table)+imageTail) + 1<<10
 }
 
 // Packed returns the weights, in place: valid until the model is closed.
@@ -142,41 +161,51 @@ func (i *Image) open(path string) (f *os.File, t imageTable, err error) {
 }
 
 func (i *Image) describe(f *os.File) (t imageTable, err error) {
-	st, err := f.Stat()
-	if err != nil {
-		return t, err
-	}
-	tail := make([]byte, imageTail)
-	if st.Size() < int64(len(i.bytes)+imageTail) {
-		return t, fmt.Errorf("it has %d bytes, too few", st.Size())
-	}
-	if _, err := f.ReadAt(tail, st.Size()-int64(imageTail)); err != nil {
-		return t, err
-	}
-	n := binary.LittleEndian.Uint64(tail)
-	if !bytes.HasSuffix(tail, []byte(imageMagic)) || n > mostImageTable {
-		return t, errors.New("it does not end as packed weights do")
-	}
-	if st.Size() != int64(len(i.bytes))+int64(n)+int64(imageTail) {
-		return t, errors.New("it has another size than the weights")
-	}
-	b := make([]byte, n)
-	if _, err := f.ReadAt(b, int64(len(i.bytes))); err != nil {
-		return t, err
-	}
-	if sum := sha256.Sum256(b); !bytes.Equal(sum[:], tail[8:][:sha256.Size]) {
-		return t, errors.New("its description has changed")
-	}
-	if err := json.Unmarshal(b, &t); err != nil {
-		return t, fmt.Errorf("its description is damaged: %w", err)
-	}
+	t, size, err := readTable(f, int64(len(i.bytes)))
 	switch {
+	case err != nil:
+		return t, err
+	case size != int64(len(i.bytes)):
+		return t, errors.New("it has another size than the weights")
 	case t.Key != i.told.Key:
 		return t, errors.New("the model's file has changed since, or another release made it")
 	case len(t.Sums) != i.blocks() || t.Digest == "":
 		return t, fmt.Errorf("it has %d checksums instead of %d", len(t.Sums), i.blocks())
 	}
 	return t, nil
+}
+
+// readTable reads the description behind the weights in f, and returns how many bytes these have, of which there must be so many.
+func readTable(f *os.File, least int64) (t imageTable, size int64, err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return t, 0, err
+	}
+	tail := make([]byte, imageTail)
+	if st.Size() < least+int64(imageTail) {
+		return t, 0, fmt.Errorf("it has %d bytes, too few", st.Size())
+	}
+	if _, err := f.ReadAt(tail, st.Size()-int64(imageTail)); err != nil {
+		return t, 0, err
+	}
+	n := binary.LittleEndian.Uint64(tail)
+	if !bytes.HasSuffix(tail, []byte(imageMagic)) || n > mostImageTable {
+		return t, 0, errors.New("it does not end as packed weights do")
+	}
+	if size = st.Size() - int64(n) - int64(imageTail); size < least {
+		return t, 0, errors.New("it has another size than the weights")
+	}
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, size); err != nil {
+		return t, 0, err
+	}
+	if sum := sha256.Sum256(b); !bytes.Equal(sum[:], tail[8:][:sha256.Size]) {
+		return t, 0, errors.New("its description has changed")
+	}
+	if err := json.Unmarshal(b, &t); err != nil {
+		return t, 0, fmt.Errorf("its description is damaged: %w", err)
+	}
+	return t, size, nil
 }
 
 // read reads the weights, on all cores, and checks every block; to is nil, or what the whole file is written to instead. It reads and does
@@ -254,6 +283,11 @@ func (i *Image) write(ctx context.Context, f io.Writer) error {
 		}
 		t.Sums = append(t.Sums, crc32.Checksum(i.block(n), castagnoli))
 	}
+	return t.write(f)
+}
+
+// write writes the description behind the weights.
+func (t imageTable) write(f io.Writer) error {
 	b, err := json.Marshal(t)
 	if err != nil {
 		return err

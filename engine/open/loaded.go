@@ -21,6 +21,8 @@ type Loaded struct {
 	Store  kernels.Store  // of the weights
 	Runner kernels.Runner // of the passes
 	Image  *Image         // of the weights, for a later start; nil: a draft with states, or no weights in the processor's memory
+	Mapped int64          // bytes of weights that a draft with states maps from its target
+	Apart  error          // why it has an output matrix of its own that is its target's too; nil: it has none
 	files  []*gguf.File   // that passes read
 }
 
@@ -88,11 +90,7 @@ func load(f, of *gguf.File, o Options) (*Loaded, error) {
 		return nil, err
 	}
 	if available, err = available.On(p.Device); err == nil {
-		need := p.Footprint
-		if o.Shared.Full() {
-			need.Weights = need.Beside
-		}
-		err = available.Fits(p.Path, need)
+		err = available.Fits(p.Path, o.Shared.Less(p.Footprint, p.Draft != nil))
 	}
 	if err != nil {
 		return nil, err
@@ -148,10 +146,13 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 	if of == nil && l.Draft == nil && !streamed {
 		l.Image = l.newImage(f)
 	}
+	if l.lends() {
+		defer l.lending()()
+	}
 	if digest = l.Image.find(l.Options); digest != "" {
 		matrices = nil
 	}
-	if err := tensors.Fill(matrices, to, l.Options.Progress); err != nil {
+	if err := l.pack(matrices, to, of); err != nil {
 		return err
 	}
 	if to.Forget {
@@ -166,14 +167,7 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 			l.Image.Fresh = true
 		}
 	}
-	if i := l.Image; i != nil {
-		i.told.Digest = digest
-		if i.Fresh && l.Options.Shared != nil && !i.alone {
-			if _, err := i.share(l.Options); err != nil {
-				l.Options.Shared.Refused(i, err)
-			}
-		}
-	}
+	l.share(digest)
 	if l.Names, err = l.Header.Names(f, digest, l.Sizes.KV); err != nil || !streamed {
 		return err
 	}
@@ -185,6 +179,23 @@ func (l *Loaded) fill(f, of *gguf.File) error {
 		return tandem.Errorf("engine", tandem.Unavailable, "%s: %w", f.Path(), err)
 	}
 	return nil
+}
+
+// share puts weights that are ready where others find them.
+func (l *Loaded) share(digest string) {
+	i, s, err := l.Image, l.Options.Shared, error(nil)
+	if i != nil {
+		i.told.Digest = digest
+	}
+	switch {
+	case l.lends():
+		err = l.lend()
+	case i != nil && i.Fresh && s != nil && !i.alone:
+		_, err = i.share(l.Options)
+	}
+	if err != nil {
+		s.Refused(l.Path, err)
+	}
 }
 
 func lockAll(all ...interface{ Lock() error }) error {

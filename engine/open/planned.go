@@ -74,7 +74,7 @@ func planned(f, of *gguf.File, o Options) (*Planned, error) {
 		return nil, deviceError(p.Path, err)
 	}
 	p.Footprint, err = memory.Of(p.Path, need, p.Pass.KV, p.Options.KVPages)
-	p.Footprint.Tokens = p.Config.Vocab
+	p.Footprint.Tokens, p.Footprint.Output = p.Config.Vocab, p.output()
 	return p, err
 }
 

@@ -8,15 +8,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem/engine/memory"
 )
 
 // Shared is memory for packed weights that processes of one machine have once: a memory file that whoever starts them has made empty
 // (NewShared) and hands to each. The first fills it, with what Image.Write writes, and seals it; all map it read-only. A process that is
 // started again finds it full, and reads nothing.
+//
+// A draft with states maps from there what it borrows of its target: see borrow.
 type Shared struct {
-	File *os.File
-	// Refused is told why a process has weights of its own nevertheless.
-	Refused func(i *Image, why error)
+	File     *os.File
+	Output   bool          // the target's output matrix alone lies there, for drafts; the target has its other weights in memory of its own
+	Patience time.Duration // how long a draft waits for a target that is not there; 0: ten seconds, in which one that is to be started is
+	// Refused is told why the process with that model has weights of its own nevertheless.
+	Refused func(model string, why error)
 }
 
 // shareSeals say that a memory file is full: nobody can write to it, or change its size or its seals.
@@ -31,7 +37,7 @@ func NewShared() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "weights"), nil
 }
 
-// Full reports whether the weights take no memory of a process, since others have filled s. A nil Shared is not full.
+// Full reports whether others have filled s. A nil Shared is not full.
 func (s *Shared) Full() bool {
 	if s == nil {
 		return false
@@ -40,11 +46,23 @@ func (s *Shared) Full() bool {
 	return err == nil && seals == shareSeals
 }
 
+// Less returns what a model takes of p if s is memory of the target's: not what others have put there, nor what a draft will map.
+func (s *Shared) Less(p memory.Footprint, draft bool) memory.Footprint {
+	switch {
+	case s == nil || !draft && !s.Full():
+	case draft || s.Output:
+		p.Weights -= p.Output
+	default:
+		p.Weights = p.Beside
+	}
+	return p
+}
+
 // share maps what o.Shared has. If that is empty, it is filled from a kept file, or with weights that are packed (i.told.Digest is set).
 // digest is "" if there are none yet. After an error the weights may have any bytes, unless they are packed.
 func (i *Image) share(o Options) (digest string, err error) {
 	f := o.Shared.File
-	unlock, err := i.lock(f, o)
+	unlock, err := lock(f, o, len(i.bytes))
 	if err != nil {
 		return "", err
 	}
@@ -73,7 +91,7 @@ func (i *Image) share(o Options) (digest string, err error) {
 	}
 	t, err := i.describe(f)
 	if err == nil {
-		err = i.store.Map(f.Fd())
+		err = i.store.Map(f.Fd(), 0, 0, len(i.bytes))
 	}
 	if err != nil {
 		return "", err
@@ -82,8 +100,8 @@ func (i *Image) share(o Options) (digest string, err error) {
 	return t.Digest, nil
 }
 
-// lock waits until no other process fills f.
-func (i *Image) lock(f *os.File, o Options) (unlock func(), err error) {
+// lock waits until no other process fills f with so many bytes.
+func lock(f *os.File, o Options, bytes int) (unlock func(), err error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK}
 	for {
 		switch err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &l); err {
@@ -97,7 +115,7 @@ func (i *Image) lock(f *os.File, o Options) (unlock func(), err error) {
 			return nil, err
 		}
 		if o.Progress != nil {
-			o.Progress(0, int64(len(i.bytes))) // others make it
+			o.Progress(0, int64(bytes)) // others make it
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

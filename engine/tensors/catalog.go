@@ -92,6 +92,12 @@ func (m *Matrix) Kind() kernels.Type {
 	return kernels.Type(m.Tensor.Type)
 }
 
+// Whole reports whether m is all of its tensor, as it lies there.
+func (m *Matrix) Whole() bool {
+	t := m.Tensor
+	return len(t.Shape) == 2 && m.Rows == t.Shape[1] && m.Experts == 0 && m.band == 0 && m.Across == 0 && m.width == 0 && m.Order == nil
+}
+
 // FileBytes returns the bytes that one of m's matrices takes in the file.
 func (m *Matrix) FileBytes() int64 {
 	if m.Across > 0 {

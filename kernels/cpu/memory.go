@@ -57,14 +57,24 @@ func populate(b []byte) error {
 	}
 }
 
-// share puts a file's first bytes in the place of the memory, at the same addresses and read-only.
-func (m *Memory) share(fd uintptr) error {
-	if len(m.b) == 0 {
+// share puts bytes of a file, from at on, in the place of bytes [from, to) of the memory, at the same addresses and read-only. Those behind
+// the last whole page are copied, unless they end the memory.
+func (m *Memory) share(fd uintptr, at int64, from, to int) error {
+	rest := (to - from) % page
+	if to == len(m.b) {
+		rest = 0
+	}
+	if rest > 0 {
+		if n, err := syscall.Pread(int(fd), m.b[to-rest:to], at+int64(to-rest-from)); n != rest {
+			return fmt.Errorf("kernels: the file's last %d bytes: %d were read: %v", rest, n, err)
+		}
+	}
+	if to -= rest; from == to {
 		return nil
 	}
-	if _, _, err := syscall.Syscall6(syscall.SYS_MMAP, uintptr(unsafe.Pointer(&m.b[0])), uintptr(len(m.b)), syscall.PROT_READ,
-		syscall.MAP_SHARED|syscall.MAP_FIXED, fd, 0); err != 0 {
-		return fmt.Errorf("kernels: the system refuses to map %d bytes: %w", len(m.b), err)
+	if _, _, err := syscall.Syscall6(syscall.SYS_MMAP, uintptr(unsafe.Pointer(&m.b[from])), uintptr(to-from), syscall.PROT_READ,
+		syscall.MAP_SHARED|syscall.MAP_FIXED, fd, uintptr(at)); err != 0 {
+		return fmt.Errorf("kernels: the system refuses to map %d bytes: %w", to-from, err)
 	}
 	return nil
 }

@@ -17,6 +17,12 @@ type store struct {
 	stages  [][][]byte // per stage, its weights
 }
 
+// Weights of so many bytes begin at a page, so that others can map them.
+const (
+	large = 64 << 10
+	page  = 4096
+)
+
 // Layout returns the layout of packed weights.
 func (d *Device) Layout(t kernels.Type) kernels.Layout {
 	if !t.Supported() {
@@ -33,6 +39,9 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	s := &store{weights: p.Weights}
 	var l layout
 	for i := range p.Weights {
+		if p.Weights[i].Bytes() >= large {
+			l.size = (l.size + page - 1) / page * page
+		}
 		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
 	}
 	var err error
@@ -56,9 +65,14 @@ func (s *store) Release(int)                                    {}
 func (s *store) Resident() bool                                 { return true }
 func (s *store) Bytes() int64                                   { return int64(len(s.mem.b)) }
 func (s *store) Image() []byte                                  { return s.mem.b }
-func (s *store) Map(fd uintptr) error                           { return s.mem.share(fd) }
 func (s *store) Lock() error                                    { return s.mem.Lock() }
 func (s *store) Close()                                         { s.mem.Free() }
+
+// Place returns where a weight lies in Image.
+func (s *store) Place(w kernels.W) (from, to int) { return s.at[w], s.at[w] + s.weights[w].Bytes() }
+
+// Map puts bytes of a file in the place of bytes of Image.
+func (s *store) Map(fd uintptr, at int64, from, to int) error { return s.mem.share(fd, at, from, to) }
 
 // Pack takes rows in GGUF layout.
 func (s *store) Pack(w kernels.W, row int, src []byte) error {

@@ -59,7 +59,7 @@ func (r *Room) Hosting() (*Room, error) {
 // DraftMemory returns what a draft with states takes beside its target, in bytes: in that one's process, and in a process of its own; with
 // keys and values of one session. Errors: those of Room.Add.
 func DraftMemory(target, draft string, o engine.Options, s settings.Sizes, nodes int) (inside, apart int64, err error) {
-	r := Room{Sizes: s.OrDefault(), Options: o, Target: target}
+	r := Room{Sizes: s.OrDefault(), Options: o, Target: target, Lends: true}
 	if err = r.Add(draft, nodes, DraftRows(r.Sizes)); err == nil {
 		apart = r.Models[0].Model() + drafterBytes
 		err = r.addGuest(draft, nodes)

@@ -3,6 +3,7 @@ package roles
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 
@@ -20,6 +21,7 @@ type Room struct {
 	settings.Sizes
 	Options  engine.Options
 	Target   string // GGUF file of the target, for drafts that need it
+	Lends    bool   // drafts in processes of their own map what they borrow from Target as a whole: Tenant.Lent
 	Beside   int64  // bytes that one of the processes needs beside its model
 	Asked    int    // sessions that somebody asked for; 0: Sessions is a default
 	KVMemory int64  // bytes for the keys and values of all models together; 0: Plan chooses
@@ -39,6 +41,7 @@ type Tenant struct {
 	memory.Footprint
 	vocab   any // of the file: while it is held, nobody who looks at the file reads it again
 	measure func(pages, wanted int) (memory.Footprint, error)
+	states  bool // it is a draft with states
 	fitted  bool // the footprint depends on the number of pages
 }
 
@@ -57,7 +60,7 @@ func (r *Room) add(t Tenant) error {
 	o, guest := r.Options, t.Guest
 	o.MaxRows, o.MaxWanted, o.Sequences = t.rows, t.wanted, sequences(r.Sizes)
 	_, t.fitted = o.Device.(kernels.Fitter)
-	if spec.Kind.IsDraft() {
+	if t.states = spec.Kind.IsDraft(); t.states {
 		o.Taps = nil
 		t.Context, err = r.contextOf(path, spec.Kind)
 	} else {
@@ -75,7 +78,7 @@ func (r *Room) add(t Tenant) error {
 		if t.fitted {
 			o.KVPages = min(pages, kernels.MaxPages)
 		}
-		if spec.Kind.IsDraft() {
+		if t.states {
 			return engine.MeasureDraft(path, r.Target, o)
 		}
 		return engine.Measure(path, o, sides...)
@@ -84,8 +87,28 @@ func (r *Room) add(t Tenant) error {
 		return err
 	}
 	t.Pages, t.Guest = t.least(r.Sizes), guest
+	t.Weights -= r.Lent(&t)
 	r.Models = append(r.Models, t)
 	return nil
+}
+
+// Lent returns how many bytes of a model's weights are its target's: they are counted there.
+func (r *Room) Lent(t *Tenant) int64 {
+	if !r.Lends || !t.states || t.Guest || strings.HasPrefix(r.Target, gguf.Builtin) {
+		return 0
+	}
+	return t.Output
+}
+
+// Apart returns a room for r's models in which no draft maps what is its target's.
+func (r *Room) Apart() *Room {
+	out := *r
+	out.Models = slices.Clone(r.Models)
+	for i := range out.Models {
+		out.Models[i].Weights += r.Lent(&r.Models[i])
+	}
+	out.Lends = false
+	return &out
 }
 
 // Wanted returns how many rows of a pass have logits; 0: all.
@@ -207,7 +230,7 @@ func (r *Room) Advice(available memory.Available) string {
 	if sessions > 0 {
 		fits = append(fits, fmt.Sprintf("--sessions %d", sessions))
 	}
-	small := Room{Sizes: r.Sizes, Options: r.Options, Target: r.Target, Beside: r.Beside}
+	small := Room{Sizes: r.Sizes, Options: r.Options, Target: r.Target, Beside: r.Beside, Lends: r.Lends}
 	small.Options.KVType = "q8_0"
 	if r.Options.KVType != "q8_0" && small.fill(r.Models) && small.fits(available, r.Sizes) {
 		fits = append(fits, "--kv-type q8_0")

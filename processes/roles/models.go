@@ -3,6 +3,7 @@ package roles
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"runtime"
 	"strconv"
 	"sync"
@@ -55,7 +56,7 @@ type Models struct {
 
 	Kept Kept // keeps packed weights between starts; nil: every start packs them
 
-	Shared      *engine.Shared // memory in which processes have the weights of SharedModel once; nil: none
+	Shared      *engine.Shared // memory in which processes have weights of SharedModel once; nil: none
 	SharedModel string         // path of its file
 
 	Streaming *Streaming // for a process's only model but its guest, if it does not fit into memory; nil: it must fit
@@ -102,16 +103,17 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		o.Images = k.Kept
 	}
 	for i, path := range paths {
-		if o.Device, o.Shared = devices[i], nil; path == k.SharedModel {
+		t := &room.Models[i]
+		if o.Device, o.Shared = devices[i], nil; k.shares(t) {
 			o.Shared = k.Shared
 		}
-		t := &room.Models[i]
 		o.Context, o.KVPages, o.MaxWanted = r.ContextOf(t.Context), t.Pages, t.wanted
 		m, err := k.Open(path, o)
 		if err != nil {
 			return nil, err
 		}
 		undo.Add(m.Close)
+		r.tellMapped(path, m, o.Shared != nil)
 		if i := m.Image(); k.Kept != nil && i != nil && i.Fresh {
 			r.later = append(r.later, func(ctx context.Context) { k.Kept.Keep(ctx, i) })
 		}
@@ -136,6 +138,11 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	return models, nil
 }
 
+// shares reports whether some of a model's weights lie in k.Shared: it is SharedModel, or a draft with states of that.
+func (k *Models) shares(t *Tenant) bool {
+	return k.Shared != nil && (t.path == k.SharedModel || t.states && k.Target == k.SharedModel)
+}
+
 // room plans the memory for models, and puts a streaming device in the place of the only one's if that does not fit. k.Guest is nil
 // afterwards if the guest is left out.
 func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, devices []Device) (*Room, error) {
@@ -144,9 +151,8 @@ func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, d
 		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
 			return nil, err
 		}
-		if path == k.SharedModel && k.Shared.Full() {
-			t := &room.Models[len(room.Models)-1]
-			t.Weights = t.Beside // others have the model's
+		if t := &room.Models[len(room.Models)-1]; k.shares(t) {
+			t.Footprint = k.Shared.Less(t.Footprint, t.states)
 		}
 	}
 	if g := k.Guest; g != nil {
@@ -177,6 +183,23 @@ func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, d
 		BoundGoIn(s.Limit(available), room.Total())
 	}
 	return room, nil
+}
+
+// tellMapped says whether a draft shares its target's output matrix with it; shares: it was to.
+func (r *Process) tellMapped(path string, m *engine.Model, shares bool) {
+	bytes, apart := m.Mapped()
+	level := slog.LevelInfo
+	if shares {
+		level = slog.LevelWarn
+	}
+	if apart != nil {
+		r.Log.Log(context.Background(), level, "draft has an output matrix of its own beside its target's", "draft", ModelName(path),
+			"reason", apart)
+	} else if bytes > 0 {
+		r.Log.Info("draft maps its target's output matrix", "draft", ModelName(path), "bytes", bytes)
+		r.mapped += bytes
+		r.Gauge("weights.mapped_bytes", func() int64 { return r.mapped })
+	}
 }
 
 // pages shows how much of their pools the models use.

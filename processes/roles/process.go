@@ -54,6 +54,7 @@ type Process struct {
 
 	gauges  map[string]func() int64 // complete before the server serves
 	tellers []func(counters map[string]int64)
+	mapped  int64                       // bytes of weights that drafts share with their target
 	losable []kernels.Losable           // devices whose loss ends the process
 	later   []func(ctx context.Context) // work for when the process serves
 	pulse   *supervise.Pulse            // shows the supervisor progress; nil: no supervisor

@@ -34,11 +34,13 @@ type Pair struct {
 
 	KVMemory int64 // for the keys and values of all; 0: a share of what is free
 	Features int64 // memory for hidden states that drafts read, if any does
+	Lends    bool  // drafts map what they borrow of the target from its memory, if that is not streamed
 	Own      int64 // GPUs' own memory, which the models may take in addition; each process checks its own need of it
 
 	Streaming *roles.Streaming // how the target is streamed; nil: all must fit
 	Budget    int64            // memory for the target's process, as Check finds it; 0: none
 	Streamed  bool             // the target's weights do not fit into that, as Check finds
+	Lent      bool             // a draft does so, as Check finds
 	Inside    bool             // the only draft runs in the target's process, as Check finds
 	Reads     int64            // bytes of them that a pass reads from the disk
 	Rows      int              // of a tree that a pass of the target verifies; 0: as many as a tree may have
@@ -138,7 +140,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		say(fmt.Sprintf("target %s: %s", p.Target, note))
 	}
 	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target, KVMemory: p.KVMemory,
-		Asked: p.Sizes.Sessions}
+		Asked: p.Sizes.Sessions, Lends: p.Lends}
 	taps, err := Taps(p.Drafts)
 	if err != nil {
 		return err
@@ -243,6 +245,7 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 	if err != nil || p.Own > 0 && p.KVMemory == 0 {
 		return err
 	}
+	p.Lent = slices.ContainsFunc(room.Models, func(t roles.Tenant) bool { return room.Lent(&t) > 0 })
 	p.Fit, p.Free, p.Rows = room.Fit(), available.Bytes, room.Models[0].Wanted()
 	p.TargetKV, p.DraftKV = room.Pools()
 	return nil

@@ -104,7 +104,10 @@ func (p *Pair) choose(room *roles.Room, available memory.Available, drafts []str
 		}
 	}
 	c := choice{drafts: drafts, room: room.Of(states, places...)}
-	c.Divided, c.err = p.Streaming.Divide(c.room, available)
+	if c.Divided, c.err = p.Streaming.Divide(c.room, available); p.Lends && (c.err != nil || c.Streamed()) {
+		c.room = room.Of(states, places...).Apart() // a target that is streamed has no memory that drafts could map
+		c.Divided, c.err = p.Streaming.Divide(c.room, available)
+	}
 	if !states || len(drafts) > 1 || c.err == nil && !c.Streamed() {
 		return c
 	}
