@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/enginetest"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/test/testkit"
@@ -245,4 +246,67 @@ func described(image []byte, old, new string) []byte {
 func sealed(table []byte) []byte {
 	sum := sha256.Sum256(table)
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(table))), sum[:]...)
+}
+
+// TestLentToGPU: a GPU in the processor's memory reads the target's output matrix there, with the same bits. One that has a copy of its own
+// says why, and so does one whose target does not come: it packs the matrix where both see it.
+func TestLentToGPU(t *testing.T) {
+	r := &lentRig{T: t, target: lentTarget}
+	r.draft("alone", testdevice.CPU(t, 2), nil, "")
+	s := r.memory(true)
+	r.open(s)
+	for name, c := range map[string]struct {
+		o    emulated.Options
+		says string
+	}{
+		"integrated":       {emulated.Options{Integrated: true, Registers: true}, ""},
+		"coherent":         {emulated.Options{Coherent: true, Registers: true}, ""},
+		"registers not":    {emulated.Options{Integrated: true}, "reads no memory of the processor that others have allocated"},
+		"memory of itself": {emulated.Options{Registers: true}, "not integrated"},
+	} {
+		gpu, _ := testdevice.GPU(t, c.o)
+		before, _, err := gpu.Free()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := r.draft(name, gpu, s, c.says)
+		if c.says == "" {
+			r.draft(name+", of a target that does not come", gpu, r.memory(true), "no target has put it there in 1ms").Close()
+		}
+		m.Close()
+		if after, _, err := gpu.Free(); err != nil || after != before {
+			t.Errorf("%s: %d bytes of the GPU's memory are free after its model was closed, %d before; %v", name, after, before, err)
+		}
+	}
+}
+
+// TestLentInside: a draft in its target's process multiplies by the matrix that the target has, on the processor and on a GPU.
+func TestLentInside(t *testing.T) {
+	r := &lentRig{T: t, target: lentTarget}
+	r.draft("alone", testdevice.CPU(t, 2), nil, "")
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	for name, on := range map[string]struct{ target, draft kernels.Device }{
+		"processor": {testdevice.CPU(t, 2), testdevice.CPU(t, 1)},
+		"gpu":       {gpu, gpu},
+		"apart":     {testdevice.CPU(t, 2), testdevice.Ref()},
+	} {
+		target, err := engine.Open(r.target, r.options(on.target, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer target.Close()
+		o := r.options(on.draft, nil)
+		target.Lend(&o)
+		draft, err := engine.OpenDraft(lentDraft, r.target, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer draft.Close()
+		if err := enginetest.SameBits(draftLogits(t, draft), r.want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if bytes, apart := draft.Mapped(); (bytes == 0) != (name == "apart") || (apart == nil) == (name == "apart") {
+			t.Errorf("%s: %d bytes are the target's, %v", name, bytes, apart)
+		}
+	}
 }

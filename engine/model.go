@@ -102,6 +102,9 @@ func newModel(l *open.Loaded) *Model {
 		passes: pass.NewPasses(l.Header, l.Pass, machine, perPosition)}
 }
 
+// Lend lets a draft that is opened with o in this process borrow m's output matrix. m is its target, and is closed after it.
+func (m *Model) Lend(o *Options) { o.Lender = m.loaded }
+
 // Mapped returns how many bytes of a draft's weights lie in memory that it shares with its target. apart says why it has a copy of its
 // target's output matrix; nil: it has none.
 func (m *Model) Mapped() (bytes int64, apart error) { return m.loaded.Mapped, m.loaded.Apart }

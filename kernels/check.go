@@ -32,7 +32,7 @@ func (p *Program) Check() error {
 // It returns an *Unsupported error that names what the device lacks.
 func (p *Program) CheckFor(device string, layout Layout, half bool) error {
 	for i := range p.Weights {
-		if w := &p.Weights[i]; w.Layout != layout {
+		if w := &p.Weights[i]; w.Layout != layout && !(w.Lent && w.Layout == Groups16) {
 			return &Unsupported{device, fmt.Sprintf("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, layout)}
 		}
 	}

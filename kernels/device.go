@@ -198,6 +198,23 @@ type ImageStore interface {
 	Map(fd uintptr, at int64, from, to int) error
 }
 
+// Lendable is a Device whose stores are Borrowers.
+type Lendable interface {
+	Device
+	// Borrows returns why passes do not read weights in memory of the processor that others have filled, in Groups16; nil: they do.
+	Borrows() error
+}
+
+// Borrower is a Store of which some weights, those that are Lent, lie in memory of others. One of both is called for each, before Compile.
+// After an error a weight in Groups16 can be packed.
+type Borrower interface {
+	Store
+	// Lend has passes read a weight in Groups16 from host, all of it, which begins at a page of 4,096 bytes and stays as it is until Close.
+	Lend(w W, host []byte) error
+	// Share has passes read a weight where from, an open store of the same device or of another on the processor, has its weight of.
+	Share(w W, from Store, of W) error
+}
+
 // Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.
 type Cache interface {
 	Shape() KVShape // of a cell, and of the states of recurrent layers

@@ -57,6 +57,7 @@ type Weight struct {
 	Rows, Cols int
 	Experts    int    // number of such matrices, one after the other; a pass reads those its rows chose. 0: one matrix, always read
 	Layout     Layout // in which Weights hands it over
+	Lent       bool   // it lies in memory of others: Borrower
 }
 
 // AllRows returns the number of outputs of all its matrices together.

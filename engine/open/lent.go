@@ -119,19 +119,50 @@ func find(f *os.File, key string, m *tensors.Matrix) (at int64, err error) {
 	return 0, fmt.Errorf("it has no matrix %q of %d rows", want.Name, want.Rows)
 }
 
-// pack makes the weights of matrices ready; of is the target's file, of a draft with states.
-func (l *Loaded) pack(matrices []tensors.Matrix, to tensors.Filling, of *gguf.File) error {
-	var m *tensors.Matrix
-	if l.Draft != nil {
-		m = l.Draft.Borrows()
+// borrows returns the target's output matrix if a draft is to map it whole, nil if not, and why it cannot.
+func (p *Planned) borrows() (m *tensors.Matrix, why error) {
+	if p.Draft == nil {
+		return nil, nil
 	}
+	m = p.Draft.Borrows()
+	d, lendable := p.Device.(kernels.Lendable)
 	switch {
 	case m == nil:
 	case !m.Whole():
-		l.Apart = fmt.Errorf("it knows %d of its %d outputs", m.Rows, m.Tensor.Shape[1])
-	case l.Options.Shared != nil && l.output() == 0:
-		l.Apart = fmt.Errorf("%s wants its bytes in another order", l.Device.About().Name)
-	case l.Options.Shared != nil:
+		why = fmt.Errorf("it knows %d of its %d outputs", m.Rows, m.Tensor.Shape[1])
+	case p.Options.Lender != nil:
+		why = p.Options.Lender.lendsTo(p, m)
+	case p.Options.Shared == nil:
+		m = nil
+	case !lendable:
+		why = fmt.Errorf("%s wants its bytes in another order", p.Device.About().Name)
+	default:
+		why = d.Borrows()
+	}
+	return m, why
+}
+
+// lendsTo returns why a draft in l's process does not multiply by l's output matrix, which is m to it; nil: it can.
+func (l *Loaded) lendsTo(p *Planned, m *tensors.Matrix) error {
+	w := l.Weights.Head
+	_, lendable := p.Device.(kernels.Lendable)
+	_, streamed := l.Store.(kernels.FileStore)
+	_, near := l.Store.(kernels.ImageStore)
+	switch {
+	case streamed:
+		return errors.New("its target's weights are read from the disk")
+	case !lendable || l.Device != p.Device && !near:
+		return errUnlent
+	case l.Matrices[w].Tensor.Name != m.Tensor.Name || !l.Matrices[w].Whole():
+		return errors.New("its target has another")
+	}
+	return nil
+}
+
+// pack makes the weights of matrices ready; of is the target's file, of a draft with states.
+func (l *Loaded) pack(matrices []tensors.Matrix, to tensors.Filling, of *gguf.File) error {
+	m, why := l.borrows()
+	if l.Apart = why; m != nil && why == nil {
 		all := to
 		if to.Lookup = slices.Clone(to.Lookup); !slices.Contains(to.Lookup, m.Tensor) {
 			to.Lookup = append(to.Lookup, m.Tensor)
@@ -140,7 +171,7 @@ func (l *Loaded) pack(matrices []tensors.Matrix, to tensors.Filling, of *gguf.Fi
 			return err
 		}
 		if l.Apart = l.borrow(m, of); l.Apart == nil {
-			l.Mapped = l.Footprint.Output
+			l.Mapped = int64(l.Pass.Program.Weights[l.Weights.Head].Bytes())
 			return nil
 		}
 		if err := memory.Free().Fits(l.Path, memory.Footprint{Weights: l.Footprint.Output}); err != nil {
@@ -151,11 +182,14 @@ func (l *Loaded) pack(matrices []tensors.Matrix, to tensors.Filling, of *gguf.Fi
 	return tensors.Fill(matrices, to, l.Options.Progress)
 }
 
-// borrow maps m, the target's output matrix, in the place of the last weight.
+// borrow has passes read the last weight, m, from the target's memory.
 func (l *Loaded) borrow(m *tensors.Matrix, of *gguf.File) error {
-	store, ok := l.Store.(kernels.ImageStore)
+	store, ok := l.Store.(kernels.Borrower)
 	if !ok {
-		return errors.New("its weights do not lie in one piece of the processor's memory")
+		return fmt.Errorf("%s borrows no weights", l.Device.About().Name)
+	}
+	if t := l.Options.Lender; t != nil {
+		return store.Share(l.Weights.Head, t.Store, t.Weights.Head)
 	}
 	f := l.Options.Shared.File
 	stamp, err := of.Stamp()
@@ -169,8 +203,15 @@ func (l *Loaded) borrow(m *tensors.Matrix, of *gguf.File) error {
 	if err != nil {
 		return err
 	}
-	from, to := store.Place(l.Weights.Head)
-	return store.Map(f.Fd(), at, from, to)
+	if l.lent, err = unix.Mmap(int(f.Fd()), at, int(m.Packed()), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("the system refuses to map %d bytes at %d: %w", m.Packed(), at, err)
+	}
+	if l.Options.Lock {
+		if err := unix.Mlock(l.lent); err != nil {
+			return fmt.Errorf("lock memory: %w", err)
+		}
+	}
+	return store.Lend(l.Weights.Head, l.lent)
 }
 
 // await waits until a target has filled f, for as long as it does so, and for a while if none does.

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"golang.org/x/sys/unix"
 )
 
 // Loaded is a model whose passes can run: its weights are in memory, or the device streams them. Close it.
@@ -23,6 +24,7 @@ type Loaded struct {
 	Image  *Image         // of the weights, for a later start; nil: a draft with states, or no weights in the processor's memory
 	Mapped int64          // bytes of weights that a draft with states maps from its target
 	Apart  error          // why it has an output matrix of its own that is its target's too; nil: it has none
+	lent   []byte         // memory of the target's
 	files  []*gguf.File   // that passes read
 }
 
@@ -76,6 +78,9 @@ func (l *Loaded) Close() {
 	if l.Store != nil {
 		l.Store.Close()
 	}
+	if l.lent != nil {
+		_ = unix.Munmap(l.lent)
+	}
 	for _, f := range l.files {
 		f.Close()
 	}
@@ -90,14 +95,24 @@ func load(f, of *gguf.File, o Options) (*Loaded, error) {
 		return nil, err
 	}
 	if available, err = available.On(p.Device); err == nil {
-		err = available.Fits(p.Path, o.Shared.Less(p.Footprint, p.Draft != nil))
+		need := p.Footprint
+		if p.Draft == nil {
+			need = o.Shared.Less(need)
+		}
+		err = available.Fits(p.Path, need)
 	}
 	if err != nil {
 		return nil, err
 	}
 	l := &Loaded{Planned: p}
-	if err = l.allocate(); err == nil {
+	if err = l.allocate(); err == nil && of == nil {
+		err = l.compile()
+	}
+	if err == nil {
 		err = l.fill(f, of)
+	}
+	if err == nil && of != nil { // whose weights may lie elsewhere
+		err = l.compile()
 	}
 	if err == nil && o.Lock {
 		err = lockAll(l.Store, l.Cache)
@@ -109,7 +124,7 @@ func load(f, of *gguf.File, o Options) (*Loaded, error) {
 	return l, nil
 }
 
-// allocate takes memory for keys and values, weights and buffers.
+// allocate takes memory for keys and values, and weights.
 func (l *Loaded) allocate() (err error) {
 	if l.Cache, err = l.Device.NewCache(l.Pass.KV, l.Options.KVPages); err != nil {
 		return deviceError(l.Path, err)
@@ -117,6 +132,11 @@ func (l *Loaded) allocate() (err error) {
 	if l.Store, err = l.Device.NewWeights(l.Pass.Program); err != nil {
 		return deviceError(l.Path, err)
 	}
+	return nil
+}
+
+// compile takes memory for buffers.
+func (l *Loaded) compile() (err error) {
 	if l.Runner, err = l.Device.Compile(l.Pass.Program, l.Store, l.Cache); err != nil {
 		return deviceError(l.Path, err)
 	}

@@ -64,6 +64,12 @@ func planned(f, of *gguf.File, o Options) (*Planned, error) {
 	if p.Pass, err = plan.New(p.Header, p.Sizes, p.Device.Layout); err != nil {
 		return nil, err
 	}
+	if m, on := p.borrows(); m != nil && on == nil {
+		w := &p.Pass.Program.Weights[p.Weights.Head]
+		if w.Lent = true; p.Options.Lender == nil {
+			w.Layout = kernels.Groups16
+		}
+	}
 	if d, ok := p.Device.(kernels.Fitter); ok {
 		if p.Device, err = d.Fit(p.Pass.Program, p.Options.KVPages); err != nil {
 			return nil, deviceError(p.Path, err)

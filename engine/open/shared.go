@@ -46,11 +46,11 @@ func (s *Shared) Full() bool {
 	return err == nil && seals == shareSeals
 }
 
-// Less returns what a model takes of p if s is memory of the target's: not what others have put there, nor what a draft will map.
-func (s *Shared) Less(p memory.Footprint, draft bool) memory.Footprint {
+// Less returns what a target takes of p: not what lies in s already.
+func (s *Shared) Less(p memory.Footprint) memory.Footprint {
 	switch {
-	case s == nil || !draft && !s.Full():
-	case draft || s.Output:
+	case !s.Full():
+	case s.Output:
 		p.Weights -= p.Output
 	default:
 		p.Weights = p.Beside

@@ -259,7 +259,9 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 		return f, err
 	}
 	for i := range p.Weights {
-		f.Weights += int64(p.Weights[i].Bytes())
+		if !p.Weights[i].Lent {
+			f.Weights += int64(p.Weights[i].Bytes())
+		}
 	}
 	for _, b := range p.Buffers {
 		if b.Wanted {

@@ -74,6 +74,33 @@ func (s *store) Place(w kernels.W) (from, to int) { return s.at[w], s.at[w] + s.
 // Map puts bytes of a file in the place of bytes of Image.
 func (s *store) Map(fd uintptr, at int64, from, to int) error { return s.mem.share(fd, at, from, to) }
 
+// Borrows implements kernels.Lendable: passes read any memory.
+func (d *Device) Borrows() error { return nil }
+
+// Lend has passes read a weight from host.
+func (s *store) Lend(w kernels.W, host []byte) error {
+	if n := s.weights[w].Bytes(); len(host) != n {
+		return fmt.Errorf("kernels: weight %q lent in %d bytes: want %d", s.weights[w].Name, len(host), n)
+	}
+	for i, all := range s.stages {
+		for j, b := range all {
+			if &b[0] == &s.mem.b[s.at[w]] {
+				s.stages[i][j] = host
+			}
+		}
+	}
+	return nil
+}
+
+// Share has passes read a weight where another store has it.
+func (s *store) Share(w kernels.W, from kernels.Store, of kernels.W) error {
+	other, ok := from.(*store)
+	if !ok {
+		return fmt.Errorf("kernels: weights of %T do not lie in one piece of the processor's memory", from)
+	}
+	return s.Lend(w, other.bytes(of))
+}
+
 // Pack takes rows in GGUF layout.
 func (s *store) Pack(w kernels.W, row int, src []byte) error {
 	if w < 0 || int(w) >= len(s.weights) {

@@ -219,7 +219,7 @@ func (l *launch) meets() bool {
 // inOrder makes items read weights in the order in which they lie.
 func (l *lowering) inOrder(all []item) []item {
 	for i := range all {
-		if x := &all[i]; l.shared && x.weight != kernels.None {
+		if x := &all[i]; x.weight != kernels.None && l.Weights[x.weight].Layout == kernels.Groups16 {
 			x.kernel = strings.TrimSuffix(x.kernel, "_") + "_16"
 			if x.form == product || x.form == expertProduct {
 				x.kernel, x.mapped = x.kernel+"_", true

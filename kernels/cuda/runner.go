@@ -186,6 +186,11 @@ func (r *runner) bind(firsts []int) error {
 	at := func(w kernels.W) (Pointer, bool) { return 0, false }
 	switch s := r.weights.(type) {
 	case *store:
+		for w := range r.program.Weights {
+			if x := &r.program.Weights[w]; x.Lent && s.lent[kernels.W(w)].At == 0 {
+				return fmt.Errorf("%w: weight %q is lent, and nobody has said where it lies", errKept, x.Name)
+			}
+		}
 		at = func(w kernels.W) (Pointer, bool) { return s.pointer(w), true }
 	case *kernels.Loan:
 		if own, ok := s.Store.(*store); ok {

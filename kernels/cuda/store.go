@@ -3,8 +3,12 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // store is a kernels.Store: all weights of a program, packed, in one piece of the GPU's memory.
@@ -13,6 +17,9 @@ type store struct {
 	program *kernels.Program
 	mem     Memory
 	at      []int // where each weight begins
+
+	mu   sync.Mutex
+	lent map[kernels.W]Memory // where weights are that are Lent; Size 0: another store's
 }
 
 // Layout returns the layout of packed weights.
@@ -28,10 +35,13 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	if err := p.CheckFor(name, kernels.Groups32, false); err != nil {
 		return nil, err
 	}
-	s := &store{dev: d, program: p}
+	s := &store{dev: d, program: p, lent: map[kernels.W]Memory{}}
 	var l layout
 	for i := range p.Weights {
-		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
+		s.at = append(s.at, l.size)
+		if !p.Weights[i].Lent {
+			l.add(p.Weights[i].Bytes())
+		}
 	}
 	var err error
 	if s.mem, err = d.alloc(l.size); err != nil {
@@ -41,14 +51,74 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 }
 
 // pointer returns where a weight lies.
-func (s *store) pointer(w kernels.W) Pointer { return s.mem.At + Pointer(s.at[w]) }
+func (s *store) pointer(w kernels.W) Pointer {
+	if m, lent := s.lent[w]; lent {
+		return m.At
+	}
+	return s.mem.At + Pointer(s.at[w])
+}
+
+// Borrows returns why passes do not read weights in memory of the processor that others have filled; nil: they do.
+func (d *Device) Borrows() error { return d.chip.Borrows() }
+
+// Borrows returns why c's passes do not read weights in memory of the processor that others have filled; nil: they do.
+func (c Chip) Borrows() error {
+	if err := c.shares(); err != nil {
+		return err
+	}
+	if !c.Registers {
+		return fmt.Errorf("cuda: %s reads no memory of the processor that others have allocated", c.Name)
+	}
+	return nil
+}
+
+// Lend has passes read a weight from memory of the processor.
+func (s *store) Lend(w kernels.W, host []byte) error {
+	if n := s.program.Weights[w].Bytes(); len(host) != n {
+		return fmt.Errorf("cuda: weight %q lent in %d bytes: want %d", s.program.Weights[w].Name, len(host), n)
+	}
+	return s.dev.do(func(g Driver) error {
+		m, err := g.Register(host)
+		if err == nil {
+			s.lent[w] = m
+		}
+		return err
+	})
+}
+
+// Share has passes read a weight where another store of the device has it.
+func (s *store) Share(w kernels.W, from kernels.Store, of kernels.W) error {
+	other, ok := from.(*store)
+	if !ok || other.dev != s.dev {
+		return fmt.Errorf("cuda: weights of %T do not lie in this store's memory", from)
+	}
+	s.lent[w] = Memory{At: other.pointer(of)}
+	return nil
+}
+
+// own returns memory for a weight in the processor's order that nobody lends.
+func (s *store) own(w kernels.W) (m Memory, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, had := s.lent[w]
+	if !had {
+		if m, err = s.dev.allocShared(s.program.Weights[w].Bytes()); err == nil {
+			s.lent[w] = m
+		}
+	}
+	return m, err
+}
 
 // Acquire returns copies of a stage's weights, or those of a couple themselves, which the processor sees. Runners of this device do
 // not call it.
 func (s *store) Acquire(stage int, _ []int32) (all [][]byte, err error) {
 	for _, w := range s.program.StageWeights(stage) {
 		n := s.program.Weights[w].Bytes()
-		if s.mem.Host != nil {
+		if m := s.lent[w]; m.Host != nil {
+			all = append(all, m.Host[:n])
+			continue
+		}
+		if _, lent := s.lent[w]; s.mem.Host != nil && !lent {
 			all = append(all, s.mem.Host[s.at[w]:][:n])
 			continue
 		}
@@ -71,7 +141,8 @@ func (s *store) Lock() error { return nil }
 // Close gives the memory back.
 func (s *store) Close() {
 	s.dev.free(s.mem)
-	s.mem = Memory{}
+	s.dev.free(slices.Collect(maps.Values(s.lent))...)
+	s.mem, s.lent = Memory{}, nil
 }
 
 // Pack takes rows in GGUF layout.
@@ -91,6 +162,16 @@ func (s *store) Pack(w kernels.W, row int, src []byte) error {
 	case row < 0 || row > m.AllRows()-n:
 		return fmt.Errorf("cuda: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1,
 			m.AllRows())
+	}
+	if m.Lent {
+		if m.Layout != kernels.Groups16 {
+			return fmt.Errorf("cuda: packing weight %q, which is another store's", m.Name)
+		}
+		to, err := s.own(w)
+		if err != nil {
+			return err
+		}
+		return cpu.Pack(to.Host[:m.Bytes()], *m, row, src)
 	}
 	for n > 0 {
 		expert, from := row/m.Rows, row%m.Rows

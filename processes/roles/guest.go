@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/memory"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/processes/settings"
 	"github.com/tandem-llm/tandem/services/peers/rpc"
@@ -95,21 +96,26 @@ func (r *Room) guests() (bytes int64, apart bool) {
 	return bytes, apart
 }
 
-// openGuest opens the guest of a planned room, whose first model is open, with the room's options.
-func (r *Process) openGuest(g *Guest, k Models, room *Room, o engine.Options, undo *Cleanup) (*engine.Model, error) {
-	d, err := k.Device(max(1, g.Threads))
-	if err != nil {
-		return nil, err
+// openGuest opens the guest of a planned room, whose first model, target, is open, with the room's options, o.
+func (r *Process) openGuest(g *Guest, k Models, room *Room, o engine.Options, target *engine.Model, undo *Cleanup) (*engine.Model, error) {
+	if _, own := o.Device.(kernels.MemoryOwner); !own { // a GPU computes both
+		d, err := k.Device(max(1, g.Threads))
+		if err != nil {
+			return nil, err
+		}
+		undo.Add(d.Close)
+		o.Device = d
 	}
-	undo.Add(d.Close)
 	t := &room.Models[len(room.Models)-1]
-	o.Device, o.Taps, o.Shared, o.Images = d, nil, nil, nil
+	o.Taps, o.Shared, o.Images = nil, nil, nil
+	target.Lend(&o)
 	o.MaxRows, o.MaxWanted, o.Context, o.KVPages = t.rows, t.wanted, r.ContextOf(t.Context), t.Pages
 	m, err := engine.OpenDraft(g.Path, room.Target, o)
 	if err != nil {
 		return nil, err
 	}
 	undo.Add(m.Close)
+	r.tellMapped(g.Path, m, false)
 	return m, nil
 }
 

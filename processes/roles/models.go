@@ -127,7 +127,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	}
 	r.pages(models)
 	if g := k.Guest; g != nil {
-		m, err := r.openGuest(g, k, room, o, undo)
+		m, err := r.openGuest(g, k, room, o, models[0], undo)
 		if err == nil {
 			models = append(models, m)
 		} else if !r.Spares(g.Path, err) {
@@ -146,13 +146,16 @@ func (k *Models) shares(t *Tenant) bool {
 // room plans the memory for models, and puts a streaming device in the place of the only one's if that does not fit. k.Guest is nil
 // afterwards if the guest is left out.
 func (r *Process) room(paths []string, k *Models, nodes int, o engine.Options, devices []Device) (*Room, error) {
+	if k.Target == k.SharedModel {
+		o.Shared = k.Shared // what drafts map there does not count
+	}
 	room := &Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside, KVMemory: k.KVMemory}
 	for _, path := range paths {
 		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
 			return nil, err
 		}
-		if t := &room.Models[len(room.Models)-1]; k.shares(t) {
-			t.Footprint = k.Shared.Less(t.Footprint, t.states)
+		if t := &room.Models[len(room.Models)-1]; path == k.SharedModel {
+			t.Footprint = k.Shared.Less(t.Footprint)
 		}
 	}
 	if g := k.Guest; g != nil {
