@@ -60,6 +60,16 @@ type Weight struct {
 	Lent       bool   // it lies in memory of others: Borrower
 }
 
+// OwnWeights returns the bytes of all weights that are not Lent.
+func (p *Program) OwnWeights() (sum int64) {
+	for i := range p.Weights {
+		if w := &p.Weights[i]; !w.Lent {
+			sum += int64(w.Bytes())
+		}
+	}
+	return sum
+}
+
 // AllRows returns the number of outputs of all its matrices together.
 func (w *Weight) AllRows() int { return max(1, w.Experts) * w.Rows }
 

@@ -37,7 +37,9 @@ func (s Setup) Checked(env Env, r tandem.Request) (Setup, error) {
 	p, err := s.fitted(env, r.Prompt)
 	s.verifierBudget, s.Streamed, s.inside, s.rows, s.DraftFiles, s.DraftHeads = p.Budget, p.Streamed, p.Inside, p.Rows, p.Drafts,
 		p.DraftHeads
-	s.lends = p.Lent
+	if err == nil && p.Borrows {
+		s.borrow(env)
+	}
 	s.Room = Room{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
 	if err == nil && s.Room.Cut() {
 		env.Say("tandem: %s", s.Room.Shortage())

@@ -81,7 +81,7 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	}
 	said := terminal.NewLoading(env.Stderr)
 	defer terminal.Close(said)
-	if s.lends = s.lends && !s.inside && s.near(); s.lends || s.shares() {
+	if s.lends || s.shares() {
 		var err error
 		if s.weights, err = engine.NewShared(); err != nil {
 			env.Say("tandem: target and draft do not share weights: %v", err)
@@ -99,15 +99,12 @@ func (s Setup) Start(ctx context.Context, env Env) (*group.Processes, error) {
 	return p, err
 }
 
-// near reports whether drafts can map weights of the target: both compute on the cores, and these are in memory.
-func (s Setup) near() bool {
-	target, drafts, err := s.places()
-	return err == nil && !s.Streamed && s.GPUMemory == 0 && target.Shared() && drafts.Shared()
-}
-
 // shares reports whether verifier and drafter want the same packed weights. Otherwise they share the output matrix alone: hardly a system
 // gives shared memory huge pages, and without them passes take a tenth longer.
-func (s Setup) shares() bool { return s.near() && slices.Contains(s.files(), s.TargetFile) }
+func (s Setup) shares() bool {
+	_, drafts, err := s.places()
+	return err == nil && drafts.Shared() && s.lender() && slices.Contains(s.files(), s.TargetFile)
+}
 
 // files returns the files of the draft models.
 func (s Setup) files() []string {

@@ -24,7 +24,7 @@ func (s *Setup) pair(env Env) pair.Pair {
 		KVMemory: s.KVMemory.Bytes(),
 		Features: int64(s.FeatureMemory) << 20, Own: s.ownMemory(),
 		Streaming: Budget{s.Budget}.Streaming(env, s.Device, s.GPULayers, s.CacheFolder)}
-	p.Lends = s.near()
+	p.Lends, _ = s.near(env)
 	if !s.DraftAnyway {
 		p.Weigher = placement.NewWeigher(PlanFile(s.PassCosts), env.Version, s.TargetFile, s.KVType)
 	}

@@ -31,7 +31,7 @@ type Options struct {
 	Lock     bool                    // keep weights and cache in memory (mlock)
 	Images   Images                  // has packed weights of earlier starts; nil: none
 	Shared   *Shared                 // has packed weights of other processes; nil: they are this one's own
-	Lender   *Loaded                 // a draft's target in this process, of which it borrows in place of Shared; nil: none. It outlives the draft
+	Lender   *Loaded                 // a draft's target in this process, which outlives it: it borrows there, not from Shared; nil: none
 	Forget   bool                    // drop the file from the system's page cache as it is read
 	Progress func(done, total int64) // bytes of weights, and of a locked cache, made ready so far; called from one goroutine at a time
 }

@@ -258,11 +258,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	if err != nil {
 		return f, err
 	}
-	for i := range p.Weights {
-		if !p.Weights[i].Lent {
-			f.Weights += int64(p.Weights[i].Bytes())
-		}
-	}
+	f.Weights = p.OwnWeights()
 	for _, b := range p.Buffers {
 		if b.Wanted {
 			f.Logits += int64(4 * p.MaxWanted * b.Dim)

@@ -244,11 +244,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	if d.chip.Integrated {
 		space = &f.Space
 	}
-	for i := range p.Weights {
-		if !p.Weights[i].Lent {
-			space.Weights += int64(p.Weights[i].Bytes())
-		}
-	}
+	space.Weights = p.OwnWeights()
 	space.Page, space.Buffers, space.States = int64(l.page), int64(l.size+l.inputBytes(0)), int64(l.KV.PlaceStates(line).Size)
 	return f, nil
 }

@@ -94,11 +94,14 @@ func (r *Room) add(t Tenant) error {
 
 // Lent returns how many bytes of a model's weights are its target's: they are counted there.
 func (r *Room) Lent(t *Tenant) int64 {
-	if !r.Lends || !t.states || t.Guest || strings.HasPrefix(r.Target, gguf.Builtin) {
+	if !r.Lends || !t.Borrows() || t.Guest {
 		return 0
 	}
 	return t.Output
 }
+
+// Borrows reports whether a model multiplies by all of its target's output matrix.
+func (t *Tenant) Borrows() bool { return t.states && t.Output > 0 }
 
 // Apart returns a room for r's models in which no draft maps what is its target's.
 func (r *Room) Apart() *Room {

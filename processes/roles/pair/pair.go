@@ -40,7 +40,7 @@ type Pair struct {
 	Streaming *roles.Streaming // how the target is streamed; nil: all must fit
 	Budget    int64            // memory for the target's process, as Check finds it; 0: none
 	Streamed  bool             // the target's weights do not fit into that, as Check finds
-	Lent      bool             // a draft does so, as Check finds
+	Borrows   bool             // a draft multiplies by all of the target's output matrix, as Check finds
 	Inside    bool             // the only draft runs in the target's process, as Check finds
 	Reads     int64            // bytes of them that a pass reads from the disk
 	Rows      int              // of a tree that a pass of the target verifies; 0: as many as a tree may have
@@ -238,14 +238,14 @@ func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 			p.keep(chosen.drafts)
 		}
 	case p.Own > 0 && p.KVMemory == 0:
-		return room.Check(available)
+		err = room.Check(available)
 	default:
 		err = room.Plan(available, 1)
 	}
+	p.Borrows = slices.ContainsFunc(room.Models, func(t roles.Tenant) bool { return t.Borrows() })
 	if err != nil || p.Own > 0 && p.KVMemory == 0 {
 		return err
 	}
-	p.Lent = slices.ContainsFunc(room.Models, func(t roles.Tenant) bool { return room.Lent(&t) > 0 })
 	p.Fit, p.Free, p.Rows = room.Fit(), available.Bytes, room.Models[0].Wanted()
 	p.TargetKV, p.DraftKV = room.Pools()
 	return nil

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/processes/roles"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
@@ -74,4 +77,28 @@ func testGuest(t *testing.T, draft string) {
 	if log := s.Log.String(); strings.Contains(log, "panic") {
 		t.Errorf("logged %s", log)
 	}
+}
+
+// TestGuestOnGPU: a draft in the process of its target on a GPU drafts there, and says what plain decoding on the processor says.
+func TestGuestOnGPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an emulated GPU computes slowly: skipped with -short")
+	}
+	s := StartTapped(t, filepath.Join(sides, "target.gguf"), []int{-1, 3, 1, 2})
+	want, _, _, err := s.Generate(fed(0, 0, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	s.guest = filepath.Join(sides, "dovetail.gguf")
+	s.VerifierOn(func() (roles.Device, error) { return gpu, nil })
+	s.Await("the draft beside the target", func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp() && p.GetDevice() == "cuda"
+	})
+	s.await("drafts from the target's states", func() bool {
+		if got, _, _, err := s.Generate(fed(0, 0, false)); err != nil || !slices.Equal(got, want) {
+			t.Fatalf("tokens %v, %v: want %v", got, err, want)
+		}
+		return s.sum("drafter", "drafts") > 0 && s.sum("drafter", "weights.mapped_bytes")+s.sum("verifier", "weights.mapped_bytes") > 0
+	})
 }
