@@ -31,7 +31,7 @@ func TestMeasure(t *testing.T) {
 	defer m.Close()
 	if got := (memory.Footprint{Weights: m.loaded.Store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
 		Scratch: m.loaded.Footprint.Scratch, Logits: p.Logits, Block: p.Block, Tokens: m.Vocab().Size(),
-		StatePlaces: p.StatePlaces}); got != p {
+		StatePlaces: p.StatePlaces, Output: p.Output}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"
