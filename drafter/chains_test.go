@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
@@ -181,6 +182,23 @@ func TestCancelInAChain(t *testing.T) {
 		}
 		if canceled == 0 {
 			t.Errorf("%s: nothing was given up", name)
+		}
+	}
+}
+
+// TestPlannedChain: with a plan a chain is as long as it is expected to pay: while nothing is known of the draft, of which every second
+// guess is then taken to be right, not at all where a round takes no time, and to its end where it takes an hour.
+func TestPlannedChain(t *testing.T) {
+	for verify, want := range map[time.Duration]int{time.Nanosecond: 1, time.Hour: 6} {
+		gpu, _ := testdevice.GPU(t, emulated.Options{})
+		f := draftertest.NewStatesOn(t, "dovetail", gpu, drafter.Config{})
+		text := draftertest.RandomTokens(rand.New(rand.NewPCG(1, 1)), 20)
+		f.BeginText(1, "", text, 10)
+		p := draftertest.Proposal(1, text[:10], 10)
+		p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 6, Width: 1}, true
+		p.Plan.Verify = slices.Repeat([]time.Duration{verify}, 32)
+		if done, err := f.Propose(t.Context(), p); err != nil || done.Passes != want {
+			t.Errorf("rounds of %v: %d passes, %v; want %d", verify, done.Passes, err, want)
 		}
 	}
 }

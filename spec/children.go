@@ -110,16 +110,17 @@ func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func
 }
 
 // Chain returns how many rows, at most most, a chain behind row r should have if all are run at once, each in the time of a pass: as many
-// as give Cut's best rate, if every row has the chance that the best child of r is expected to have. Without a plan it returns most.
+// as give Cut's best rate, if every row has the chance that the best child of r is expected to have, and those before r are about as likely
+// as r. Without a plan it returns most.
 func (c *Children) Chain(r Row, p tandem.Plan, drafted, pass time.Duration, most int) (rows int) {
 	if len(p.Verify) == 0 || most < 1 {
 		return max(most, 0)
 	}
-	var chances []float64
-	reach, highest := max(r.Chance, 0), 0.0
-	if r.Depth == 0 {
-		reach = 1
+	reach, highest := 1.0, 0.0
+	if r.Depth > 0 {
+		reach = r.Chance
 	}
+	chances := slices.Repeat([]float64{reach}, r.Depth)
 	share := c.expect(r.Own)[0]
 	for k := range most + 1 {
 		reach *= share

@@ -167,6 +167,42 @@ func TestChildren(t *testing.T) {
 	}
 }
 
+// TestChildrenChain: a chain is as long as enumeration says: with the most tokens for its time. Without a plan, or with passes that cost
+// nothing, it is as long as may be; where a pass takes as long as many rounds, it has no rows.
+func TestChildrenChain(t *testing.T) {
+	const most, verify = 12, 10 * time.Millisecond
+	plan := tandem.Plan{Verify: slices.Repeat([]time.Duration{verify}, 2*most)}
+	c := NewChildren(nil)
+	for range 200 {
+		c.Learn(Row{}, []Candidate{{1, logOf(0.8)}}, nil)
+	}
+	share := c.expect(0)[0]
+	for _, pass := range []time.Duration{0, time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, time.Second} {
+		for depth, chance := range []float64{1, 0.7} {
+			want, best := 0, 0.0
+			for rows := range most + 1 {
+				tokens, reach := 1+float64(depth)*chance, chance
+				for range rows + 1 {
+					reach *= share
+					tokens += reach
+				}
+				if rate := tokens / (verify + time.Duration(rows+1)*pass).Seconds(); rate > best+1e-9 {
+					want, best = rows, rate
+				}
+			}
+			if got := c.Chain(Row{Depth: depth, Chance: chance}, plan, 0, pass, most); got != want {
+				t.Errorf("passes of %v, depth %d: %d rows, want %d", pass, depth, got, want)
+			}
+		}
+	}
+	if got := c.Chain(Row{}, tandem.Plan{}, 0, time.Second, most); got != most {
+		t.Errorf("without a plan %d rows, want %d", got, most)
+	}
+	if got := c.Chain(Row{}, plan, 0, 0, -1); got != 0 {
+		t.Errorf("with no room %d rows", got)
+	}
+}
+
 // wide is a tree of n nodes like those of a drafter.
 func wide(n int) tandem.Tree {
 	r := rand.New(rand.NewPCG(1, 1))

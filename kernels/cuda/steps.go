@@ -135,7 +135,7 @@ func (r *runner) checkLink(c *linked) error {
 
 // stepOps are the operations of enter and leave.
 func (r *runner) stepOps() []cOp {
-	enter, leave := cOp{out: r.mem.At}, cOp{}
+	enter, leave := cOp{out: r.buffers.At}, cOp{}
 	if c := r.link; c != nil {
 		l, results := r.program, c.mem.At+Pointer(c.result)
 		enter.in, enter.ld, enter.dim = results, int32(c.stride()), int32(c.dim)
