@@ -114,7 +114,7 @@ func traffic(t *testing.T, driver *emulated.Driver, m *kerneltest.Deep, share fl
 	const context = 700
 	m.Run(64, context) // as many parts of attention as there can be
 	m.Run(1, context)  // leaves nothing of that in the caches
-	t.Log("rows | weights, keys and values, activations (MB) | moved ÷ these with 4, 24, 50 MB | near MB | launches")
+	t.Log("rows | weights, keys and values, activations (MB) | moved ÷ these with 4, 24, 50 MB | near MB, mapped of products | launches")
 	for _, rows := range []int{1, 8, 16, 64} {
 		all, calls := moved(t, driver, func() { m.Run(rows, context) })
 		weights, keys, activations := m.Least(rows, context)
@@ -134,8 +134,8 @@ func traffic(t *testing.T, driver *emulated.Driver, m *kerneltest.Deep, share fl
 				k.Launches, k.Kernel, k.Blocks, float64(k.NearRead+k.NearWritten)/1e6, float64(k.MappedRead+k.MappedWritten)/1e6,
 				float64(k.Read[0])/1e6, float64(k.Written[0])/1e6)
 		}
-		t.Logf("%d | %.2f %.2f %.2f | %.2f %.2f %.2f | %.1f | %d%s", rows, own/1e6, float64(keys)/1e6, float64(activations)/1e6, ratio[0],
-			ratio[1], ratio[2], float64(near)/1e6, launches, kernel)
+		t.Logf("%d | %.2f %.2f %.2f | %.2f %.2f %.2f | %.1f %.1f | %d%s", rows, own/1e6, float64(keys)/1e6, float64(activations)/1e6,
+			ratio[0], ratio[1], ratio[2], float64(near)/1e6, float64(mapped)/1e6, launches, kernel)
 		if ratio[0] > most(rows) {
 			t.Errorf("a pass of %d rows moves %.3f times what it needs, at most %.2f", rows, ratio[0], most(rows))
 		}

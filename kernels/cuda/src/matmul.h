@@ -305,9 +305,10 @@ static __device__ void multiply_many(const Op *op, const Pass *pass) {
             if (EXPERTS && op->biased) total += op->vec[(size_t)expert * op->outputs + out];
             *y = op->add ? *y + total : total;
         }
-        if (EXPERTS) continue;
-        for (int i = 0; i < n && op->tails; i += 8) finish(op, pass, (next + i) / 8, next + i, min(8, n - i), group, parts);
-        return;
+        if (!EXPERTS) {
+            for (int i = 0; i < n && op->tails; i += 8) finish(op, pass, (next + i) / 8, next + i, min(8, n - i), group, parts);
+            return;
+        }
     }
 }
 
