@@ -42,13 +42,15 @@ func TestCoupleModels(t *testing.T) {
 			if kvType == "q8_0" && info.Config.HeadDim%32 != 0 {
 				continue // refused: Q8_0 has blocks of 32
 			}
-			count++
-			o := engine.Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: cores}
-			want := enginetest.Dialogue(t, enginetest.Open(t, path, o), long)
-			o.Device = couples[(i+j)%2]
-			if err := enginetest.SameBits(enginetest.Dialogue(t, enginetest.Open(t, path, o), long), want); err != nil {
-				t.Errorf("%s, %s: %v", f.Name, kvType, err)
-			}
+			t.Run(f.Name+"/"+kvType, func(t *testing.T) {
+				count++
+				o := engine.Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: cores}
+				want := enginetest.Dialogue(t, enginetest.Open(t, path, o), long)
+				o.Device = couples[(i+j)%2]
+				if err := enginetest.SameBits(enginetest.Dialogue(t, enginetest.Open(t, path, o), long), want); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 	}
 	t.Logf("%d pairs of a model and a type of keys and values", count)
