@@ -112,7 +112,7 @@ func find(f *os.File, key string, m *tensors.Matrix) (at int64, err error) {
 	want := imageMatrix{m.Tensor.Name, m.Kind(), m.Rows, m.Cols(), 0}
 	for _, x := range t.Matrices {
 		at := x.At
-		if x.At = 0; x == want && at >= 0 && int64(at)+m.Packed() <= size {
+		if x.At = 0; x == want && at >= 0 && int64(at) <= size-m.Packed() {
 			return int64(at), nil
 		}
 	}

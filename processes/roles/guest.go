@@ -98,7 +98,8 @@ func (r *Room) guests() (bytes int64, apart bool) {
 
 // openGuest opens the guest of a planned room, whose first model, target, is open, with the room's options, o.
 func (r *Process) openGuest(g *Guest, k Models, room *Room, o engine.Options, target *engine.Model, undo *Cleanup) (*engine.Model, error) {
-	if _, own := o.Device.(kernels.MemoryOwner); !own { // a GPU computes both
+	_, gpu := o.Device.(kernels.MemoryOwner)
+	if _, lends := o.Device.(kernels.Lendable); !gpu || !lends { // a GPU alone computes both
 		d, err := k.Device(max(1, g.Threads))
 		if err != nil {
 			return nil, err

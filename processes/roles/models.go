@@ -199,7 +199,7 @@ func (r *Process) tellMapped(path string, m *engine.Model, shares bool) {
 		r.Log.Log(context.Background(), level, "draft has an output matrix of its own beside its target's", "draft", ModelName(path),
 			"reason", apart)
 	} else if bytes > 0 {
-		r.Log.Info("draft maps its target's output matrix", "draft", ModelName(path), "bytes", bytes)
+		r.Log.Info("draft shares its target's output matrix", "draft", ModelName(path), "bytes", bytes)
 		r.mapped += bytes
 		r.Gauge("weights.mapped_bytes", func() int64 { return r.mapped })
 	}
