@@ -60,10 +60,10 @@ type Weight struct {
 	Lent       bool   // it lies in memory of others: Borrower
 }
 
-// OwnWeights returns the bytes of all weights that are not Lent.
-func (p *Program) OwnWeights() (sum int64) {
+// LentBytes returns the bytes of all weights that are Lent.
+func (p *Program) LentBytes() (sum int64) {
 	for i := range p.Weights {
-		if w := &p.Weights[i]; !w.Lent {
+		if w := &p.Weights[i]; w.Lent {
 			sum += int64(w.Bytes())
 		}
 	}

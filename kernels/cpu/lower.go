@@ -258,7 +258,8 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	if err != nil {
 		return f, err
 	}
-	f.Weights = p.OwnWeights()
+	_, size := places(p)
+	f.Weights = int64(size) - p.LentBytes()
 	for _, b := range p.Buffers {
 		if b.Wanted {
 			f.Logits += int64(4 * p.MaxWanted * b.Dim)

@@ -36,16 +36,10 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	if err := p.CheckFor(name, kernels.Groups16, true); err != nil {
 		return nil, err
 	}
-	s := &store{weights: p.Weights}
-	var l layout
-	for i := range p.Weights {
-		if p.Weights[i].Bytes() >= large {
-			l.size = (l.size + page - 1) / page * page
-		}
-		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
-	}
+	at, size := places(p)
+	s := &store{weights: p.Weights, at: at}
 	var err error
-	if s.mem, err = Alloc(l.size); err != nil {
+	if s.mem, err = Alloc(size); err != nil {
 		return nil, err
 	}
 	for i := range p.StageCount() {
@@ -56,6 +50,19 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 		s.stages = append(s.stages, all)
 	}
 	return s, nil
+}
+
+// places returns where the weights of p lie, and how many bytes they take.
+func places(p *kernels.Program) (at []int, size int) {
+	var l layout
+	for i := range p.Weights {
+		n := p.Weights[i].Bytes()
+		if n >= large {
+			l.size = (l.size + page - 1) / page * page
+		}
+		at = append(at, l.add(n))
+	}
+	return at, l.size
 }
 
 func (s *store) bytes(w kernels.W) []byte { return s.mem.b[s.at[w]:][:s.weights[w].Bytes()] }

@@ -244,7 +244,10 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	if d.chip.Integrated {
 		space = &f.Space
 	}
-	space.Weights = p.OwnWeights()
+	space.Weights = -p.LentBytes()
+	for i := range p.Weights {
+		space.Weights += int64(p.Weights[i].Bytes())
+	}
 	space.Page, space.Buffers, space.States = int64(l.page), int64(l.size+l.inputBytes(0)), int64(l.KV.PlaceStates(line).Size)
 	return f, nil
 }
