@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/cuda/src"
@@ -15,7 +16,7 @@ import (
 func TestBarriers(t *testing.T) {
 	const seeds = 6
 	run := func(t *testing.T, o emulated.Options) []float32 {
-		o.Integrated = true
+		o.Integrated, o.Delay = true, 200*time.Microsecond // a processor that is let in too early then reads too early
 		d, _ := testdevice.GPU(t, o)
 		defer d.Close()
 		all := kerneltest.Fingerprint(t, d)

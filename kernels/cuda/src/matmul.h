@@ -39,19 +39,21 @@ static __device__ __forceinline__ int choices_of(const int *route, int choices, 
     return n;
 }
 
-// list_choices writes up to MANY choices of an expert from *next on to a list of this warp, and returns how many.
+// list_choices writes up to MANY choices of an expert from *next on to a list of this warp, and returns how many. The list can be read
+// behind a barrier.
 enum { MANY = 64 };
 static __device__ __forceinline__ int list_choices(const int *route, int choices, int expert, int *next, int *list) {
-    int n = 0, i = *next & ~31;
+    int n = 0, first = *next, i = first & ~31;
+    *next = choices;
     for (; i < choices && n < MANY; i += 32) {
-        int at = i + threadIdx.x, hit = at >= *next && at < choices && route[at] == expert;
+        int at = i + threadIdx.x, hit = at >= first && at < choices && route[at] == expert;
         unsigned found = __ballot_sync(0xffffffffu, hit);
         int place = n + __popc(found & ((1u << threadIdx.x) - 1));
         if (hit && place < MANY) list[place] = at;
+        unsigned last = __ballot_sync(0xffffffffu, hit && place == MANY - 1);
+        if (last) *next = i + __ffs((int)last);
         n += __popc(found);
     }
-    __syncwarp();
-    *next = n < MANY ? choices : list[MANY - 1] + 1;
     return min(n, (int)MANY);
 }
 
