@@ -55,6 +55,8 @@ func TestBrokenKernels(t *testing.T) {
 			`kernel two_places, block .*, thread .*: the thread waits at __syncthreads, tandem.cu:\d+, but others wait at`, ""},
 		{"a lane ends before a shuffle", "lane_ends", line(1, 64), 0, `deadlock: .*waits at __shfl_xor_sync.*thread \(3,0,0\) has ended`, ""},
 		{"a partial mask", "half_mask", line(1, 64), 0, `mask 0000ffff: want all 32 lanes`, ""},
+		{"a kernel that never waits for those before", "begins_never", line(1, 1), 0,
+			`kernel begins_never, block .*: the thread ends without a grid_begin`, ""},
 		{"endless", "never_ends", line(1, 1), 0, `kernel never_ends, block \(0,0,0\), thread \(0,0,0\): the launch takes more than 1 s`, ""},
 		{"endless recursion", "recurse", line(1, 1), 1 << 20, `kernel recurse.*stack overflow: a thread has`,
 			`kernel recurse[\s\S]*stack-overflow`},

@@ -1,6 +1,7 @@
 package emulated_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
@@ -37,6 +38,12 @@ func TestGauge(t *testing.T) {
 		t.Errorf("%+v, want %d bytes of mapped memory written once", all, n)
 	}
 	r.must(r.Release(shared))
+	late := open(t, emulated.Options{Gauge: []int{64}})
+	in, out = late.alloc(4), late.alloc(4)
+	late.launch("begins_late", line(1, 1), in.At, out.At)
+	if err := late.Wait(); err == nil || !strings.Contains(err.Error(), "an access to memory before a grid_begin") {
+		t.Errorf("a kernel that reads before it waits for those before: %v", err)
+	}
 	if _, err := open(t, emulated.Options{}).Moved(); err == nil {
 		t.Error("Moved without a gauge: no error")
 	}

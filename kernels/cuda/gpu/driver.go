@@ -27,7 +27,7 @@ type driver struct {
 	functions map[string]*function
 	staging   staging
 	mapped    map[cuda.Pointer]func() error // memory of the processor, and what ends that the GPU sees it
-	op, pass  cuda.Pointer                  // parameters of the launch being made
+	early     bool                          // launches may begin before those before them have ended
 }
 
 // function is a kernel.
@@ -154,13 +154,12 @@ func (d *driver) Launch(kernel string, s cuda.Shape, op, pass cuda.Pointer) erro
 	if err != nil {
 		return err
 	}
-	d.op, d.pass = op, pass // cu copies 8 bytes from each parameter
-	g, b := s.Grid, s.Block
-	err = f.Launch(g[0], g[1], g[2], b[0], b[1], b[2], s.Shared, d.stream, []unsafe.Pointer{unsafe.Pointer(&d.op), unsafe.Pointer(&d.pass)})
-	if err != nil {
-		return d.failed(fmt.Sprintf("launching %s with grid %v, block %v, %d bytes of shared memory", kernel, g, b, s.Shared), 0, err)
+	err = launch(f.Function, s, d.stream, op, pass, d.early)
+	if err == nil {
+		return nil
 	}
-	return nil
+	doing := fmt.Sprintf("launching %s with grid %v, block %v, %d bytes of shared memory", kernel, s.Grid, s.Block, s.Shared)
+	return d.failed(doing, 0, err)
 }
 
 // function returns a kernel whose blocks may have that much shared memory.

@@ -51,6 +51,13 @@ func TestDriver(t *testing.T) {
 		withDriver(t, dir, "TestCopies", "FAKE_INTEGRATED="+integrated, "SHARED=yes")
 		withDriver(t, dir, "TestLaunches", "FAKE_INTEGRATED="+integrated)
 	}
+	for _, tc := range []struct{ major, version, not string }{{"9", "12030", "cuLaunchKernel"}, {"12", "13000", "cuLaunchKernel"},
+		{"9", "12020", "cuLaunchKernelEx"}, {"8", "13000", "cuLaunchKernelEx"}} {
+		if tc.not == "cuLaunchKernel" && !strings.Contains(targets, "compute_90") {
+			continue // compiled for other GPUs alone: these kernels do not wait
+		}
+		withDriver(t, dir, "TestLaunches", "FAKE_MAJOR="+tc.major, "FAKE_VERSION="+tc.version, "FAKE_FAIL="+tc.not+":1")
+	}
 	withDriver(t, dir, "TestChips", "FAKE_COUNT=2")
 	withDriver(t, dir, "TestOutOfMemory", "FAKE_MEMORY=1000")
 	withDriver(t, dir, "TestFree", "FAKE_MEMORY=1000", "FAKE_INTEGRATED=0")

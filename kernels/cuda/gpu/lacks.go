@@ -2,8 +2,8 @@
 
 package gpu
 
-// What gorgonia.org/cu lacks: mapped, registered and pinned memory, more shared memory than 48 KiB, graphs of captured launches, and a
-// driver that may be missing.
+// What gorgonia.org/cu lacks: mapped, registered and pinned memory, more shared memory than 48 KiB, launches that begin early, graphs of
+// captured launches, and a driver that may be missing.
 
 // #cgo CFLAGS: -Wall -Wextra
 // #cgo LDFLAGS: -L${SRCDIR}/lib -ldl
@@ -12,9 +12,20 @@ package gpu
 // #endif
 // #include <cuda.h>
 // #include "load.h"
+// static CUresult launch(CUfunction f, const unsigned *n, CUstream stream, CUdeviceptr op, CUdeviceptr pass, int early) {
+//     void *parameters[] = {&op, &pass};
+//     CUlaunchAttribute programmatic = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+//     programmatic.value.programmaticStreamSerializationAllowed = 1;
+//     CUlaunchConfig c = {n[0], n[1], n[2], n[3], n[4], n[5], n[6], stream, &programmatic, 1};
+//     return early ? cuLaunchKernelEx(&c, f, parameters, NULL)
+//                  : cuLaunchKernel(f, n[0], n[1], n[2], n[3], n[4], n[5], n[6], stream, parameters, NULL);
+// }
 import "C"
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -83,6 +94,30 @@ func allocPinned(bytes int) (unsafe.Pointer, error) {
 func allowShared(f cu.Function, bytes int) error {
 	handle := *(*C.CUfunction)(unsafe.Pointer(&f)) // all that a cu.Function is
 	return result(C.cuFuncSetAttribute(handle, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)))
+}
+
+// launchesEarly reports whether launches may begin before those before them have ended: from sm_90 on, with a driver that keeps this in
+// graphs, and kernels that are compiled for it, which alone wait.
+func launchesEarly(major int, targets string) bool {
+	const keptInGraphs = 12030 // CUDA 12.3
+	wait := slices.ContainsFunc(strings.Fields(targets), func(t string) bool {
+		n, err := strconv.Atoi(strings.TrimPrefix(t, "compute_"))
+		return err == nil && n >= 90
+	})
+	return wait && major >= 9 && cu.Version() >= keptInGraphs
+}
+
+// launch starts f, early if it may begin before the launches before it have ended. grid_begin of kernels/cuda/src waits for them.
+func launch(f cu.Function, s cuda.Shape, on cu.Stream, op, pass cuda.Pointer, early bool) error {
+	n, yes := [7]C.uint{6: C.uint(s.Shared)}, C.int(0)
+	for i := range 3 {
+		n[i], n[3+i] = C.uint(s.Grid[i]), C.uint(s.Block[i])
+	}
+	if early {
+		yes = 1
+	}
+	kernel := *(*C.CUfunction)(unsafe.Pointer(&f)) // all that a cu.Function is
+	return result(C.launch(kernel, &n[0], handle(on), C.CUdeviceptr(op), C.CUdeviceptr(pass), yes))
 }
 
 // graph implements cuda.Graph.

@@ -21,7 +21,7 @@ const Built = true
 //go:embed made-by-scripts-cuda-build.fatbin
 var kernels string
 
-// targets names what kernels was compiled for: "sm_72 sm_87 sm_90 compute_90".
+// targets names what kernels was compiled for: "sm_72 sm_87 sm_90 compute_72 compute_90".
 //
 //go:embed made-by-scripts-cuda-build.targets
 var targets string
@@ -126,11 +126,15 @@ func names(chips []cuda.Chip) string {
 
 // open makes the context, loads the kernels and makes the stream.
 func (d *driver) open() error {
-	var err error
 	// A wait sleeps until the GPU interrupts, see Wait. Who has opened the GPU in this process before has said so.
 	if err := d.dev.SetPrimaryCtxFlags(cu.SchedBlockingSync); err != nil && number(err) != contextActive {
 		return d.failed("opening the GPU", 0, err)
 	}
+	major, err := d.dev.Attribute(cu.ComputeCapabilityMajor)
+	if err != nil {
+		return d.failed("opening the GPU", 0, err)
+	}
+	d.early = launchesEarly(major, targets)
 	if d.context, err = d.dev.RetainPrimaryCtx(); err != nil {
 		return d.failed("opening the GPU", 0, err)
 	}

@@ -13,7 +13,8 @@
     S(cuFuncSetSharedMemConfig) S(cuGetErrorString) S(cuGraphAddChildGraphNode) S(cuGraphAddDependencies) S(cuGraphAddEmptyNode) \
     S(cuGraphAddHostNode) S(cuGraphAddKernelNode) S(cuGraphAddMemcpyNode) S(cuGraphAddMemsetNode) S(cuGraphClone) S(cuGraphCreate) \
     S(cuGraphDestroy) S(cuGraphDestroyNode) S(cuGraphExecDestroy) S(cuGraphGetEdges) S(cuGraphInstantiateWithFlags) S(cuGraphLaunch) \
-    S(cuLaunchKernel) S(cuLinkAddData_v2) S(cuLinkAddFile_v2) S(cuLinkComplete) S(cuLinkCreate_v2) S(cuLinkDestroy) S(cuMemAdvise) \
+    S(cuLaunchKernel) S(cuLaunchKernelEx) \
+    S(cuLinkAddData_v2) S(cuLinkAddFile_v2) S(cuLinkComplete) S(cuLinkCreate_v2) S(cuLinkDestroy) S(cuMemAdvise) \
     S(cuMemAllocManaged) S(cuMemAllocPitch_v2) S(cuMemAlloc_v2) S(cuMemFreeHost) S(cuMemFree_v2) S(cuMemGetAddressRange_v2) \
     S(cuMemGetInfo_v2) S(cuMemHostAlloc) S(cuMemHostGetDevicePointer_v2) S(cuMemHostRegister_v2) S(cuMemHostUnregister) \
     S(cuMemPrefetchAsync) S(cuMemcpy) S(cuMemcpy2DAsync_v2) \

@@ -213,7 +213,7 @@ static __device__ __forceinline__ void join_columns(const Op *op, const Pass *pa
 }
 
 // attend has (pairs/each, KV heads) blocks of THREADS. What joins its blocks may be its tail: then the last block of a row does it.
-KERNEL attend(const Op *op, const Pass *pass) {
+KERNEL(attend) {
     SHARED(unsigned char, memory);
     int head = blockIdx.y, from = pass->pair_from + blockIdx.x * pass->each, to = min(from + pass->each, pass->pair_to), t = threadIdx.x;
     int *box = (int *)memory;
@@ -234,7 +234,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
 }
 
 // join does it alone: (columns/THREADS, rows of this launch) blocks.
-KERNEL join(const Op *op, const Pass *pass) {
+KERNEL(join) {
     SHARED(unsigned, box);
     int row = pass->row_from + blockIdx.y, k0 = blockIdx.x * THREADS;
     if (row >= pass->row_to || k0 >= op->dst.dim) return;
@@ -244,7 +244,7 @@ KERNEL join(const Op *op, const Pass *pass) {
 // copy_cells copies cells one after the other: ids holds how many pairs follow, of a cell to write and one to read. (1, KV heads, layers)
 // blocks, a thread for each dimension, a multiple of 32. A thread keeps to its dimension, so that a cell that was just written may be
 // read.
-KERNEL copy_cells(const Op *op, const Pass *pass) {
+KERNEL(copy_cells) {
     op += blockIdx.z;
     int head = blockIdx.y, d = threadIdx.x, dim = op->head_dim;
     if (head >= op->kv_heads || d >= dim) return;

@@ -16,7 +16,7 @@ static __device__ APART void come(volatile Flags *f) {
     __threadfence_system();
 }
 
-KERNEL meet(const Op *op, const Pass *pass) { come(op->flags); }
+KERNEL(meet) { come(op->flags); }
 
 // meet_behind lets the last block of a launch meet the processor: what others wrote before they counted themselves is visible to it, and by
 // its fence to the processor. All threads of all blocks call it at their end.

@@ -11,9 +11,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 // SHARED names the block's dynamic shared memory: of the size that the launch gives, and of any content.
-#define SHARED(type, name)                                 \
-    extern __shared__ __align__(16) unsigned char raw_shared[]; \
-    type *const name = reinterpret_cast<type *>(raw_shared)
+extern __shared__ __align__(16) unsigned char raw_shared[];
+#define SHARED(type, name) type *const name = reinterpret_cast<type *>(raw_shared)
 #define APART __noinline__  // a function that is not part of the one that calls it
 // now_ns is the time in nanoseconds.
 static __device__ __forceinline__ unsigned long long now_ns() {
@@ -21,9 +20,25 @@ static __device__ __forceinline__ unsigned long long now_ns() {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
+// grid_begin returns when all launches before this one have ended, and what they wrote can be read. From sm_90 on the driver may start a
+// launch earlier (driver.Launch of kernels/cuda/gpu), so that its blocks are in place by then; it may start the next one from here on.
+static __device__ __forceinline__ void grid_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 #else
 #include "emu.h"
 #endif
 
-// A kernel is launched by its name, with what to do and the pass.
-#define KERNEL extern "C" __global__ void
+// KERNEL(name) { … } is a kernel, which is launched by its name, with what to do, op, and the pass. Each waits for the launch before it,
+// which has waited for the one before: so all have ended. KERNEL_OF has launch bounds too.
+#define KERNEL(name) KERNEL_OF(, name)
+#define KERNEL_OF(bounds, name)                                                                  \
+    static __device__ __forceinline__ void name##_here(const Op *op, const Pass *pass);          \
+    extern "C" __global__ void bounds name(const Op *op, const Pass *pass) {                     \
+        grid_begin();                                                                            \
+        name##_here(op, pass);                                                                   \
+    }                                                                                            \
+    static __device__ __forceinline__ void name##_here(const Op *op, const Pass *pass)

@@ -316,18 +316,18 @@ static __device__ void multiply_many(const Op *op, const Pass *pass) {
 
 // What a launch of the processor's order computes may be met behind it.
 #define MATMUL(name, type)                                                                                         \
-    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { one_row<type, 0>(op, pass), type::behind(op); }         \
-    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass), type::behind(op); }     \
-    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass), type::behind(op); }     \
-    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass), type::behind(op); }     \
-    KERNEL experts_##name##_1(const Op *op, const Pass *pass) { one_row<type, 1>(op, pass), type::behind(op); }
+    KERNEL(mm_##name##_1) { one_row<type, 0>(op, pass), type::behind(op); }         \
+    KERNEL(mm_##name##_2) { multiply<type, 2, 0>(op, pass), type::behind(op); }     \
+    KERNEL(mm_##name##_4) { multiply<type, 4, 0>(op, pass), type::behind(op); }     \
+    KERNEL(mm_##name##_8) { multiply<type, 8, 0>(op, pass), type::behind(op); }     \
+    KERNEL(experts_##name##_1) { one_row<type, 1>(op, pass), type::behind(op); }
 
 #define EXPERTS(name, type) \
-    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 1>(op, pass); }
+    KERNEL(experts_##name##_4) { multiply<type, 4, 1>(op, pass); }
 
 #define MANY_ROWS(name, type)                                                                                              \
-    KERNEL mm_##name##_64(const Op *op, const Pass *pass) { multiply_many<type, 8, 0>(op, pass), type::behind(op); }       \
-    KERNEL experts_##name##_4(const Op *op, const Pass *pass) { multiply_many<type, 4, 1>(op, pass), type::behind(op); }
+    KERNEL(mm_##name##_64) { multiply_many<type, 8, 0>(op, pass), type::behind(op); }       \
+    KERNEL(experts_##name##_4) { multiply_many<type, 4, 1>(op, pass), type::behind(op); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>
@@ -345,7 +345,7 @@ static __device__ void look_up(const Op *op, const Pass *pass) {
 }
 
 #define EMBED(name, type) \
-    KERNEL embed_##name(const Op *op, const Pass *pass) { look_up<type>(op, pass); }
+    KERNEL(embed_##name) { look_up<type>(op, pass); }
 
 #define EACH_TYPE(f)                                                                             \
     f(q8_0, Q8_0) f(q4_0, Q4_0) f(q5_0, Q5_0) f(q4_k, Q4_K) f(q5_k, Q5_K) f(q6_k, Q6_K)          \

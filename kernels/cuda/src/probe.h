@@ -3,7 +3,7 @@
 #include "abi.h"
 
 // probe_read reads to vectors of w.
-KERNEL probe_read(const Op *op, const Pass *pass) {
+KERNEL(probe_read) {
     int at = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
     const uint4 *w = (const uint4 *)op->w;
     unsigned sum = 0;
@@ -13,7 +13,7 @@ KERNEL probe_read(const Op *op, const Pass *pass) {
 }
 
 // probe_int and probe_float do add rounds of 16 products, in 16 sums that do not wait for each other.
-KERNEL probe_int(const Op *op, const Pass *pass) {
+KERNEL(probe_int) {
     int at = blockIdx.x * THREADS + threadIdx.x, sums[16] = {};
     for (int i = 0; i < op->add; i++) {
 #pragma unroll
@@ -24,7 +24,7 @@ KERNEL probe_int(const Op *op, const Pass *pass) {
     op->out[at] = __uint_as_float((unsigned)sum);
 }
 
-KERNEL probe_float(const Op *op, const Pass *pass) {
+KERNEL(probe_float) {
     int at = blockIdx.x * THREADS + threadIdx.x;
     float sums[16] = {}, x = (float)at;
     for (int i = 0; i < op->add; i++) {
@@ -37,4 +37,4 @@ KERNEL probe_float(const Op *op, const Pass *pass) {
 }
 
 // nothing is what a launch costs at least.
-KERNEL nothing(const Op *op, const Pass *pass) {}
+KERNEL(nothing) {}

@@ -147,31 +147,31 @@ static __device__ __forceinline__ void element(const Op *op, const Pass *pass, i
     int row = blockIdx.y;                                                                        \
     if (row >= rows_of(op, pass)) return
 
-KERNEL rms_norm(const Op *op, const Pass *pass) {
+KERNEL(rms_norm) {
     SHARED(float, box);
     FOR_ROW(row);
     norm_rows(op, row, 1, box);
 }
 
-KERNEL norm_add(const Op *op, const Pass *pass) {
+KERNEL(norm_add) {
     FOR_ROW(row);
     norm_add_rows(op, row, 1);
 }
 
-KERNEL head_norm(const Op *op, const Pass *pass) {
+KERNEL(head_norm) {
     FOR_ROW(row);
     head_norm_rows(op, row, 1);
 }
 
 // elements is what element does, of several kinds.
-KERNEL elements(const Op *op, const Pass *pass) {
+KERNEL(elements) {
     op += blockIdx.z;
     int row = blockIdx.y, k = blockIdx.x * THREADS + threadIdx.x;
     if (row < rows_of(op, pass) && k < op->dim) element(op, pass, row, k);
     meet_behind(op);
 }
 
-KERNEL block_conv(const Op *op, const Pass *pass) {
+KERNEL(block_conv) {
     FOR_COLUMN(row, k);
     int before = max(pass->pos[row] - pass->prefix[row], 0), groups = op->dim / op->group;
     const float *w = op->in2 + (size_t)row * op->cols + op->from + k / op->group;
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void fill_columns(const Op *op, int dim, int r
     fill(op->dst, dim, row, k0, y, box);
 }
 
-KERNEL fills(const Op *op, const Pass *pass) {
+KERNEL(fills) {
     SHARED(unsigned, box);
     op += blockIdx.z;
     int row = blockIdx.y, k0 = blockIdx.x * THREADS;
@@ -206,7 +206,7 @@ KERNEL fills(const Op *op, const Pass *pass) {
 }
 
 // angles fills the table of a rotation: columns are the pairs of elements that turn.
-KERNEL angles(const Op *op, const Pass *pass) {
+KERNEL(angles) {
     FOR_COLUMN(row, k);
     double angle = (double)(pass->turn[row] + op->ahead) * op->freq[k];
     double n = rint(angle * 0x1.45f306dc9c883p-1);
@@ -234,13 +234,13 @@ KERNEL angles(const Op *op, const Pass *pass) {
 }
 
 // rope: columns are the pairs of all heads.
-KERNEL rope(const Op *op, const Pass *pass) {
+KERNEL(rope) {
     FOR_ROW(row);
     rope_rows(op, row, 1, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
 }
 
 // store has (heads·dimensions/THREADS, rows, operations) blocks.
-KERNEL store(const Op *op, const Pass *pass) {
+KERNEL(store) {
     FOR_ROW(row);
     store_rows(op, pass, row, 1, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
 }
@@ -252,12 +252,12 @@ KERNEL store(const Op *op, const Pass *pass) {
     long long k = (long long)blockIdx.x * THREADS + threadIdx.x;                                 \
     if (k >= s->n) return
 
-KERNEL pack(const Op *op, const Pass *pass) {
+KERNEL(pack) {
     FOR_SPAN(s, k);
     op->out[s->packed + k] = op->in[s->at + k];
 }
 
-KERNEL unpack(const Op *op, const Pass *pass) {
+KERNEL(unpack) {
     FOR_SPAN(s, k);
     op->out[s->at + k] = op->in[s->packed + k];
 }

@@ -32,7 +32,7 @@ static __device__ __forceinline__ float softplus(float x) {
 // delta_in computes a key head of a step, with the value heads that belong to it: (steps, key heads) blocks of THREADS. Shared memory holds
 // an address for each tap, a query, a key, and 2 numbers. What delta_walk reads goes to delta.rows: queries, keys and values as the
 // channels lie, then the decay and the strength of each value head, then the product of query and key of each key head.
-KERNEL delta_in(const Op *op, const Pass *pass) {
+KERNEL(delta_in) {
     SHARED(const float *, tap);
     const Delta &d = op->delta;
     int step = blockIdx.x, head = blockIdx.y, t = threadIdx.x, dim = d.dim, keys = d.key_heads, values = d.value_heads;
@@ -183,7 +183,7 @@ static __device__ APART int take_ragged(const Op *op, const Pass *pass, const Wa
 
 // delta_walk has a block for each COLUMNS columns of each value head of each walk, or fewer that each take several of them, of (COLUMNS,
 // segments) threads. Shared memory holds (2, 2, segments, COLUMNS) numbers.
-KERNEL __launch_bounds__(MOST_DELTA) delta_walk(const Op *op, const Pass *pass) {
+KERNEL_OF(__launch_bounds__(MOST_DELTA), delta_walk) {
     SHARED(float2, sums);
     const Delta &d = op->delta;
     int t = threadIdx.y * COLUMNS + threadIdx.x, threads = COLUMNS * blockDim.y, values = d.value_heads, blocks = gridDim.x, turn = 0;
@@ -214,7 +214,7 @@ KERNEL __launch_bounds__(MOST_DELTA) delta_walk(const Op *op, const Pass *pass) 
 
 // copy_states copies slots one after the other: ids holds how many pairs follow, of a slot to write and one to read. (numbers of a
 // slot/THREADS) blocks; a thread keeps to its number, so that a slot that was just written may be read.
-KERNEL copy_states(const Op *op, const Pass *pass) {
+KERNEL(copy_states) {
     const Delta &d = op->delta;
     long long k = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (k >= d.slot) return;

@@ -5,7 +5,7 @@
 // enter has a block of THREADS for each span, and for each row that follows another one. op->out is where places in spans count from. A row
 // that follows gets its token, by the map ids if there is one, and its state, which goes to in2, from the results of a step before: see
 // leave.
-KERNEL enter(const Op *op, const Pass *pass) {
+KERNEL(enter) {
     int row = (int)blockIdx.y - pass->ngives;
     if (row < 0) {
         const Span *s = pass->gives + blockIdx.y;
@@ -23,7 +23,7 @@ KERNEL enter(const Op *op, const Pass *pass) {
 
 // leave writes the results of wanted rows, each of ld numbers: what TopK found (TOP_ROW), and the state, which is in `in`, normed if there
 // is vec. A block of THREADS for each; every warp computes the scale for itself.
-KERNEL leave(const Op *op, const Pass *pass) {
+KERNEL(leave) {
     int row = blockIdx.y;
     if (row >= pass->nwanted) return;
     float *to = op->out + (size_t)(pass->result + row) * op->ld;

@@ -48,7 +48,7 @@ static __device__ void follow(const Op *op, int ops, const Pass *pass, int row, 
 }
 
 // chain does operations that follow on each other, with no product before them: a block of THREADS for each row.
-KERNEL chain(const Op *op, const Pass *pass) {
+KERNEL(chain) {
     SHARED(float, box);
     if (blockIdx.y < rows_of(op, pass)) follow(op, op->tails + 1, pass, blockIdx.y, 1, box);
     meet_behind(op);

@@ -62,7 +62,7 @@ static __device__ __forceinline__ float *chunk_tops(const Op *op, int row) {
 }
 
 // top_chunks chooses the best of each TOP_CHUNK values: (chunks, wanted rows) blocks of THREADS.
-KERNEL top_chunks(const Op *op, const Pass *pass) {
+KERNEL(top_chunks) {
     SHARED(unsigned long long, box);
     int row = blockIdx.y, from = blockIdx.x * TOP_CHUNK, n = min((int)TOP_CHUNK, op->dim - from);
     if (row >= pass->nwanted || n <= 0) return;
@@ -76,7 +76,7 @@ KERNEL top_chunks(const Op *op, const Pass *pass) {
 }
 
 // top_join chooses the best of all chunks, and adds up: a block of THREADS for each wanted row.
-KERNEL top_join(const Op *op, const Pass *pass) {
+KERNEL(top_join) {
     SHARED(unsigned long long, box);
     float *e = (float *)(box + THREADS / 32);  // TOP_CHUNK numbers
     int row = blockIdx.y, t = threadIdx.x, n = op->dim;

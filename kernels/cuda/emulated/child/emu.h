@@ -45,6 +45,11 @@ struct Place {
 
 extern unsigned char *shared; // the block's shared memory
 
+// grid_begin notes that the thread waits for the launches before; begun tells whether it has. One launch runs at a time here, so only this
+// shows a kernel that reads before, or never waits: run_threads and the gauge fail then.
+void grid_begin();
+bool begun();
+
 void wait_block(const Place &p);
 void wait_warp(const Place &p, unsigned mask);
 // exchange hands a value to the lanes of the warp and returns the values of all, valid until the thread's next exchange.
@@ -87,6 +92,7 @@ static inline int atomicAdd(int *at, int n) {
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) { emu::wait_warp({"__syncwarp", file, line}, mask); }
 
+static inline void grid_begin() { emu::grid_begin(); }
 static inline void __threadfence_system() { emu::fence(); }
 static inline void __nanosleep(unsigned) { emu::rest(); }
 static inline unsigned long long now_ns() { return emu::clock_ns(); }

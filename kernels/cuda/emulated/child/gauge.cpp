@@ -2,6 +2,7 @@
 // are compiled for. Each block of threads has a first level of its own, 64 KiB and 4 ways. What misses it goes to the second
 // level, which has 16 ways and forgets what was used longest ago. Blocks that run side by side take turns at it, 32 sectors at a time.
 #include "gauge.h"
+#include "threads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ static void take_turns() {
 static inline void touch(uintptr_t at, size_t n, bool write) {
     at -= from;
     if (at >= size || !now) return;
+    if (!begun()) fail("an access to memory before a grid_begin");
     for (uintptr_t s = at / SECTOR; s <= (at + n - 1) / SECTOR; s++) {
         uintptr_t line = s / (LINE / SECTOR);
         unsigned char bit = (unsigned char)(1u << s % (LINE / SECTOR));

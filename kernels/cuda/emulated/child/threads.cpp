@@ -27,7 +27,7 @@ struct Thread {
     uint3 at;
     Warp *warp;
     Fiber *fiber; // what it runs on; null until it starts
-    bool ended;
+    bool begun, ended;
     const Place *waits; // where, while it does
 };
 
@@ -75,6 +75,9 @@ uint32_t random_below(uint32_t n) {
 static void shuffle(int *a, int n) {
     for (int i = n; i > 1; i--) std::swap(a[i - 1], a[random_below((uint32_t)i)]);
 }
+
+void grid_begin() { self->begun = true; }
+bool begun() { return self->begun; }
 
 int lane() { return (int)(self - self->warp->first); }
 
@@ -151,6 +154,7 @@ static inline void become(Thread *t) {
 static void run_threads() {
     for (;;) {
         launch.kernel(launch.op, launch.pass);
+        if (!self->begun) fail("the thread ends without a grid_begin");
         Fiber *mine = self->fiber;
         self->ended = true;
         if (++ended == launch.threads) {
@@ -243,7 +247,7 @@ static void fill_shared() {
 void run_block(uint32_t x, uint32_t y, uint32_t z) {
     blockIdx = {x, y, z};
     fill_shared();
-    for (int i = 0; i < launch.threads; i++) threads[i].fiber = nullptr, threads[i].ended = false;
+    for (int i = 0; i < launch.threads; i++) threads[i].fiber = nullptr, threads[i].begun = threads[i].ended = false;
     for (int w = 0; w < launch.warps; w++) memset(warps[w].values, 0xff, sizeof warps[w].values);
     ended = 0;
     queue_block();

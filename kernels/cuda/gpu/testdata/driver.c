@@ -1,7 +1,7 @@
 // A driver without a GPU, for tests: memory is the processor's, and a kernel named "add" adds the 8-byte number at pass to that at op.
 // Whatever is asynchronous waits in a queue until something is waited for, so that a copy from memory that has been overwritten too
 // early shows. Environment: FAKE_FAIL=function:code makes a function fail, FAKE_COUNT, FAKE_INTEGRATED and FAKE_MEMORY are what their
-// names say.
+// names say, FAKE_VERSION is the driver's, FAKE_MAJOR the first number of the GPU's.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static int later(struct call c) {
 }
 
 API cuInit(unsigned flags) { CHECK; return flags != 0; }
-API cuDriverGetVersion(int *v) { *v = 11040; return 0; }
+API cuDriverGetVersion(int *v) { *v = number("FAKE_VERSION", 11040); return 0; }
 API cuGetErrorString(int code, const char **text) { *text = code == 2 ? "out of memory" : "what the driver says"; return 0; }
 API cuDeviceGetCount(int *n) { CHECK; *n = number("FAKE_COUNT", 1); return 0; }
 API cuDeviceGet(int *d, int i) { CHECK; *d = i + 40; return 0; }
@@ -75,8 +75,8 @@ API cuDeviceGetName(char *name, int n, int d) { CHECK; snprintf(name, n, "Fake %
 API cuDeviceTotalMem_v2(size_t *n, int d) { CHECK; *n = (size_t)8 << 30; return d < 40; }
 API cuDeviceGetAttribute(int *v, int a, int d) {
     CHECK;
-    *v = a == 18 ? number("FAKE_INTEGRATED", 0) : a == 75 ? 8 : a == 76 ? 7 : a == 16 ? 16 : a == 99 ? number("FAKE_REGISTERS", 1)
-         : a == 113 ? number("FAKE_READ_ONLY", 1) : 0;
+    *v = a == 18 ? number("FAKE_INTEGRATED", 0) : a == 75 ? number("FAKE_MAJOR", 8) : a == 76 ? 7 : a == 16 ? 16
+         : a == 99 ? number("FAKE_REGISTERS", 1) : a == 113 ? number("FAKE_READ_ONLY", 1) : 0;
     return d < 40;
 }
 API cuDevicePrimaryCtxSetFlags_v2(int d, unsigned flags) { CHECK; return d < 40 || flags != 4; }
@@ -133,11 +133,28 @@ API cuMemsetD8Async(void *to, unsigned char v, size_t n, void *s) {
 static int copies(void *to, void *from, size_t n, void *s) { return s != &tail || later((struct call){copy, to, from, n}); }
 API cuMemcpyHtoDAsync_v2(void *to, void *from, size_t n, void *s) { CHECK_CONTEXT; return copies(to, from, n, s); }
 API cuMemcpyDtoHAsync_v2(void *to, void *from, size_t n, void *s) { CHECK_CONTEXT; return copies(to, from, n, s); }
+static int launched(const unsigned n[7], void *s, void *f, void ***parameters, void **extra) {
+    if (n[0] * n[1] * n[2] * n[3] * n[4] * n[5] == 0 || (int)n[6] > sharedAllowed || s != &tail || extra != NULL || f == NULL) return 1;
+    return later((struct call){add, *parameters[0], *parameters[1], 8});
+}
 API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *s,
                    void ***parameters, void **extra) {
     CHECK_CONTEXT;
-    if (gx * gy * gz * bx * by * bz == 0 || (int)shared > sharedAllowed || s != &tail || extra != NULL || f == NULL) return 1;
-    return later((struct call){add, *parameters[0], *parameters[1], 8});
+    return launched((unsigned[]){gx, gy, gz, bx, by, bz, shared}, s, f, parameters, extra);
+}
+struct config {
+    unsigned n[7];
+    void *stream;
+    struct {
+        int id, pad, value[16];
+    } *attributes;
+    unsigned count;
+};
+API cuLaunchKernelEx(const struct config *c, void *f, void ***parameters, void **extra) {
+    CHECK_CONTEXT;
+    const int programmatic = 6;
+    if (c->count != 1 || c->attributes->id != programmatic || c->attributes->value[0] != 1) return 1;
+    return launched(c->n, c->stream, f, parameters, extra);
 }
 API cuStreamBeginCapture_v2(void *s, int mode) {
     CHECK_CONTEXT;
