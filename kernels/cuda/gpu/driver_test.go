@@ -52,7 +52,7 @@ func TestDriver(t *testing.T) {
 		withDriver(t, dir, "TestLaunches", "FAKE_INTEGRATED="+integrated)
 	}
 	for _, tc := range []struct{ major, version, not string }{{"9", "12030", "cuLaunchKernel"}, {"12", "13000", "cuLaunchKernel"},
-		{"9", "12020", "cuLaunchKernelEx"}, {"8", "13000", "cuLaunchKernelEx"}} {
+		{"9", "12020", "cuLaunchKernelEx"}, {"8", "13000", "cuLaunchKernelEx"}, {"9", "12030", "cuLaunchKernelEx"}} {
 		if tc.not == "cuLaunchKernel" && !strings.Contains(targets, "compute_90") {
 			continue // compiled for other GPUs alone: these kernels do not wait
 		}

@@ -4,6 +4,7 @@ package gpu
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -134,7 +135,6 @@ func (d *driver) open() error {
 	if err != nil {
 		return d.failed("opening the GPU", 0, err)
 	}
-	d.early = launchesEarly(major, targets)
 	if d.context, err = d.dev.RetainPrimaryCtx(); err != nil {
 		return d.failed("opening the GPU", 0, err)
 	}
@@ -149,5 +149,18 @@ func (d *driver) open() error {
 	if d.stream, err = cu.MakeStream(cu.NonBlocking); err != nil {
 		return d.failed("making a stream", 0, err)
 	}
+	d.early = launchesEarly(major, targets)
+	d.early = d.early && d.keeps()
 	return d.staging.open(d)
+}
+
+// keeps reports whether the driver takes launches that begin early into graphs, which some do not (on sm_120: sglang's pull request 18596).
+func (d *driver) keeps() bool {
+	one := cuda.Shape{Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}}
+	g, err := d.Capture(func() error { return errors.Join(d.Launch("sizes", one, 0, 0), d.Launch("sizes", one, 0, 0)) })
+	if err != nil {
+		return false
+	}
+	g.Close() // which never runs
+	return true
 }

@@ -88,7 +88,7 @@ API cuModuleUnload(void *m) { CHECK_CONTEXT; return m != &graph; }
 API cuModuleGetFunction(void **f, void *m, const char *name) {
     CHECK_CONTEXT;
     *f = m;
-    return strcmp(name, "add") == 0 ? 0 : 500;
+    return strcmp(name, "add") == 0 || strcmp(name, "sizes") == 0 ? 0 : 500;
 }
 API cuFuncSetAttribute(void *f, int a, int v) { CHECK_CONTEXT; sharedAllowed = v; return a != 8 || f == NULL || v > 200 << 10; }
 API cuStreamCreate(void **s, unsigned flags) { CHECK_CONTEXT; *s = &tail; return flags != 1; }
