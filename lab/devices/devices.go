@@ -110,6 +110,7 @@ type stepResult struct {
 	EmptyMS  float64 `json:"empty_ms"`
 	LimitMS  float64 `json:"limit_ms"`
 	Times    float64 `json:"times_limit"`
+	ChainMS  float64 `json:"chain_ms,omitempty"` // a row of passes.ChainRows that the device runs at once; 0: it has no chains
 }
 
 // passResult is the target's passes of one width on a device.
@@ -300,7 +301,7 @@ func (r *Result) save(ctx context.Context, c *Config, want *engine.Model, path, 
 func (r *Result) step(ctx context.Context, c *Config) error {
 	context := slices.Max(c.Contexts)
 	m, closed, err := c.Open(c.Devices[0], c.Draft, engine.Options{MaxRows: 64,
-		KVPages: measure.Pages([]measure.Point{{Rows: 1, Context: context}})})
+		KVPages: measure.Pages([]measure.Point{{Rows: passes.ChainRows, Context: context}})})
 	if err != nil {
 		return err
 	}
@@ -311,7 +312,8 @@ func (r *Result) step(ctx context.Context, c *Config) error {
 	}
 	r.Step = &stepResult{Device: c.Devices[0], Context: context, MS: figures.MS(s.Median), BestMS: figures.MS(s.Best),
 		ReadMS: figures.MS(s.Read), ReadGBS: s.ReadBytes / 1e9, Launches: s.Launches, EmptyMS: figures.MS(s.Empty),
-		LimitMS: figures.MS(s.Limit()), Times: figures.Share(float64(s.Median), float64(s.Limit()))}
+		LimitMS: figures.MS(s.Limit()), Times: figures.Share(float64(s.Median), float64(s.Limit())),
+		ChainMS: figures.MS(s.Chained)}
 	if s.Launches > 0 && r.Step.Times > stepBar {
 		r.Missed = append(r.Missed, fmt.Sprintf("the draft's step on %s takes %.2f times its limit, want %.1f at most", r.Step.Device,
 			r.Step.Times, stepBar))

@@ -160,7 +160,7 @@ func TestDevices(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 	}
-	if s := r.Step; s == nil || s.Device != "cores:1" || s.Times <= 0 || s.Launches != 0 || s.Context != 9 {
+	if s := r.Step; s == nil || s.Device != "cores:1" || s.Times <= 0 || s.Launches != 0 || s.Context != 9 || s.ChainMS != 0 {
 		t.Errorf("step %+v", s)
 	}
 	ended, cancel := context.WithCancel(t.Context())

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/tandem-llm/tandem/lab/passes"
 )
 
 // Page writes the result as Markdown, for an issue.
@@ -29,6 +31,9 @@ func (r *Result) Page(to io.Writer) error {
 		launches := "the device does not tell its launches"
 		if s.Launches > 0 {
 			launches = fmt.Sprintf("%d launches, which take %.3f ms if they do nothing", s.Launches, s.EmptyMS)
+		}
+		if s.ChainMS > 0 {
+			launches += fmt.Sprintf("; in a chain of %d, %.3f ms a step", passes.ChainRows, s.ChainMS)
 		}
 		w.line("A draft's step on %s behind %d tokens: %.3f ms, %.2f times its limit (reading at %.0f GB/s %.3f ms; %s).", s.Device,
 			s.Context, s.MS, s.Times, s.ReadGBS, s.ReadMS, launches)

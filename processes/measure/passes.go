@@ -17,6 +17,7 @@ type Point struct {
 	Context int  // committed positions before them
 	Prefill bool // the rows extend the prefix, PieceRows of them in a pass, and the last has logits
 	Alike   bool // all rows are the same, so that they use the experts of one
+	Chain   bool // each row behind the first has the best token of the one before: engine.Part.Chain
 }
 
 // PieceRows is how many rows of a prompt a pass of a verifier has that does nothing else.
@@ -218,13 +219,17 @@ func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 	for i := range parents {
 		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
 		switch {
-		case block.Rows > 0:
-			parents[i] = int32(i) - 1 // a chain
+		case block.Rows > 0 || p.Chain:
+			parents[i] = int32(i) - 1
 		case p.Alike:
 			nodes[i], parents[i] = nodes[0], -1
 		}
 	}
-	took, err := r.timed(engine.Part{Seq: s, Nodes: nodes, Parents: parents, Want: engine.WantTail})
+	g := engine.Part{Seq: s, Nodes: nodes, Parents: parents, Want: engine.WantTail}
+	if p.Chain {
+		g.Chain = p.Rows - 1
+	}
+	took, err := r.timed(g)
 	if err != nil {
 		return 0, err
 	}
@@ -234,7 +239,7 @@ func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 // batch returns a batch of g alone; a draft with states gets rows of which no state is known.
 func (r *rig) batch(g engine.Part) []engine.Part {
 	if features, _ := r.model.StateWidth(); features > 0 {
-		g.States = make([]engine.State, len(g.Extend)+len(g.Nodes))
+		g.States = make([]engine.State, len(g.Extend)+len(g.Nodes)-g.Chain)
 	}
 	return []engine.Part{g}
 }
