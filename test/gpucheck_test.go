@@ -61,8 +61,8 @@ func TestGPUCheck(t *testing.T) {
 	t.Logf("%s\nexit code %d", said, code) // bars are for GPUs
 	for _, want := range []string{"cuda:0: emulated GPU", "Tests of kernels/cuda: 1 passed, 0 failed",
 		"Tests of engine: 0 passed, 0 failed",
-		" logits that were compared have the bits of cpu.", "| cuda+cpu | ", "A draft's step on cuda behind 5 tokens: ", "; in a chain of 8, ",
-		"\n| cuda | 2 | ",
+		" logits that were compared have the bits of cpu.", "| cuda+cpu | ", "A draft's step on cuda behind 5 tokens: ",
+		"; in a chain of 8, ", "\n| cuda | 2 | ",
 		"\n| cpu | 1 | ", "\n| gpu drafts | ", "| yes | `--device cpu --draft-device cuda` |", "no meter: ", "of 900 seconds."} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
