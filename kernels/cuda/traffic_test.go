@@ -113,7 +113,7 @@ func TestCoupleLaunches(t *testing.T) {
 func traffic(t *testing.T, driver *emulated.Driver, m *kerneltest.Deep, share float64, most func(rows int) float64) {
 	const context = 700
 	m.Run(64, context) // as many parts of attention as there can be
-	m.Run(1, context)  // leaves nothing of that in the caches
+	m.Run(8, context)  // leaves little of that in the caches
 	t.Log("rows | weights, keys and values, activations (MB) | moved ÷ these with 4, 24, 50 MB | near MB, mapped of products | launches")
 	for _, rows := range []int{1, 8, 16, 64} {
 		all, calls := moved(t, driver, func() { m.Run(rows, context) })
