@@ -35,14 +35,16 @@ func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
 		return nil
 	}
 	all = append(append(all, own.get(b, rows)...), tops(own, rows)...)
-	return append(append(all, mixed(t, d)...), walked(t, d)...)
+	all = append(all, mixed(t, d, 40, 3, 64, 32, [2]kernels.Type{kernels.Q8_0, kernels.Q4_0})...)
+	all = append(all, mixed(t, d, 4, 2, 256, 256, [2]kernels.Type{kernels.Q4_K, kernels.Q6_K})...) // several rows choose an expert
+	return append(all, walked(t, d)...)
 }
 
-// mixed returns what a mixture of experts gives, which are chosen by scores of their own.
-func mixed(t testing.TB, d kernels.Device) []float32 {
+// mixed returns what a mixture of n experts gives, which are chosen by scores of their own.
+func mixed(t testing.TB, d kernels.Device, n, used, dim, inner int, types [2]kernels.Type) []float32 {
 	const rows = 5
 	r := rng(32)
-	m := newMixture(r, rows, 40, 3, 64, 32, [2]kernels.Type{kernels.Q8_0, kernels.Q4_0}, kernels.SiLU, true)
+	m := newMixture(r, rows, n, used, dim, inner, types, kernels.SiLU, true)
 	m.p.Ops[0] = kernels.ChooseExperts{RouteOpt: kernels.RouteOpt{Sigmoid: true, Normed: true}, Logits: m.logits}
 	own := compile(t, d, m.p, m.Data, nil)
 	own.set(m.x, RandomFloats(r, rows*m.dim, false))

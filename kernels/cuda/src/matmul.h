@@ -75,7 +75,8 @@ static __device__ APART void finish(const Op *op, const Pass *pass, int tile, in
 }
 
 // finish_experts does what follows on a product of an expert's choices, the first of which is `choice`, of which this block has computed a
-// group of outputs: of all its choices, or of that one.
+// group of outputs: of all its choices, or of that one. Between two of them no barrier is needed: a fill ends with one where it uses box,
+// and the operation that follows first, the sum of a row's experts, uses none.
 static __device__ APART void finish_experts(const Op *op, const Pass *pass, int choice, int all, int group, float *box) {
     enum { AT_ONCE = 8 };
     int expert = op->route[choice], choices = rows_of(op, pass) * op->used, next = choice, row[AT_ONCE] = {choice}, span = group / 8, n = 1;
@@ -100,7 +101,6 @@ static __device__ APART void finish_experts(const Op *op, const Pass *pass, int 
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 if (last >> i & 1 && !(last & ((1u << i) - 1))) at = row[i];
-            __syncthreads();
             if (op->spans) fill_columns(op->tail, op->outputs, at, THREADS * span, (unsigned *)box);
             else follow(op->tail, op->tails, pass, at / op->used, 1, box);
         }
