@@ -5,7 +5,12 @@
 // The bits are those of kernels/ref.
 package cuda
 
-import "github.com/tandem-llm/tandem/kernels"
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
 
 // Pointer is an address in the GPU's memory; 0 is none.
 type Pointer uint64
@@ -34,6 +39,25 @@ type Chip struct {
 	Total      int64  // bytes of memory
 	Processors int    // multiprocessors
 }
+
+// Registrable returns an *Unsupported unless Register may take this memory.
+func (c Chip) Registrable(host []byte) error {
+	switch {
+	case !c.Registers:
+		return c.Unregistered(host, "its driver registers none")
+	case len(host) == 0 || uintptr(unsafe.Pointer(&host[0]))%page != 0:
+		return c.Unregistered(host, "want some, from the beginning of a page on")
+	}
+	return nil
+}
+
+// Unregistered is the *Unsupported for memory that Register cannot take.
+func (c Chip) Unregistered(host []byte, why string) error {
+	return &Unsupported{Device: c.Name, What: fmt.Sprintf("reading of %d bytes of the processor's memory in place (%s)", len(host), why)}
+}
+
+// page is what registered memory begins at a multiple of.
+const page = 4096
 
 // Driver is a GPU. All of its methods are called from one goroutine that is locked to its thread. After an error other than *OutOfMemory
 // and *Unsupported the device is lost: later calls may fail too, and only Close is of use.

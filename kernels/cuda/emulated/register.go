@@ -27,21 +27,15 @@ func (d *Driver) Register(host []byte) (cuda.Memory, error) {
 	if err := d.ready("Register"); err != nil {
 		return cuda.Memory{}, err
 	}
-	cannot := func(why string) error {
-		return &cuda.Unsupported{Device: d.chip.Name,
-			What: fmt.Sprintf("reading %d bytes of the processor's memory in place: %s", len(host), why)}
+	if err := d.chip.Registrable(host); err != nil {
+		return cuda.Memory{}, err
 	}
-	switch {
-	case !d.chip.Registers:
-		return cuda.Memory{}, cannot("its driver registers none")
-	case len(host) == 0 || uintptr(unsafe.Pointer(&host[0]))%page != 0:
-		return cuda.Memory{}, cannot("want some, from the beginning of a page on")
-	case d.memory.registered(host):
-		return cuda.Memory{}, cannot("it is registered already")
+	if d.memory.registered(host) {
+		return cuda.Memory{}, d.chip.Unregistered(host, "it is registered already")
 	}
 	path, offset, err := fileBehind(host)
 	if err != nil {
-		return cuda.Memory{}, cannot(err.Error())
+		return cuda.Memory{}, d.chip.Unregistered(host, err.Error())
 	}
 	if err := d.process.send(registered, len(path), append(words(uint64(offset), uint64(len(host))), path...)); err != nil {
 		return cuda.Memory{}, err

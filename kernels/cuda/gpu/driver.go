@@ -101,17 +101,9 @@ func (d *driver) AllocShared(bytes int) (cuda.Memory, error) {
 // Register does without what says that memory is only read where the GPU does not know it: it may then refuse memory that this process
 // cannot write to.
 func (d *driver) Register(host []byte) (cuda.Memory, error) {
-	const page = 4096
 	const readOnlyRegister cu.DeviceAttribute = 113 // which cu does not name
-	cannot := func(why string) error {
-		return &cuda.Unsupported{Device: d.chip.Name,
-			What: fmt.Sprintf("reading %d bytes of the processor's memory in place: %s", len(host), why)}
-	}
-	switch {
-	case !d.chip.Registers:
-		return cuda.Memory{}, cannot("its driver registers none")
-	case len(host) == 0 || uintptr(unsafe.Pointer(&host[0]))%page != 0:
-		return cuda.Memory{}, cannot("want some, from the beginning of a page on")
+	if err := d.chip.Registrable(host); err != nil {
+		return cuda.Memory{}, err
 	}
 	readOnly, err := d.dev.Attribute(readOnlyRegister)
 	if err != nil {
@@ -120,7 +112,7 @@ func (d *driver) Register(host []byte) (cuda.Memory, error) {
 	at, err := register(host, readOnly != 0)
 	switch number(err) {
 	case notSupported, invalidValue, alreadyRegistered, notPermitted:
-		return cuda.Memory{}, cannot(explain("registering it", err).Error())
+		return cuda.Memory{}, d.chip.Unregistered(host, explain("registering it", err).Error())
 	}
 	if err != nil {
 		return cuda.Memory{}, d.failed("registering memory", int64(len(host)), err)

@@ -23,10 +23,7 @@ func TestDraftOnGPU(t *testing.T) {
 	s := Start(t, target)
 	// Long enough for an emulated GPU to join in: a draft that has read no prompt yet costs the request nothing.
 	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true, MaxTokens: new(300), IgnoreEOS: true}
-	want, _, _, err := s.Generate(request)
-	if err != nil || len(want) == 0 {
-		t.Fatal(want, err)
-	}
+	want := s.first(request)
 	request.NoDraft = false
 	drafted := func(what string) {
 		t.Helper()
@@ -73,10 +70,7 @@ func TestTargetOnPair(t *testing.T) {
 	const small = draft // as a target: an emulated GPU does each product as C++
 	s := Start(t, small)
 	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true, MaxTokens: new(12), IgnoreEOS: true}
-	want, _, _, err := s.Generate(request)
-	if err != nil || len(want) == 0 {
-		t.Fatal(want, err)
-	}
+	want := s.first(request)
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	pair, err := split.New(gpu, testdevice.CPU(t, 1), nil)
 	if err != nil {

@@ -35,15 +35,10 @@ func TestLayersOnGPU(t *testing.T) {
 	s := Start(t, target)
 	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.8), Seed: new(uint64(7)), NoDraft: true,
 		MaxTokens: new(24), IgnoreEOS: true}
-	want, _, _, err := s.Generate(request)
-	if err != nil || len(want) == 0 {
-		t.Fatal(want, err)
-	}
+	want := s.first(request)
 	same := func(what string) {
 		t.Helper()
-		if got, _, _, err := s.Generate(request); err != nil || !slices.Equal(got, want) {
-			t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
-		}
+		s.again(what, request, want)
 	}
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
 	var placed layers.Placement

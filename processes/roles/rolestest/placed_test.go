@@ -65,15 +65,10 @@ func TestPlacedByMeasurement(t *testing.T) {
 	s := Start(t, filepath.Join(sides, "target.gguf"))
 	s.measures = t.TempDir()
 	request := fed(3, 0.8, true)
-	want, _, _, err := s.Generate(request)
-	if err != nil || len(want) == 0 {
-		t.Fatal(want, err)
-	}
+	want := s.first(request)
 	same := func(what string) {
 		t.Helper()
-		if got, _, _, err := s.Generate(request); err != nil || !slices.Equal(got, want) {
-			t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
-		}
+		s.again(what, request, want)
 	}
 	s.VerifierOn(newSlowCores)
 	same("on slow cores")

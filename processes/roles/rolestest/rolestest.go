@@ -296,6 +296,24 @@ func (s *System) await(what string, is func() bool) {
 	}
 }
 
+// first returns the tokens of a request, or fails the test if there are none.
+func (s *System) first(r client.Request) []uint32 {
+	s.t.Helper()
+	want, _, _, err := s.Generate(r)
+	if err != nil || len(want) == 0 {
+		s.t.Fatalf("tokens %v, %v: want some", want, err)
+	}
+	return want
+}
+
+// again fails the test unless a request has these tokens.
+func (s *System) again(what string, r client.Request, want []uint32) {
+	s.t.Helper()
+	if got, _, _, err := s.Generate(r); err != nil || !slices.Equal(got, want) {
+		s.t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
+	}
+}
+
 // Generate runs r to its end.
 func (s *System) Generate(r client.Request) (tokens []uint32, text string, done client.Finished, err error) {
 	for e, err := range s.Client.Generate(s.t.Context(), r) {
