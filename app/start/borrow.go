@@ -45,14 +45,13 @@ func (s *Setup) borrow(env Env) {
 		return
 	}
 	alone := func(p device.Spec) bool { return p.GPU != nil && p.Right == nil }
-	name := roles.ModelName(s.files()[0])
 	if alone(target) && alone(drafts) && *target.GPU == *drafts.GPU && len(s.files()) == 1 {
 		s.inside = true
-		env.Say("tandem: draft %s runs in its target's process: there both multiply by one output matrix", name)
+		env.Say("tandem: draft %s runs in its target's process: there both multiply by one output matrix", roles.ModelName(s.files()[0]))
 		return
 	}
 	var why error
 	if s.lends, why = s.near(env); why != nil {
-		env.Say("tandem: draft %s has a copy of its target's output matrix: %v", name, why)
+		env.Say("tandem: drafts have copies of their target's output matrix: %v", why)
 	}
 }

@@ -22,7 +22,7 @@ func TestBorrow(t *testing.T) {
 		{"cpu", "cpu", chip, true, false, ""},
 		{"cores:0", "cpu", chip, true, false, ""},
 		{"cpu", "auto", chip, true, false, ""},
-		{"cpu", "cuda", chip, false, false, "has a copy of its target's output matrix: cuda: GPU of a test is not integrated"},
+		{"cpu", "cuda", chip, false, false, "have copies of their target's output matrix: cuda: GPU of a test is not integrated"},
 		{"cpu", "cuda", cuda.Chip{Name: "a Jetson", Integrated: true}, false, false, "a Jetson reads no memory of the processor"},
 		{"cpu", "cuda", cuda.Chip{Name: "a Spark", Integrated: true, Registers: true}, true, false, ""},
 		{"cpu", "cuda+cpu", chip, false, false, "cuda+cpu wants its bytes in another order"},

@@ -1,6 +1,8 @@
 package start
 
 import (
+	"cmp"
+	"errors"
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
@@ -54,20 +56,24 @@ func (s *Setup) planned(env Env) {
 	if drafts {
 		s.DraftDevice = cores
 	}
-	if gpus == "" {
+	target = target && !s.inside && s.verifierBudget == 0 // a draft beside its target, and a budget, are for where they are
+	if drafts = drafts && !s.inside; gpus == "" || !target && !drafts {
 		return
 	}
+	s.orCPU = [2]bool{target, drafts} // also of processes that move later: they keep their command lines
 	v := &survey{kept: profile.Kept{Cache: KeepIn(s.CacheDir).Cache, Version: env.Version, GPU: gpus}, target: target, drafts: drafts}
-	if err := v.see(s); err != nil || v.kept.Cache == "" {
+	var err error
+	if v.of, err = profile.SeePlaced(s.TargetFile, s.files(), s.KVType); err != nil || v.kept.Cache == "" {
 		return // whoever opens the file says what is wrong with it
 	}
 	placed, err := v.kept.Placed(v.of)
 	switch kind := tandem.KindOf(err); {
 	case err == nil:
-		if to, ok := s.moved(v, placed); ok {
+		if to, _, ok := s.moved(v, placed); ok {
 			env.Say("tandem: placed as measured: %s", terminal.OneLine(placement.Reason(placed.Placements, placed.Now)))
-			to.orCPU = true
-			*s = to
+			if *s = to; s.lends {
+				s.lends, _ = s.near(env)
+			}
 		}
 		return
 	case kind != tandem.Stale:
@@ -78,24 +84,8 @@ func (s *Setup) planned(env Env) {
 	}
 }
 
-// see fills in which models are to be placed.
-func (v *survey) see(s *Setup) (err error) {
-	v.of.KV = s.KVType
-	if v.of.Target, err = profile.See(s.TargetFile); err != nil {
-		return err
-	}
-	for _, d := range s.files() {
-		x, err := profile.See(d)
-		if err != nil {
-			return err
-		}
-		v.of.Drafts = append(v.of.Drafts, x)
-	}
-	return nil
-}
-
 // where fills in where both could be; false: nowhere but where they are. A target that the first GPU has no room for could have layers
-// there. A draft in the target's process stays.
+// there.
 func (v *survey) where(s *Setup, chip cuda.Chip) bool {
 	if v.target {
 		v.places = []string{"cuda", "cuda+cpu"}
@@ -104,15 +94,15 @@ func (v *survey) where(s *Setup, chip cuda.Chip) bool {
 			v.places = []string{device.Spec{Layers: placement.Room(chip.Total)}.String()}
 		}
 	}
-	if v.drafts && len(s.files()) > 0 && !s.inside {
+	if v.drafts && len(s.files()) > 0 {
 		v.draftsTo = []string{"cuda"}
 	}
 	return len(v.places)+len(v.draftsTo) > 0
 }
 
-// moved returns s with the target and the drafts where the first of the placements has them that leaves in place what may not move; false
-// if that is where they are, or cannot be used.
-func (s Setup) moved(v *survey, p profile.Placed) (Setup, bool) {
+// moved returns s with the target and the drafts where the first of the placements has them that leaves in place what may not move, and
+// that placement; false if that is where they are, or cannot be used.
+func (s Setup) moved(v *survey, p profile.Placed) (Setup, profile.Placement, bool) {
 	for _, best := range p.Placements {
 		if !v.target && best.Device != s.Device || !v.drafts && best.DraftDevice != "" && best.DraftDevice != s.DraftDevice {
 			continue
@@ -128,9 +118,9 @@ func (s Setup) moved(v *survey, p profile.Placed) (Setup, bool) {
 		if best.DraftDevice != "" {
 			to.DraftDevice = best.DraftDevice
 		}
-		return to, to.Device != s.Device || to.GPUMemory != s.GPUMemory || to.DraftDevice != s.DraftDevice
+		return to, best, to.Device != s.Device || to.GPUMemory != s.GPUMemory || to.DraftDevice != s.DraftDevice
 	}
-	return s, false
+	return s, p.Now, false
 }
 
 // moving moves the models of running processes to where a survey finds them fastest. Methods run on keepers' goroutines.
@@ -168,9 +158,7 @@ func (m *moving) begin() {
 		args = append(args, "--survey-drafts-place="+p)
 	}
 	for _, d := range s.files() {
-		if !s.inside {
-			args = append(args, "--survey-draft="+d)
-		}
+		args = append(args, "--survey-draft="+d)
 	}
 	m.add("survey", "survey", v, args, func(why error) {
 		if why == nil {
@@ -198,14 +186,14 @@ func (m *moving) place(s *Setup) {
 		return // the survey has said why
 	}
 	m.say("measured in idle moments: %s", placement.Reason(placed.Placements, placed.Now))
-	to, moves := s.moved(s.survey, placed)
+	to, best, moves := s.moved(s.survey, placed)
 	if !moves {
 		return
 	}
 	next := *s // the processes that there are already
-	next.DraftDevice, next.orCPU = to.DraftDevice, true
+	next.DraftDevice = to.DraftDevice
 	target := to.Device != s.Device || to.GPUMemory != s.GPUMemory
-	alone := target && !(shorter(placed) && m.beside(s.TargetFile))
+	alone := target && !(shorter(best, placed.Now) && m.beside(s.TargetFile))
 	if alone {
 		next.Device, next.GPUMemory = to.Device, to.GPUMemory
 	}
@@ -229,15 +217,16 @@ func (m *moving) place(s *Setup) {
 		v := c.verifier
 		v.Listen = "unix://" + m.dir.File("placed.sock")
 		m.add("verifier", "placed", v, nil, func(why error) {
-			m.say("the verifier on the GPU has ended (%v): conversations are answered on the cores again", why)
+			m.say("the verifier on the GPU has ended (%v): conversations are answered on the cores again",
+				cmp.Or(why, errors.New("it was told to")))
 		})
 	}
 }
 
-// shorter reports whether the target's passes of as many rows are shorter at the first of the placements than where they are now.
-func shorter(p profile.Placed) bool {
-	for i, best := range p.Placements[0].Rounds {
-		if now := p.Now.Rounds; i >= len(now) || best.VerifyNS >= now[i].VerifyNS || best.Nodes < now[i].Nodes {
+// shorter reports whether the target's passes of as many rows are shorter at one placement than at another.
+func shorter(at, than profile.Placement) bool {
+	for i, r := range at.Rounds {
+		if i >= len(than.Rounds) || r.VerifyNS >= than.Rounds[i].VerifyNS || r.Nodes < than.Rounds[i].Nodes {
 			return false
 		}
 	}
@@ -249,9 +238,12 @@ func (m *moving) say(format string, args ...any) { m.env.Say("tandem: "+format, 
 // beside reports whether there is memory for a target on the first GPU beside the one on the cores.
 func (m *moving) beside(path string) bool {
 	chips, err := m.env.GPUs()
-	if err != nil || !chips[0].Integrated {
-		return err == nil
+	if err != nil {
+		return false
 	}
 	info, err := engine.Inspect(path)
-	return err == nil && placement.Needs(info.FileBytes) < memory.Free().Bytes
+	return err == nil && fits(chips[0], info.FileBytes, memory.Free().Bytes)
 }
+
+// fits reports whether a model with a file of so many bytes has room on a GPU, if so much of the processor's memory is free.
+func fits(c cuda.Chip, file, free int64) bool { return !c.Integrated || placement.Needs(file) < free }

@@ -35,7 +35,8 @@ func autoSetup(t *testing.T, cache string) (s Setup, env Env, said *strings.Buil
 func keepPlaced(t *testing.T, s Setup, all ...profile.Placement) {
 	t.Helper()
 	v := &survey{kept: profile.Kept{Cache: s.Cache, Version: version, GPU: device.GPUs([]cuda.Chip{chip})}}
-	if err := v.see(&s); err != nil {
+	var err error
+	if v.of, err = profile.SeePlaced(s.TargetFile, s.files(), s.KVType); err != nil {
 		t.Fatal(err)
 	}
 	v.of.Now, v.of.Placements = placed("cpu", "cpu", 10), all
@@ -98,25 +99,31 @@ func TestAutoMeasures(t *testing.T) {
 // TestAutoPlacedBefore: a later start uses what an earlier one has measured, says what and why, and computes on the cores if the GPU is not
 // there. What is damaged is measured again, and said.
 func TestAutoPlacedBefore(t *testing.T) {
+	both := [2]bool{true, true}
 	for name, c := range map[string]struct {
-		all          []profile.Placement
-		change       func(s *Setup)
-		device, at   string
-		memory       settings.GPUShare
-		says         string
-		orCPU, again bool
+		all        []profile.Placement
+		change     func(s *Setup)
+		device, at string
+		memory     settings.GPUShare
+		says       string
+		orCPU      [2]bool
+		again      bool
 	}{
 		"target and drafts": {[]profile.Placement{placed("cuda", "cuda", 90), placed("cpu", "cpu", 10)}, nil, "cuda", "cuda", 0,
-			"placed as measured: the target on cuda and drafts on cuda: about 90 tokens/s, and 10 where they were", true, false},
+			"placed as measured: the target on cuda and drafts on cuda: about 90 tokens/s, and 10 where they were", both, false},
 		"divided": {[]profile.Placement{placed("cuda+cpu", "cpu", 90), placed("cpu", "cpu", 10)}, nil, "cuda+cpu", "cpu", 0, "on cuda+cpu",
-			true, false},
+			both, false},
 		"layers": {[]profile.Placement{placed("cpu, --gpu-memory 1073741824", "cuda", 90), placed("cpu", "cpu", 10)}, nil, "cpu", "cuda",
-			1 << 30, "--gpu-memory", true, false},
-		"the cores": {[]profile.Placement{placed("cpu", "cpu", 10), placed("cuda", "cpu", 9)}, nil, "cpu", "cpu", 0, "", false, false},
+			1 << 30, "--gpu-memory", both, false},
+		"the cores": {[]profile.Placement{placed("cpu", "cpu", 10), placed("cuda", "cpu", 9)}, nil, "cpu", "cpu", 0, "", both, false},
 		"drafts may": {[]profile.Placement{placed("cuda", "cuda", 90), placed("cpu", "cuda", 20), placed("cpu", "cpu", 10)},
-			func(s *Setup) { s.Device = "cpu" }, "cpu", "cuda", 0, "placed", true, false},
-		"other version": {[]profile.Placement{placed("tpu", "cpu", 90), placed("cpu", "cpu", 10)}, nil, "cpu", "cpu", 0, "", false, false},
-		"damaged":       {nil, nil, "cpu", "cpu", 0, "is not used, and measured again", false, true},
+			func(s *Setup) { s.Device = "cpu" }, "cpu", "cuda", 0, "placed", [2]bool{false, true}, false},
+		"a budget": {[]profile.Placement{placed("cuda", "cuda", 90), placed("cpu", "cuda", 20), placed("cpu", "cpu", 10)},
+			func(s *Setup) { s.verifierBudget = 1 << 30 }, "cpu", "cuda", 0, "placed", [2]bool{false, true}, false},
+		"one process": {[]profile.Placement{placed("cuda", "cuda", 90), placed("cpu", "cpu", 10)},
+			func(s *Setup) { s.inside = true }, "cpu", "cpu", 0, "", [2]bool{}, false},
+		"other version": {[]profile.Placement{placed("tpu", "cpu", 90), placed("cpu", "cpu", 10)}, nil, "cpu", "cpu", 0, "", both, false},
+		"damaged":       {nil, nil, "cpu", "cpu", 0, "is not used, and measured again", both, true},
 	} {
 		s, env, said := autoSetup(t, t.TempDir())
 		if c.all == nil {
@@ -134,7 +141,11 @@ func TestAutoPlacedBefore(t *testing.T) {
 		if c.change != nil {
 			c.change(&s)
 		}
+		s.lends = true
 		s.planned(env)
+		if near := c.device == "cpu" && c.memory == 0 && c.at == "cpu"; s.lends != near {
+			t.Errorf("%s: lends %v, want %v", name, s.lends, near)
+		}
 		if s.Device != c.device || s.DraftDevice != c.at || s.GPUMemory != c.memory || s.orCPU != c.orCPU || (s.survey != nil) != c.again ||
 			!strings.Contains(said.String(), c.says) || c.says == "" && said.Len() > 0 || strings.Count(said.String(), "\n") > 1 {
 			t.Errorf("%s: on %s and %s, layers %v, or the cores %v, measures %v, says %q", name, s.Device, s.DraftDevice, s.GPUMemory,
@@ -194,13 +205,16 @@ func TestMoving(t *testing.T) {
 		if s.planned(env); s.survey == nil {
 			t.Fatal(name, "is not measured")
 		}
-		if c.shared { // more than any memory
-			large := filepath.Join(t.TempDir(), "none.gguf")
-			s.TargetFile = large
+		if c.shared { // a target of which nobody knows how much memory it needs
+			s.TargetFile = filepath.Join(t.TempDir(), "none.gguf")
 		}
 		now, p := new(atomic.Pointer[Setup]), &fakeProcesses{}
 		now.Store(&s)
 		m := &moving{env: env, group: p, dir: dir, addr: "unix:///x", now: now}
+		specs, err := s.specs(dir, m.addr)
+		if err != nil || !slices.Contains(specs[1].Args, "--or-cpu") || !slices.Contains(specs[2].Args, "--or-cpu") {
+			t.Errorf("%s: processes that may move: %+v, %v: want that they come back to the cores", name, specs, err)
+		}
 		m.begin()
 		if len(p.added) != 1 || p.added[0].Name != "survey" || p.added[0].Restart || !p.added[0].Late {
 			t.Fatalf("%s: started %+v: want a survey", name, p.added)
@@ -244,5 +258,10 @@ func TestMoving(t *testing.T) {
 			}
 		}
 		dir.Close()
+	}
+	apart, same := chip, chip
+	same.Integrated = true
+	if file := int64(8 << 30); !fits(apart, file, 1) || fits(same, file, 9<<30) || !fits(same, file, 10<<30) {
+		t.Error("9 GiB for a file of 8 GiB: want that they suffice beside a GPU with memory of its own, or free where it shares the cores'")
 	}
 }

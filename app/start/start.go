@@ -67,7 +67,7 @@ type Setup struct {
 	lends          bool              // a draft maps the target's output matrix
 	rows           int               // of a tree that its passes verify; 0: of any
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
-	orCPU          bool              // what does not find its device computes on the cores: auto has chosen it
+	orCPU          [2]bool           // verifier, drafter: on the cores if its device is not found, since auto has chosen it
 	survey         *survey           // what finds out where target and drafts are fastest; nil: that is known, or was said
 
 	weights *os.File // memory for the target's packed weights, or its output matrix, that processes share; nil: each has its own
@@ -186,7 +186,7 @@ func (s Setup) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, erro
 			specs[i].Weights = s.weights
 			specs[i].Args = append(specs[i].Args, "--shared-model="+s.TargetFile, fmt.Sprint("--shared-output=", !s.shares()))
 		}
-		if i > 0 && s.orCPU {
+		if i > 0 && s.orCPU[i-1] {
 			specs[i].Args = append(specs[i].Args, "--or-cpu")
 		}
 	}

@@ -65,16 +65,9 @@ func (c *surveyCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	of := profile.Placed{KV: c.KVType}
-	if of.Target, err = profile.See(c.Target); err != nil {
+	of, err := profile.SeePlaced(c.Target, c.Drafts, c.KVType)
+	if err != nil {
 		return err
-	}
-	for _, d := range c.Drafts {
-		seen, err := profile.See(d)
-		if err != nil {
-			return err
-		}
-		of.Drafts = append(of.Drafts, seen)
 	}
 	if of.Now, of.Placements, err = s.Run(a.ctx); err != nil {
 		return err

@@ -17,6 +17,22 @@ type Placed struct {
 
 const placedFile = ".placed.json"
 
+// SeePlaced returns a Placed that says of which models it is. Errors: those of See.
+func SeePlaced(target string, drafts []string, kv string) (p Placed, err error) {
+	p.KV = kv
+	if p.Target, err = See(target); err != nil {
+		return p, err
+	}
+	for _, d := range drafts {
+		x, err := See(d)
+		if err != nil {
+			return p, err
+		}
+		p.Drafts = append(p.Drafts, x)
+	}
+	return p, nil
+}
+
 // of reports whether both are about the same models.
 func (p Placed) of(o Placed) bool {
 	return p.Target == o.Target && p.KV == o.KV && slices.Equal(p.Drafts, o.Drafts)
