@@ -300,6 +300,7 @@ func TestBadChains(t *testing.T) {
 		"-1 tree rows":             {on, 4, func(p *engine.Part) { p.Chain = -1 }},
 		"behind a row with logits": {on, 4, func(p *engine.Part) { p.Want = engine.WantNone }},
 		"behind 0 rows of text":    {on, 4, func(p *engine.Part) { p.Extend, p.States = nil, nil }},
+		"1 tree rows of 2, behind": {on, 4, func(p *engine.Part) { p.Nodes[0], p.Chain = -1, 1 }}, // behind a prompt row
 	} {
 		p := c.of.text(2)
 		p.Nodes, p.Parents, p.Chain = []tandem.Token{0, 0}, []int32{-1, 0}, 2

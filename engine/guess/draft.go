@@ -222,12 +222,16 @@ func (d *Draft) Hold() (blocks.Weights, []tensors.Matrix) {
 	if d.block || d.embeds {
 		return d.Weights, d.Matrices
 	}
-	t, same := d.Embed.Tensor(), d.Weights.Head
-	if m := &d.Matrices[same]; m.Tensor != t || m.Order != nil {
-		same = kernels.W(len(d.Matrices))
-		d.Matrices = append(d.Matrices, tensors.Matrix{Tensor: t, Rows: d.Config.Vocab})
+	t, at := d.Embed.Tensor(), d.Weights.Head
+	if m := &d.Matrices[at]; m.Tensor != t || m.Order != nil {
+		if int(at) == len(d.Matrices)-1 {
+			d.Weights.Head++ // it stays the last: see Borrows
+		} else {
+			at = kernels.W(len(d.Matrices))
+		}
+		d.Matrices = slices.Insert(d.Matrices, int(at), tensors.Matrix{Tensor: t, Rows: d.Config.Vocab})
 	}
-	d.embeds, d.Weights.Embed = true, same
+	d.embeds, d.Weights.Embed = true, at
 	return d.Weights, d.Matrices
 }
 

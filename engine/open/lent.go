@@ -129,7 +129,7 @@ func (p *Planned) borrows() (m *tensors.Matrix, why error) {
 	switch {
 	case m == nil:
 	case !m.Whole():
-		why = fmt.Errorf("it knows %d of its %d outputs", m.Rows, m.Tensor.Shape[1])
+		why = fmt.Errorf("it knows %d of its target's %d outputs", m.Rows, m.Tensor.Shape[1])
 	case p.Options.Lender != nil:
 		why = p.Options.Lender.lendsTo(p, m)
 	case p.Options.Shared == nil:
@@ -207,11 +207,18 @@ func (l *Loaded) borrow(m *tensors.Matrix, of *gguf.File) error {
 		return fmt.Errorf("the system refuses to map %d bytes at %d: %w", m.Packed(), at, err)
 	}
 	if l.Options.Lock {
-		if err := unix.Mlock(l.lent); err != nil {
-			return fmt.Errorf("lock memory: %w", err)
+		if err = unix.Mlock(l.lent); err != nil {
+			err = fmt.Errorf("lock memory: %w", err)
 		}
 	}
-	return store.Lend(l.Weights.Head, l.lent)
+	if err == nil {
+		err = store.Lend(l.Weights.Head, l.lent)
+	}
+	if err != nil {
+		_ = unix.Munmap(l.lent)
+		l.lent = nil
+	}
+	return err
 }
 
 // await waits until a target has filled f, for as long as it does so, and for a while if none does.

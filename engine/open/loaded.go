@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/header"
@@ -11,7 +13,6 @@ import (
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
-	"golang.org/x/sys/unix"
 )
 
 // Loaded is a model whose passes can run: its weights are in memory, or the device streams them. Close it.

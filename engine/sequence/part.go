@@ -1,6 +1,8 @@
 package sequence
 
 import (
+	"slices"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/kernels"
@@ -26,8 +28,8 @@ type Part struct {
 	States  []guess.State  // per row, Extend rows and then Nodes; for drafts with states, else nil
 	Want    Want
 	// Chain says that the last so many Nodes get their tokens in the pass: each the best one of its parent, the row before it. The first is
-	// a child of the last of the other Nodes or, without any, of the last Extend row. Nodes has any tokens for them, which Forward sets,
-	// and they have no States. Only for models with chains (pass.Runner.Chains).
+	// a child of the last of the other Nodes or, without any, of the last Extend row. Nodes has any tokens for them, which Forward sets, but
+	// no prompt rows, and they have no States. Only for models with chains (pass.Runner.Chains).
 	Chain int
 
 	places []place // of Nodes
@@ -81,7 +83,9 @@ func (part *Part) Check(c *Cache) error {
 // checkChain refuses a chain that does not follow a wanted row of the part, or of which a row does not follow the one before.
 func (part *Part) checkChain() error {
 	n, old := len(part.Nodes)-part.Chain, int32(len(part.Seq.parents))
-	if part.Chain < 0 || n < 0 || part.Chain > 0 && (part.Want == WantNone || n == 0 && len(part.Extend) == 0) {
+	last := max(0, n-1) // with the row that it follows
+	prompt := part.Chain > 0 && n >= 0 && slices.Min(part.Nodes[last:]) < 0
+	if part.Chain < 0 || n < 0 || part.Chain > 0 && (part.Want == WantNone || n == 0 && len(part.Extend) == 0) || prompt {
 		return tandem.Errorf("engine", tandem.Invalid, "a chain of %d tree rows of %d, behind %d rows of text: want one behind a row with "+
 			"logits", part.Chain, len(part.Nodes), len(part.Extend))
 	}

@@ -144,7 +144,7 @@ func DraftAddress(addr string) string {
 	return net.JoinHostPort(host, "0")
 }
 
-// Again reports whether this process's supervisor has started it in place of one that has died or hung.
+// Again reports whether this process's supervisor has started it in place of one that has died, hung or moved.
 func (r *Process) Again() bool {
 	if r.pulse == nil {
 		return false

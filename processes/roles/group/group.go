@@ -26,7 +26,7 @@ type Config struct {
 	Line   func(name, line string) string // writes a child's line, as supervise.GroupConfig.Line
 	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
 	// directory, as Configured does, are removed with it. It is called again if somebody has removed the directory, and must return
-	// the same.
+	// the same command lines; what files say may have changed.
 	Specs func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error)
 	// Dial says how clients reach the gateway at addr.
 	Dial    func(addr string) ([]client.Option, error)

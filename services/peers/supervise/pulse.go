@@ -120,6 +120,7 @@ func (p *Pulse) Beat(name string) *Beat {
 	if n >= maxBeats {
 		return nil
 	}
+	clear(p.page[(int(n)+1)*lineBytes:][:lineBytes]) // of a beat before the pulse was opened again
 	copy(p.page.name(int(n)+1), name)
 	p.page.word(0, wordBeats).Store(n + 1)
 	return &Beat{p.page, int(n) + 1}

@@ -145,6 +145,9 @@ func TestPulse(t *testing.T) {
 	if child, err = OpenPulse(fd); err != nil || len(p.beats()) > 0 {
 		t.Errorf("opened again: beats %v, %v", p.beats(), err)
 	}
+	if child.Beat("b"); fmt.Sprint(p.beats()) != fmt.Sprint([]beat{{"b", 0, 0, 0}}) {
+		t.Errorf("a beat of a pulse that was opened again: %v", p.beats())
+	}
 	for i := range child.page {
 		child.page[i] = 0xff
 	}
