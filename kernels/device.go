@@ -205,8 +205,8 @@ type Lendable interface {
 	Borrows() error
 }
 
-// Borrower is a Store of which some weights, those that are Lent, lie in memory of others. One of both is called for each, before Compile.
-// After an error a weight in Groups16 can be packed.
+// Borrower is a Store of which some weights, those that are Lent, lie in memory of others. Before Compile, Lend or Share is called for each
+// of these. After an error a weight in Groups16 can be packed.
 type Borrower interface {
 	Store
 	// Lend has passes read a weight in Groups16 from host, all of it, which begins at a page of 4,096 bytes and stays as it is until Close.

@@ -98,7 +98,7 @@ func (c *couple) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	if err := p.CheckFor(name, kernels.Groups16, true); err != nil {
 		return nil, err
 	}
-	s := &store{dev: c.gpu, program: p}
+	s := &store{dev: c.gpu, program: p, lent: map[kernels.W]Memory{}}
 	var l layout
 	for i := range p.Weights {
 		s.at = append(s.at, l.add(p.Weights[i].Bytes()))

@@ -78,6 +78,41 @@ func TestLostDevice(t *testing.T) {
 	}
 }
 
+// TestCoupleOutOfMemory: however little memory there is for the GPU's half of a couple, it is refused, and the device goes on.
+func TestCoupleOutOfMemory(t *testing.T) {
+	gpu, driver := testdevice.GPU(t, emulated.Options{Integrated: true, Memory: 64 << 20})
+	d, failed := pair(t, gpu, testdevice.CPU(t, 1)), 0
+	free, _, err := gpu.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSmall(64)
+	for i := range s.Weights {
+		s.Weights[i].Layout = d.Layout(s.Weights[i].Type)
+	}
+	for left := int64(0); left < 1<<20; left += 16 << 10 {
+		driver.TakeMemory(free - left)
+		r, w, err := s.compile(d)
+		if gpu.Lost() != nil {
+			t.Fatalf("with %d bytes: %v", left, gpu.Lost())
+		}
+		if m := (*cuda.OutOfMemory)(nil); err != nil && !errors.As(err, &m) {
+			t.Errorf("with %d bytes: %v", left, err)
+		}
+		if err != nil {
+			failed++
+		} else {
+			r.Close()
+		}
+		if w != nil {
+			w.Close()
+		}
+	}
+	if failed < 2 || failed == 64 {
+		t.Errorf("%d of 64 failed: want some, not all", failed)
+	}
+}
+
 // TestOutOfMemory: what does not fit is refused with what is free, at the start and later, and the device goes on.
 func TestOutOfMemory(t *testing.T) {
 	d, driver := testdevice.GPU(t, emulated.Options{Memory: 64 << 20})

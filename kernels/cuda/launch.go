@@ -12,7 +12,7 @@ type launch struct {
 	*item
 	first, count int  // operations, in the runner's list
 	tails        int  // those behind them that their last blocks do
-	chained      bool // these are all of one kernel, chain
+	chained      bool // the operation and its tails are one launch of the kernel chain
 	meeting      int  // the operation of a meeting behind them, in the runner's list; 0: none
 }
 
@@ -275,7 +275,7 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 	return l.kernel, grid(blocks, rows, l.count, threads, fillShared), true
 }
 
-// experts has a block for each choice of a row in place of some rows. With several rows the first choice of an expert does all of them.
+// experts has a block for each choice of a row, where a product has one for a tile of rows. With several rows the first choice of an expert does all of them.
 func (l *launch) experts(rows int, items []item) (string, Shape, bool) {
 	used, groups, r := 0, 0, 1
 	for i := range items[:l.count] {

@@ -54,7 +54,7 @@ type graphKey struct {
 	from, to int // stages
 	extent
 	chaining bool
-	further  int // steps behind the first, which cover rest
+	further  int // steps behind the first, all within rest
 	rest     extent
 }
 
@@ -464,7 +464,7 @@ func (r *runner) Close() {
 		r.dropGraphs()
 		return nil
 	})
-	if r.program.shared {
+	if r.buffers.At != r.mem.At { // of a half; not if there was no memory for what comes before
 		r.dev.free(r.buffers)
 	}
 	r.dev.free(r.mem, r.staging, r.input, r.hand)

@@ -196,10 +196,12 @@ func TestBadChain(t *testing.T) {
 	if err := r.Link(good); err != nil {
 		t.Fatal(err)
 	}
-	one := kernels.ChainStep{Pass: pass(2)}
+	one, none := kernels.ChainStep{Pass: pass(2)}, pass(2)
+	none.TopK = 0
 	other := kernels.ChainStep{Pass: &kernels.Pass{Rows: 1, Tokens: []int32{0}, TopK: 2}, After: []int32{0}}
 	for want, steps := range map[string][]kernels.ChainStep{
 		"a chain of 0 steps":         nil,
+		"the 0 best values":          {{Pass: none}, {Pass: none, After: []int32{0, 0, 0}}},
 		"follows wanted row 1 of 1":  {one, {Pass: pass(0), After: []int32{0, 0, 1}}},
 		"follows wanted row -1 of 1": {one, {Pass: pass(0), After: []int32{0, 0, -1}}},
 		"3 rows, 2 of which follow":  {one, {Pass: pass(0), After: []int32{0, 0}}},

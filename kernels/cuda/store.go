@@ -18,7 +18,7 @@ type store struct {
 	mem     Memory
 	at      []int // where each weight begins
 
-	mu   sync.Mutex
+	mu   sync.Mutex           // of lent, while several goroutines Pack: Lend and Share come before or after
 	lent map[kernels.W]Memory // where weights are that are Lent; Size 0: another store's
 }
 

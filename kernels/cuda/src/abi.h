@@ -21,10 +21,11 @@ struct Delta {
     float scale;             // of queries
 };
 
-// Flags is where this GPU, `there`, meets the processor, `here`: tk_flags of kernels/cpu/tk.h. Each side writes its own words alone.
+// Arrivals is what one side writes: how often it has come, and whether it has gone.
 struct Arrivals {
     unsigned came, gone, pad[30];
 };
+// Flags is where this GPU, `there`, meets the processor, `here`: tk_flags of kernels/cpu/tk.h.
 struct Flags {
     Arrivals here, there;
     long long patience;    // nanoseconds

@@ -2,9 +2,9 @@
 //
 // Of CUDA they use: threadIdx, blockIdx, blockDim, gridDim; __launch_bounds__; __syncthreads, __syncwarp; __shfl_sync, __shfl_xor_sync,
 // __shfl_down_sync, __ballot_sync (full mask); __threadfence, __threadfence_system, __nanosleep, atomicAdd of int; __dp4a; __fmaf_rn;
-// __half2float, __float2half_rn, __ushort_as_half, __half_as_ushort; __float_as_uint, __uint_as_float; rintf, sqrtf, fabsf, floor, rint;
-// __double2float_rn; int2, int4, uint2, uint4, float2, float4 and make_ of these; __ldg; min, max; __popc, __clz, __ffs. Nothing contracts
-// a product and a sum (-fmad=false, -ffp-contract=off).
+// __half2float, __float2half_rn, __ushort_as_half, __half_as_ushort; __float_as_uint, __uint_as_float; rintf, sqrtf, fabsf, rint;
+// __byte_perm; int2, uint2, uint4, float2, float4 and make_ of these; __ldg; min, max; __popc, __ffs; globaltimer and griddepcontrol of its
+// assembler. Nothing contracts a product and a sum (-fmad=false, -ffp-contract=off).
 #pragma once
 
 #ifdef __CUDACC__

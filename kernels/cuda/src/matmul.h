@@ -75,8 +75,8 @@ static __device__ APART void finish(const Op *op, const Pass *pass, int tile, in
 }
 
 // finish_experts does what follows on a product of an expert's choices, the first of which is `choice`, of which this block has computed a
-// group of outputs: of all its choices, or of that one. Between two of them no barrier is needed: a fill ends with one where it uses box,
-// and the operation that follows first, the sum of a row's experts, uses none.
+// group of outputs: of all its choices, or of that one. Between two of them no barrier is needed: a fill that uses box[0..8) ends with one,
+// and before a norm, which uses box[8..16), comes another operation, and so a barrier of follow.
 static __device__ APART void finish_experts(const Op *op, const Pass *pass, int choice, int all, int group, float *box) {
     enum { AT_ONCE = 8 };
     int expert = op->route[choice], choices = rows_of(op, pass) * op->used, next = choice, row[AT_ONCE] = {choice}, span = group / 8, n = 1;
@@ -314,20 +314,20 @@ static __device__ void multiply_many(const Op *op, const Pass *pass) {
     }
 }
 
-// What a launch of the processor's order computes may be met behind it.
+// With weights in the processor's order the last block of a launch may meet the processor: end.
 #define MATMUL(name, type)                                                                                         \
-    KERNEL(mm_##name##_1) { one_row<type, 0>(op, pass), type::behind(op); }         \
-    KERNEL(mm_##name##_2) { multiply<type, 2, 0>(op, pass), type::behind(op); }     \
-    KERNEL(mm_##name##_4) { multiply<type, 4, 0>(op, pass), type::behind(op); }     \
-    KERNEL(mm_##name##_8) { multiply<type, 8, 0>(op, pass), type::behind(op); }     \
-    KERNEL(experts_##name##_1) { one_row<type, 1>(op, pass), type::behind(op); }
+    KERNEL(mm_##name##_1) { one_row<type, 0>(op, pass), type::end(op); }         \
+    KERNEL(mm_##name##_2) { multiply<type, 2, 0>(op, pass), type::end(op); }     \
+    KERNEL(mm_##name##_4) { multiply<type, 4, 0>(op, pass), type::end(op); }     \
+    KERNEL(mm_##name##_8) { multiply<type, 8, 0>(op, pass), type::end(op); }     \
+    KERNEL(experts_##name##_1) { one_row<type, 1>(op, pass), type::end(op); }
 
 #define EXPERTS(name, type) \
     KERNEL(experts_##name##_4) { multiply<type, 4, 1>(op, pass); }
 
 #define MANY_ROWS(name, type)                                                                                              \
-    KERNEL(mm_##name##_64) { multiply_many<type, 8, 0>(op, pass), type::behind(op); }       \
-    KERNEL(experts_##name##_4) { multiply_many<type, 4, 1>(op, pass), type::behind(op); }
+    KERNEL(mm_##name##_64) { multiply_many<type, 8, 0>(op, pass), type::end(op); }       \
+    KERNEL(experts_##name##_4) { multiply_many<type, 4, 1>(op, pass), type::end(op); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>

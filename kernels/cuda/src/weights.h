@@ -39,7 +39,7 @@ struct In32 {
         return {(const uint4 *)(w + ((size_t)(out / 32) * ((cols + 255) / 256) + seg) * segment_bytes()) + out % 32, out % 32};
     }
     static __device__ __forceinline__ uint4 header(const Lane &w) { return w[0]; }
-    static __device__ __forceinline__ void behind(const Op *) {}  // a launch
+    static __device__ __forceinline__ void end(const Op *) {}  // what a launch ends with: nothing
 };
 
 static __device__ __forceinline__ unsigned word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -171,12 +171,16 @@ static __device__ __forceinline__ unsigned e2m1(unsigned v) {
     return 0x10101010u + m - 2 * (m & sign);
 }
 
+// half_of_two_to is 2^(e-128).
+static __device__ __forceinline__ float half_of_two_to(int e) {
+    return __uint_as_float(e < 2 ? 0x200000u << e : (unsigned)(e - 1) << 23);
+}
+
 // MXFP4 has a power of two per 32, 2^(e-127) of which codes are halves.
 struct MXFP4 : Small32<MXFP4, 9> {
     enum { OFFSET = 16 };
     static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) {
-        int e = byte_at(scales, b);
-        return __uint_as_float(e < 2 ? 0x200000u << e : (unsigned)(e - 1) << 23);
+        return half_of_two_to(byte_at(scales, b));
     }
     static __device__ __forceinline__ void codes(const Lane &w, int b, uint4 *c0, uint4 *c1) {
         uint4 v = w[1 + b];

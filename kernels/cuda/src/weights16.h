@@ -85,7 +85,7 @@ template <class T, class C>
 struct In16 {
     static __device__ __forceinline__ int bytes(int n) { return T::head(n) + n / 32 * C::PIECE; }
     static __device__ __forceinline__ Tile header(const Tile &w) { return w; }
-    static __device__ __forceinline__ void behind(const Op *op) { meet_behind(op); }
+    static __device__ __forceinline__ void end(const Op *op) { meet_behind(op); }
     static __device__ __forceinline__ void codes(const Tile &w, int b, uint4 *c0, uint4 *c1) {
         unsigned c[8];
         C::words(w, b, c);
@@ -142,8 +142,7 @@ struct MXFP4_16 : Small16<MXFP4_16, Nibbles16> {
     enum { OFFSET = 16 };
     static __device__ __forceinline__ int head(int n) { return (n / 2 + 63) / 64 * 64; }
     static __device__ __forceinline__ float scale_at(const Tile &t, int b) {
-        int e = t.head[16 * b + t.lane];
-        return __uint_as_float(e < 2 ? 0x200000u << e : (unsigned)(e - 1) << 23);
+        return half_of_two_to(t.head[16 * b + t.lane]);
     }
     static __device__ __forceinline__ void codes(const Tile &t, int b, uint4 *c0, uint4 *c1) {
         Small16::codes(t, b, c0, c1);
