@@ -51,7 +51,8 @@ type ChainRunner interface {
 	Link(l Link) error
 	// Chain runs the steps, at least one, which together have at most MaxWanted wanted rows. What Top and State return then is numbered
 	// through all steps; Row returns what the last one has left. The cache gets keys and values of all rows. Every index is checked before
-	// anything is written. Errors: Link was not called; no best values (TopK is 0) in a chain of several steps; a row that follows none; those of Run.
+	// anything is written. Errors: Link was not called; no best values (TopK is 0) in a chain of several steps; a row that follows none;
+	// those of Run.
 	Chain(steps []ChainStep) error
 	// State returns the state of wanted row i of the last Chain, as a row that follows gets it: (d). nil: there is none. Valid until the
 	// next pass.

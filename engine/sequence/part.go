@@ -28,8 +28,8 @@ type Part struct {
 	States  []guess.State  // per row, Extend rows and then Nodes; for drafts with states, else nil
 	Want    Want
 	// Chain says that the last so many Nodes get their tokens in the pass: each the best one of its parent, the row before it. The first is
-	// a child of the last of the other Nodes or, without any, of the last Extend row. Nodes has any tokens for them, which Forward sets, but
-	// no prompt rows, and they have no States. Only for models with chains (pass.Runner.Chains).
+	// a child of the last of the other Nodes or, without any, of the last Extend row. Nodes has any tokens for them, which Forward sets,
+	// but no prompt rows, and they have no States. Only for models with chains (pass.Runner.Chains).
 	Chain int
 
 	places []place // of Nodes

@@ -275,7 +275,8 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 	return l.kernel, grid(blocks, rows, l.count, threads, fillShared), true
 }
 
-// experts has a block for each choice of a row, where a product has one for a tile of rows. With several rows the first choice of an expert does all of them.
+// experts has a block for each choice of a row, where a product has one for a tile of rows. With several rows the first choice of an expert
+// does all of them.
 func (l *launch) experts(rows int, items []item) (string, Shape, bool) {
 	used, groups, r := 0, 0, 1
 	for i := range items[:l.count] {
